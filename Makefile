@@ -1,0 +1,56 @@
+# make run     tune sgemm on the GPU, or on the CPU where there is none; results in reports/
+# make test    the whole suite; needs no GPU
+# Both set up $(VENV) first. `make run VENV=/path` uses that environment as it is.
+
+VENV_GIVEN := $(filter-out undefined file,$(origin VENV))
+VENV ?= .venv
+PY := $(VENV)/bin/python
+PYTHON ?= $(shell for p in python3.11 python3; do $$p -c '' 2>/dev/null && echo $$p && break; done)
+
+comma := ,
+GPU := $(shell nvidia-smi -L 2>/dev/null | grep -m1 -o GPU)
+RUN_EXTRAS := tune,cpu$(if $(GPU),$(comma)cuda13)
+TEST_EXTRAS := $(RUN_EXTRAS),nvrtc,postgres,test
+stamp = $(VENV)/.set-up-$(subst $(comma),-,$(1))
+RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
+TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
+
+.PHONY: run test test-gpu lint format setup clean
+.DELETE_ON_ERROR:
+
+run: $(RUN_READY)
+	$(PY) -m autotune run sgemm
+
+test: $(TEST_READY)
+	$(PY) -m pytest
+
+test-gpu: $(TEST_READY)
+	$(PY) -m pytest -n 0 -m gpu tests/gpu
+
+lint: $(TEST_READY)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(TEST_READY)
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+setup: $(TEST_READY)
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis reports/opencl_*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Set-up: one stamp per set of extras, so that a GPU added later or a first `make test` adds its own.
+$(PY):
+	@test -n "$(PYTHON)" || { echo "error: no python3 found; kernel-autotune needs Python 3.11 or newer" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1), kernel-autotune needs Python 3.11 or newer;" \
+	       "name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.set-up-%: pyproject.toml constraints.txt | $(PY)
+	$(PY) -m pip install --quiet --constraint constraints.txt hatchling editables
+	$(PY) -m pip install --quiet --constraint constraints.txt --no-build-isolation --editable '.[$(subst -,$(comma),$*)]'
+	@touch $@

@@ -1,0 +1,33 @@
+"""Put kernels, spaces and measured reports into the wheel, as ``autotune/_bundled/``.
+
+An editable install gets none of it: there the folders beside ``autotune/`` are used.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+BUNDLED = ("kernels/**/*.cu", "kernels/**/*.h", "kernels/**/*.cuh", "spaces/**/*.py")
+REPORTS = ("reports/**/*.json", "reports/**/*.hpp")
+MEASURED_ON_CPU = "opencl_"  # git-ignored folders: one machine's CPU is nobody else's
+
+
+class BundleHook(BuildHookInterface):
+    """Maps the files to their place in the wheel, one by one, so nothing else slips in."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Add the files to hatchling's ``force_include``."""
+        if version == "editable":
+            return
+        root = Path(self.root)
+        paths = [path for pattern in BUNDLED for path in root.glob(pattern)]
+        paths += [
+            path
+            for pattern in REPORTS
+            for path in root.glob(pattern)
+            if not path.relative_to(root).parts[1].startswith(MEASURED_ON_CPU)
+        ]
+        for path in sorted(paths):
+            target = Path("autotune", "_bundled", path.relative_to(root))
+            build_data["force_include"][str(path)] = target.as_posix()
