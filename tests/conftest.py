@@ -1,0 +1,119 @@
+"""What every test gets: an environment of its own, the same random examples, and no silent skips.
+
+``AUTOTUNE_TEST_NO_SKIP=1`` (set by ``.ci/run``) turns a skip into a failure, so that a machine that
+should run everything cannot quietly run less. Tests marked with one of ``MAY_SKIP`` are exempt.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Generator, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+#: ``gpu`` needs hardware, ``shared`` reads recordings beside the checkout that few checkouts have.
+MAY_SKIP = ("gpu", "shared")
+NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
+
+hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
+hypothesis.settings.load_profile("autotune")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Apply AUTOTUNE_TEST_NO_SKIP to one test."""
+    report = yield
+    allowed = any(item.get_closest_marker(name) for name in MAY_SKIP)
+    if NO_SKIP and report.skipped and not allowed and not hasattr(report, "wasxfail"):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Apply AUTOTUNE_TEST_NO_SKIP to a module that skips itself."""
+    report = yield
+    if NO_SKIP and report.skipped and Path(__file__).parent / "gpu" not in collector.path.parents:
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"{report.nodeid}: AUTOTUNE_TEST_NO_SKIP=1 and yet: {reason}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of the OpenCL device in one process: two would disturb each other's times."""
+    for item in items:
+        if "opencl_device" in getattr(item, "fixturenames", ()):
+            item.add_marker("opencl")
+        if item.get_closest_marker("opencl"):
+            item.add_marker(pytest.mark.xdist_group("device"))
+
+
+@pytest.fixture(scope="session")
+def _shared_caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder of caches for the session, all its processes included."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "caches"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _isolated_session(
+    tmp_path_factory: pytest.TempPathFactory, _shared_caches: Path
+) -> Iterator[None]:
+    """Isolate what session and module fixtures do as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        _isolate(patch, tmp_path_factory.mktemp("home"), _shared_caches)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _isolated(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+    _shared_caches: Path,
+) -> None:
+    """Give the test a home of its own and none of the caller's settings."""
+    _isolate(monkeypatch, tmp_path_factory.mktemp("home"), _shared_caches)
+
+
+def _isolate(patch: pytest.MonkeyPatch, home: Path, caches: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AUTOTUNE_", "XDG_")) or name in ("NO_COLOR", "FORCE_COLOR"):
+            patch.delenv(name)
+    patch.setenv("HOME", str(home))
+    patch.setenv("COLUMNS", "100")  # tables are as wide everywhere
+    patch.setenv("AUTOTUNE_CACHE_DIR", str(caches / "autotune"))
+    patch.setenv("CUPY_CACHE_DIR", str(caches / "cupy"))
+    patch.setenv("MPLCONFIGDIR", str(caches / "matplotlib"))  # its font cache takes seconds
+
+
+@pytest.fixture(scope="session")
+def nvcc() -> str:
+    """The CUDA compiler driver, from the extra ``test`` or the machine."""
+    pathfinder = pytest.importorskip("cuda.pathfinder")
+    path = pathfinder.find_nvidia_binary_utility("nvcc") or shutil.which("nvcc")
+    if path is None:
+        pytest.skip("no nvcc; pip install 'kernel-autotune[test]'")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def opencl_device() -> str:
+    """How the command line names the OpenCL CPU device; its tests share one process."""
+    intel = Path(sys.prefix, "lib", "libintelocl.so")
+    others = Path("/etc/OpenCL/vendors").glob("*.icd")
+    if find_spec("pyopencl") is None or not (intel.exists() or any(others)):
+        pytest.skip("no OpenCL device; pip install 'kernel-autotune[cpu]'")
+    return "opencl:cpu"
