@@ -1,0 +1,169 @@
+"""The contract of a backend: list devices, compile, and execute launch sequences on one device.
+
+A backend knows nothing of search or storage. `Backend` can be used in any process; an `Executor`
+holds a device context, so only the worker process makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.device import Device
+from autotune.measurement import Binary, Clocks
+
+#: Bytes before and after every buffer that no kernel may touch.
+GUARD_BYTES = 65536
+#: Value of every guard byte. Not 0xFF, which is the poison of outputs.
+GUARD_VALUE = 0xA5
+#: Every byte of a poisoned buffer: NaN as float, -1 as integer.
+POISON_VALUE = 0xFF
+
+
+class CompileError(Exception):
+    """The compiler rejected the source; ``str(error)`` is its log."""
+
+
+class LaunchError(Exception):
+    """The device refused a launch; the context is still usable."""
+
+
+class ContextLostError(Exception):
+    """The device context is broken for good (an illegal address, say): the process must go."""
+
+
+@dataclass(frozen=True)
+class BoundLaunch:
+    """One launch with everything decided: geometry as three integers, arguments as values."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    #: Buffers of this executor, or numpy scalars.
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class BoundFill:
+    """Set every element of a buffer."""
+
+    buffer: Any
+    value: np.generic
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Size of an output's deviation from the expected values."""
+
+    max_error: float
+    rms_error: float
+    #: Flat index of the first element over the bound, or NaN where none is expected.
+    first_wrong: int | None
+
+
+class Executor(Protocol):
+    """One device context. Buffers are opaque; every one lies between guard bands."""
+
+    device: Device
+
+    def allocate(self, nbytes: int) -> Any:
+        """Make a buffer with intact guard bands; contents undefined.
+
+        Raises
+        ------
+        MemoryError
+            If the device has not enough memory.
+        """
+
+    def write(self, buffer: Any, array: NDArray[Any]) -> None:
+        """Copy host data into a buffer of the same size."""
+
+    def read(self, buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Copy a buffer to the host."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy one buffer's contents to another of the same size, on the device."""
+
+    def poison(self, buffer: Any) -> None:
+        """Set every byte to `POISON_VALUE`."""
+
+    def equal(self, one: Any, other: Any) -> bool:
+        """Whether two buffers of the same size hold the same bytes."""
+
+    def guards_intact(self, buffer: Any) -> bool:
+        """Whether both guard bands of a buffer are as allocated."""
+
+    def mend_guards(self, buffer: Any) -> None:
+        """Write the guard bands again."""
+
+    def compare(
+        self, buffer: Any, dtype: np.dtype[Any], expected: Any, count: int, bound: float
+    ) -> Difference:
+        """Compare ``count`` elements of ``dtype`` with a buffer of float64 expected values."""
+
+    def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
+        """Make a binary launchable and set its module symbols."""
+
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> None:
+        """Enqueue a sequence once and wait for it.
+
+        Raises
+        ------
+        LaunchError, ContextLostError
+        """
+
+    def time(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
+    ) -> list[float]:
+        """Time ``count`` runs of a sequence, each with a flushed L2 cache if ``cold``.
+
+        Returns
+        -------
+        list of float
+            Milliseconds on the device, launch gaps before the first step left out.
+        """
+
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
+        """Bind a vendor call to device arrays; see `Baseline`."""
+
+    def clocks(self) -> Clocks:
+        """State of the device now."""
+
+
+class Backend(Protocol):
+    """What any process may ask."""
+
+    name: str
+
+    def devices(self) -> list[Device]:
+        """Usable devices, in selector order; empty where there is none."""
+
+    def why_unavailable(self) -> str:
+        """What is missing, and the command that installs it; empty where devices are usable."""
+
+    def toolchain(self) -> str:
+        """Name and version of the compiler, part of every binary's key."""
+
+    def compile(
+        self, source: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+    ) -> Binary:
+        """Compile for a device or an architecture; needs no device context (CUDA: no device).
+
+        Raises
+        ------
+        CompileError
+            With the compiler's log.
+        """
+
+    def open(self, device: Device) -> Executor:
+        """Make the context of a device in this process.
+
+        Raises
+        ------
+        DeviceError
+        """

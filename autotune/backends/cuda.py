@@ -1,0 +1,391 @@
+"""The CUDA backend: devices by the driver interface, binaries by NVRTC, execution by CuPy.
+
+Listing and compiling make no context; only `CudaExecutor` does, in the worker process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.backends import nvrtc
+from autotune.backends.base import (
+    GUARD_BYTES,
+    GUARD_VALUE,
+    POISON_VALUE,
+    BoundFill,
+    BoundLaunch,
+    ContextLostError,
+    Difference,
+    LaunchError,
+)
+from autotune.device import Device
+from autotune.errors import DeviceError, MissingDependencyError
+from autotune.measurement import Binary, Clocks
+
+#: fp32 lanes per SM by compute capability. Source: CUDA C++ Programming Guide 13.0, "Arithmetic
+#: Instructions".
+_FP32_LANES = {75: 64, 80: 64}
+#: A cold sample starts after a write of this many times the L2 cache.
+_FLUSH_FACTOR = 4
+#: Errors of a launch that leave the context usable.
+_HARMLESS = (
+    "cudaErrorInvalidValue",
+    "cudaErrorInvalidConfiguration",
+    "cudaErrorLaunchOutOfResources",
+    "CUDA_ERROR_INVALID_VALUE",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    "CUDA_ERROR_NOT_FOUND",
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+)
+
+
+class CudaBackend:
+    """See `autotune.backends.base.Backend`."""
+
+    name = "cuda"
+
+    def devices(self) -> list[Device]:
+        try:
+            return list(_devices())
+        except (ImportError, RuntimeError):
+            return []
+
+    def why_unavailable(self) -> str:
+        try:
+            from cuda.bindings import driver  # noqa: F401
+        except ImportError:
+            return str(MissingDependencyError("cuda.bindings", "cuda13", "CUDA"))
+        try:
+            return "" if _devices() else "the driver lists no device; run: nvidia-smi -L"
+        except RuntimeError as error:
+            return f"no NVIDIA driver answers ({error}); run: nvidia-smi"
+
+    def toolchain(self) -> str:
+        return nvrtc.version()
+
+    def compile(
+        self, source: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+    ) -> Binary:
+        chosen = [one for one in options if one.startswith("sm_")]
+        flags = [one for one in options if not one.startswith("sm_")]
+        if not any("std=" in one for one in flags):
+            flags.append("-std=c++17")
+        arch = chosen[-1] if chosen else device.arch
+        code, log = nvrtc.compile_cubin(
+            source, [f"-arch={arch}", *(f"-D{k}={v}" for k, v in defines.items()), *flags]
+        )
+        return Binary(code, nvrtc.entries(log), nvrtc.warnings(log), key="")
+
+    def open(self, device: Device) -> CudaExecutor:
+        try:
+            import cupy
+        except ImportError as error:
+            raise MissingDependencyError("cupy", "cuda13", "measuring on a GPU") from error
+        try:
+            return CudaExecutor(cupy, device)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise DeviceError(f"{device.name} ({device.selector}): {error}") from error
+
+
+class _Buffer:
+    """A guarded allocation: ``whole`` with its guard bands, ``inner`` without."""
+
+    def __init__(self, cupy: Any, nbytes: int) -> None:
+        padded = -(-nbytes // 256) * 256
+        self.nbytes = nbytes
+        self.whole = cupy.empty(GUARD_BYTES + padded + GUARD_BYTES, cupy.uint8)
+        self.inner = self.whole[GUARD_BYTES : GUARD_BYTES + nbytes]
+        self.guards = (self.whole[:GUARD_BYTES], self.whole[GUARD_BYTES + nbytes :])
+
+
+class CudaExecutor:
+    """See `autotune.backends.base.Executor`. One stream; events around each sample."""
+
+    def __init__(self, cupy: Any, device: Device) -> None:
+        self.cupy = cupy
+        self.device = device
+        cupy.cuda.Device(device.index).use()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        self._flush: Any = None
+
+    def allocate(self, nbytes: int) -> _Buffer:
+        try:
+            buffer = _Buffer(self.cupy, nbytes)
+        except self.cupy.cuda.memory.OutOfMemoryError as error:
+            raise MemoryError(
+                f"{self.device.name} has no room for a buffer of {nbytes} bytes ({error})"
+            ) from error
+        self.mend_guards(buffer)
+        return buffer
+
+    def write(self, buffer: _Buffer, array: NDArray[Any]) -> None:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        buffer.inner.set(flat, stream=self.stream)
+        self.stream.synchronize()
+
+    def read(self, buffer: _Buffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        host: NDArray[Any] = buffer.inner.get(stream=self.stream)
+        return host.view(dtype).reshape(shape)
+
+    def copy(self, target: _Buffer, source: _Buffer) -> None:
+        target.inner[...] = source.inner
+
+    def poison(self, buffer: _Buffer) -> None:
+        self._memset(buffer.inner, POISON_VALUE)
+
+    def equal(self, one: _Buffer, other: _Buffer) -> bool:
+        return bool(self._guarded(lambda: (one.inner == other.inner).all().item()))
+
+    def guards_intact(self, buffer: _Buffer) -> bool:
+        return bool(
+            self._guarded(lambda: all((g == GUARD_VALUE).all().item() for g in buffer.guards))
+        )
+
+    def mend_guards(self, buffer: _Buffer) -> None:
+        for guard in buffer.guards:
+            self._memset(guard, GUARD_VALUE)
+
+    def compare(
+        self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
+    ) -> Difference:
+        cp = self.cupy
+        kernel = _compare_kernel(cp, self.device, dtype)
+        stats = cp.zeros(2, cp.float64)
+        first = cp.full(1, np.iinfo(np.uint64).max, cp.uint64)
+        args = (buffer.inner, expected.inner, np.int64(count), np.float64(bound), stats[0:1])
+        blocks = max(1, min(-(-count // 256), 8 * self.device.sm_count))
+        kernel((blocks,), (256,), (*args, stats[1:2], first))
+        worst, squares = self._guarded(lambda: stats.get(stream=self.stream))
+        index = int(first.get(stream=self.stream)[0])
+        return Difference(
+            max_error=float(worst),
+            rms_error=float(np.sqrt(squares / max(count, 1))),
+            first_wrong=None if index == np.iinfo(np.uint64).max else index,
+        )
+
+    def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
+        module = self.cupy.cuda.function.Module()
+        self._guarded(lambda: module.load(binary.code))
+        for name, array in constants.items():
+            pointer = self._guarded(partial(module.get_global_var, name))
+            flat = np.ascontiguousarray(array)
+            self.cupy.cuda.runtime.memcpy(
+                int(pointer), flat.ctypes.data, flat.nbytes, self.cupy.cuda.runtime.memcpyHostToDevice
+            )
+        return module
+
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> None:
+        calls = [self._call(module, step) for step in steps]
+        self._guarded(lambda: [call() for call in calls])
+        self._guarded(self.stream.synchronize)
+
+    def time(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
+    ) -> list[float]:
+        calls = [self._call(module, step) for step in steps]
+        return self.time_callable(lambda: [call() for call in calls], count, cold)
+
+    def time_callable(self, call: Callable[[], object], count: int, cold: bool) -> list[float]:
+        """Time anything that enqueues on this executor's stream.
+
+        The flush before a cold sample keeps the device busy while the host enqueues events and
+        launches, so that launch latency does not get between the events.
+        """
+        cp = self.cupy
+        pairs = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(count)]
+        for start, stop in pairs:
+            self._flush_l2(_FLUSH_FACTOR if cold else 0)
+            start.record(self.stream)
+            self._guarded(call)
+            stop.record(self.stream)
+        self._guarded(self.stream.synchronize)
+        return [float(cp.cuda.get_elapsed_time(start, stop)) for start, stop in pairs]
+
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
+        cp = self.cupy
+        views = {
+            name: value[0].inner.view(value[1]).reshape(value[2])
+            if isinstance(value, tuple)
+            else value
+            for name, value in arrays.items()
+        }
+        with cp.cuda.Device(self.device.index):
+            return prepare(**views)
+
+    def clocks(self) -> Clocks:
+        return _clocks(self.device.uuid)
+
+    def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], None]:
+        """Prepare one step so that enqueueing it costs as little host time as possible."""
+        if isinstance(step, BoundFill):
+            return self._fill_call(step)
+        function = self._guarded(lambda: module.get_function(step.entry))
+        if step.shared_bytes > 48 * 1024:
+            # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
+            self._guarded(lambda: _allow_shared(function, step.shared_bytes))
+        args = tuple(one.inner if isinstance(one, _Buffer) else one for one in step.args)
+        return partial(
+            function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
+        )
+
+    def _fill_call(self, step: BoundFill) -> Callable[[], None]:
+        raw = step.value.tobytes()
+        if len(set(raw)) == 1:
+            return partial(self._memset, step.buffer.inner, raw[0])
+        view = step.buffer.inner.view(step.value.dtype)
+        return partial(view.fill, step.value)
+
+    def _memset(self, array: Any, value: int) -> None:
+        self.cupy.cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, self.stream.ptr)
+
+    def _flush_l2(self, factor: int) -> None:
+        if not factor:
+            return
+        if self._flush is None:
+            size = max(self.device.l2_bytes, 32 << 20) * factor
+            self._flush = self.cupy.empty(size, self.cupy.uint8)
+        self._memset(self._flush, 0)
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Run a device call; tell refusals from a lost context."""
+        errors = (
+            self.cupy.cuda.runtime.CUDARuntimeError,
+            self.cupy.cuda.driver.CUDADriverError,
+        )
+        try:
+            return call()
+        except errors as error:
+            if any(name in str(error) for name in _HARMLESS):
+                raise LaunchError(str(error)) from error
+            raise ContextLostError(str(error)) from error
+
+
+def _allow_shared(function: Any, shared_bytes: int) -> None:
+    function.max_dynamic_shared_size_bytes = shared_bytes
+
+
+def _compare_kernel(cp: Any, device: Device, dtype: np.dtype[Any]) -> Any:
+    types = {
+        "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",
+        "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",
+        "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long",
+    }  # fmt: skip
+    if dtype.name not in types:
+        raise LaunchError(f"outputs of type {dtype} cannot be compared (known: {', '.join(types)})")
+    return _compiled_compare(cp, device.arch, types[dtype.name])
+
+
+@cache
+def _compiled_compare(cp: Any, arch: str, ctype: str) -> Any:
+    source = Path(__file__).with_name("compare.cu").read_text(encoding="utf-8")
+    half = ["-DTYPE_IS_HALF"] if ctype == "__half" else []
+    # A #define, because an option cannot hold a type of two words.
+    text = f"#define TYPE {ctype}\n" + source
+    code, _ = nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half])
+    module = cp.cuda.function.Module()
+    module.load(code)
+    return module.get_function("compare")
+
+
+@cache
+def _devices() -> tuple[Device, ...]:
+    """Every device the driver lists; makes no context."""
+    from cuda.bindings import driver as cu
+
+    def ask(result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            raise RuntimeError(str(result[0]).rpartition(".")[2])
+        return result[1] if len(result) == 2 else result[1:]
+
+    if int(cu.cuInit(0)[0]) != 0:
+        raise RuntimeError("cuInit failed")
+    nvml = _nvml_facts()
+    found = []
+    for index in range(ask(cu.cuDeviceGetCount())):
+        handle = ask(cu.cuDeviceGet(index))
+        raw = bytes(ask(cu.cuDeviceGetUuid(handle)).bytes).hex()
+        uuid = f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
+        name = ask(cu.cuDeviceGetName(128, handle)).split(b"\0")[0].decode()
+        memory = ask(cu.cuDeviceTotalMem(handle))
+
+        def attribute(key: str, handle: Any = handle) -> int:
+            kind = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{key}")
+            return int(ask(cu.cuDeviceGetAttribute(kind, handle)))
+
+        found.append(_device(index, name, uuid, memory, attribute, nvml.get("driver", "")))
+    return tuple(found)
+
+
+def _device(
+    index: int, name: str, uuid: str, memory: int, attribute: Callable[[str], int], driver: str
+) -> Device:
+    capability = 10 * attribute("COMPUTE_CAPABILITY_MAJOR") + attribute("COMPUTE_CAPABILITY_MINOR")
+    sm_count = attribute("MULTIPROCESSOR_COUNT")
+    lanes = _FP32_LANES.get(capability, 128)
+    return Device(
+        backend="cuda",
+        name=name,
+        arch=f"sm_{capability}",
+        uuid=uuid,
+        index=index,
+        driver=driver,
+        warp_size=attribute("WARP_SIZE"),
+        sm_count=sm_count,
+        max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
+        max_threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+        registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        l2_bytes=attribute("L2_CACHE_SIZE"),
+        memory_bytes=memory,
+        # Two transfers a clock (double data rate); clocks come in kHz, the bus width in bits.
+        peak_gb_per_s=2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8e6,
+        peak_gflop_per_s=2 * lanes * sm_count * attribute("CLOCK_RATE") / 1e6,
+    )
+
+
+def _nvml_facts() -> dict[str, str]:
+    """The driver's version; empty where NVML is not there."""
+    with suppress(Exception):  # every NVML failure means only "not known"
+        import pynvml
+
+        pynvml.nvmlInit()
+        return {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    return {}
+
+
+def _clocks(uuid: str) -> Clocks:
+    with suppress(Exception):
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+        return Clocks(
+            sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            temperature_c=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+            throttle_reasons=tuple(n for bit, n in _THROTTLE.items() if reasons & bit),
+        )
+    return Clocks()
+
+
+#: Reasons that slow the clock down; idle and settings of the user's own are left out. Source:
+#: NVML API reference, nvmlClocksEventReasons.
+_THROTTLE = {
+    0x0004: "power cap",
+    0x0008: "hardware slowdown",
+    0x0020: "thermal (software)",
+    0x0040: "thermal (hardware)",
+    0x0080: "power brake",
+}
+
+

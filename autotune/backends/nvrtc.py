@@ -1,0 +1,132 @@
+"""Compiles CUDA C++ to a cubin with NVRTC: no device, no driver, any architecture.
+
+Knows nothing of launching. Resources come from the assembler's report in the compile log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from autotune.backends.base import CompileError
+from autotune.errors import MissingDependencyError
+from autotune.measurement import Entry
+
+_REPORT = re.compile(
+    r"Compiling entry function '(?P<name>[^']+)'.*?"
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.DOTALL,
+)
+_SHARED = re.compile(r"(\d+) bytes smem")
+#: Lines of the log that report resources rather than warn.
+_NOISE = ("ptxas info", "ptxas         .")
+
+
+def nvrtc() -> Any:
+    """The NVRTC binding.
+
+    Raises
+    ------
+    MissingDependencyError
+        If it is not installed.
+    """
+    try:
+        from cuda.bindings import nvrtc as binding
+    except ImportError as error:
+        raise MissingDependencyError("cuda.bindings", "nvrtc", "compiling CUDA") from error
+    return binding
+
+
+@cache
+def version() -> str:
+    """NVRTC's version, for example ``nvrtc 13.0``."""
+    status, major, minor = nvrtc().nvrtcVersion()
+    _check(status)
+    return f"nvrtc {major}.{minor}"
+
+
+@cache
+def include_options() -> tuple[str, ...]:
+    """``-I`` options of the CUDA and CCCL headers that can be found."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folders = []
+    for component in ("cudart", "cccl"):
+        try:
+            folder = find_nvidia_header_directory(component)
+        except Exception:  # pathfinder raises several types for "not installed"
+            folder = None
+        if folder and Path(folder).is_dir():
+            folders.append(f"-I{folder}")
+    return tuple(dict.fromkeys(folders))
+
+
+def compile_cubin(source: str, options: Sequence[str]) -> tuple[bytes, str]:
+    """Compile one source.
+
+    Parameters
+    ----------
+    source : str
+        Complete text: nothing else is read but the toolkit's headers.
+    options : sequence of str
+        NVRTC options, the architecture among them.
+
+    Returns
+    -------
+    tuple of bytes and str
+        The cubin and the compile log with the assembler's resource report.
+
+    Raises
+    ------
+    CompileError
+        With the log.
+    """
+    binding = nvrtc()
+    status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+    _check(status)
+    try:
+        arguments = [one.encode() for one in (*options, "--ptxas-options=-v", *include_options())]
+        (status,) = binding.nvrtcCompileProgram(program, len(arguments), arguments)
+        _, size = binding.nvrtcGetProgramLogSize(program)
+        buffer = bytearray(size)
+        binding.nvrtcGetProgramLog(program, buffer)
+        log = bytes(buffer).rstrip(b"\0").decode(errors="replace")
+        if status != binding.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(log.strip() or str(status))
+        _, size = binding.nvrtcGetCUBINSize(program)
+        cubin = bytearray(size)
+        binding.nvrtcGetCUBIN(program, cubin)
+        return bytes(cubin), log
+    finally:
+        binding.nvrtcDestroyProgram(program)
+
+
+def entries(log: str) -> tuple[Entry, ...]:
+    """Resources of each kernel function, read from the compile log."""
+    found = []
+    for match in _REPORT.finditer(log):
+        shared = _SHARED.search(match["rest"])
+        found.append(
+            Entry(
+                name=match["name"],
+                registers=int(match["registers"]),
+                spill_bytes=int(match["stores"]) + int(match["loads"]),
+                shared_bytes=int(shared[1]) if shared else 0,
+            )
+        )
+    return tuple(found)
+
+
+def warnings(log: str) -> str:
+    """The log without the resource report."""
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(_NOISE)]
+    return "\n".join(lines)
+
+
+def _check(status: Any) -> None:
+    if int(status) != 0:
+        raise CompileError(f"NVRTC failed: {status}")

@@ -1,0 +1,356 @@
+"""The OpenCL backend: any OpenCL device; the CPU default on a machine without a GPU.
+
+Where Intel's CPU run-time is installed as a Python package it is made visible first, since its
+loader entry points nowhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.backends.base import (
+    GUARD_BYTES,
+    GUARD_VALUE,
+    POISON_VALUE,
+    BoundFill,
+    BoundLaunch,
+    CompileError,
+    ContextLostError,
+    Difference,
+    LaunchError,
+)
+from autotune.device import Device
+from autotune.errors import DeviceError, MissingDependencyError
+from autotune.measurement import Binary, Clocks, Entry
+
+#: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
+_INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
+_BUILD_OPTIONS = ("-cl-std=CL3.0",)
+#: Sub-group width where the device lets a kernel choose one.
+_CPU_WARP = 16
+_FLUSH_FACTOR = 4
+#: Status codes of a launch that leave the context usable: the OpenCL specification's names.
+_HARMLESS = (
+    "INVALID_WORK_GROUP_SIZE",
+    "INVALID_WORK_ITEM_SIZE",
+    "INVALID_GLOBAL_WORK_SIZE",
+    "INVALID_KERNEL_ARGS",
+    "INVALID_ARG_SIZE",
+    "INVALID_ARG_VALUE",
+    "INVALID_KERNEL_NAME",
+    "OUT_OF_RESOURCES",
+)
+
+
+class OpenclBackend:
+    """See `autotune.backends.base.Backend`."""
+
+    name = "opencl"
+
+    def devices(self) -> list[Device]:
+        try:
+            return [_device(index, one) for index, one in enumerate(_live_devices())]
+        except MissingDependencyError:
+            return []
+
+    def why_unavailable(self) -> str:
+        try:
+            found = _live_devices()
+        except MissingDependencyError as error:
+            return str(error)
+        return "" if found else (
+            "no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'"
+        )
+
+    def toolchain(self) -> str:
+        live = _live_devices()
+        return f"opencl {live[0].platform.version} {live[0].driver_version}" if live else "opencl"
+
+    def compile(
+        self, source: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+    ) -> Binary:
+        cl = _pyopencl()
+        live = _live_devices()[device.index]
+        context = _context(device.index)
+        flags = [*_BUILD_OPTIONS, *(f"-D{k}={v}" for k, v in defines.items())]
+        # Options of the CUDA compiler mean nothing here: a kernel's hook may return both kinds.
+        flags += [one for one in options if one.startswith("-cl-")]
+        program = cl.Program(context, source)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program.build(options=flags, devices=[live], cache_dir=False)
+        except cl.RuntimeError as error:
+            raise CompileError(_build_log(program, live) or str(error)) from error
+        (code,) = program.get_info(cl.program_info.BINARIES)
+        entries = tuple(_entry(kernel, live) for kernel in program.all_kernels())
+        return Binary(bytes(code), entries, _build_log(program, live), key="")
+
+    def open(self, device: Device) -> OpenclExecutor:
+        if device.index >= len(_live_devices()):
+            raise DeviceError(f"{device.name} ({device.selector}): not there any more")
+        return OpenclExecutor(device)
+
+
+class _Buffer:
+    """A guarded allocation: ``inner`` is a sub-buffer between two guard bands."""
+
+    def __init__(self, cl: Any, context: Any, nbytes: int) -> None:
+        self.nbytes = nbytes
+        flags = cl.mem_flags.READ_WRITE
+        self.whole = cl.Buffer(context, flags, GUARD_BYTES + nbytes + GUARD_BYTES)
+        self.inner = self.whole.get_sub_region(GUARD_BYTES, nbytes)
+
+
+class OpenclExecutor:
+    """See `autotune.backends.base.Executor`. One in-order queue with profiling."""
+
+    def __init__(self, device: Device) -> None:
+        self.cl = _pyopencl()
+        self.device = device
+        self.live = _live_devices()[device.index]
+        self.context = _context(device.index)
+        properties = self.cl.command_queue_properties.PROFILING_ENABLE
+        self.queue = self.cl.CommandQueue(self.context, self.live, properties)
+        self._flush: Any = None
+
+    def allocate(self, nbytes: int) -> _Buffer:
+        if nbytes > self.live.max_mem_alloc_size:
+            raise MemoryError(f"{self.device.name} allows no buffer of {nbytes} bytes")
+        try:
+            buffer = _Buffer(self.cl, self.context, nbytes)
+        except self.cl.Error as error:
+            raise MemoryError(f"{self.device.name} has no room for {nbytes} bytes") from error
+        self.mend_guards(buffer)
+        return buffer
+
+    def write(self, buffer: _Buffer, array: NDArray[Any]) -> None:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.cl.enqueue_copy(self.queue, buffer.inner, flat)
+        self.queue.finish()
+
+    def read(self, buffer: _Buffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        host = np.empty(shape, dtype)
+        self.cl.enqueue_copy(self.queue, host, buffer.inner)
+        self.queue.finish()
+        return host
+
+    def copy(self, target: _Buffer, source: _Buffer) -> None:
+        self.cl.enqueue_copy(self.queue, target.inner, source.inner, byte_count=source.nbytes)
+
+    def poison(self, buffer: _Buffer) -> None:
+        self._fill(buffer.inner, np.uint8(POISON_VALUE), 0, buffer.nbytes)
+
+    def equal(self, one: _Buffer, other: _Buffer) -> bool:
+        return bool(np.array_equal(self._bytes(one), self._bytes(other)))
+
+    def guards_intact(self, buffer: _Buffer) -> bool:
+        whole = np.empty(buffer.nbytes + 2 * GUARD_BYTES, np.uint8)
+        self.cl.enqueue_copy(self.queue, whole, buffer.whole)
+        self.queue.finish()
+        head, tail = whole[:GUARD_BYTES], whole[GUARD_BYTES + buffer.nbytes :]
+        return bool(np.all(head == GUARD_VALUE) and np.all(tail == GUARD_VALUE))
+
+    def mend_guards(self, buffer: _Buffer) -> None:
+        for offset in (0, GUARD_BYTES + buffer.nbytes):
+            self._fill(buffer.whole, np.uint8(GUARD_VALUE), offset, GUARD_BYTES)
+
+    def compare(
+        self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
+    ) -> Difference:
+        got = self.read(buffer, dtype, (count,)).astype(np.float64)
+        want = self.read(expected, np.dtype(np.float64), (count,))
+        with np.errstate(invalid="ignore", over="ignore"):
+            error = np.where(got == want, 0.0, np.abs(got - want))
+            error = np.where(np.isnan(got) & np.isnan(want), 0.0, error)
+            error = np.where(np.isnan(error), np.inf, error)
+            rms = float(np.sqrt(np.mean(error * error))) if count else 0.0
+        wrong = np.flatnonzero(error > bound)
+        worst = float(error.max()) if count else 0.0
+        return Difference(worst, rms, int(wrong[0]) if len(wrong) else None)
+
+    def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
+        if constants:
+            raise LaunchError("OpenCL has no module symbols; pass constants as inputs")
+        try:
+            return self.cl.Program(self.context, [self.live], [binary.code]).build()
+        except self.cl.Error as error:
+            raise LaunchError(f"the device rejects the binary: {error}") from error
+
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> None:
+        self._enqueue(self._kernels(module, steps), steps)
+        self._finish()
+
+    def time(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
+    ) -> list[float]:
+        kernels = self._kernels(module, steps)
+        samples = []
+        for _ in range(count):
+            if cold:
+                self._flush_cache()
+            events = self._enqueue(kernels, steps)
+            self._finish()
+            samples.append((events[-1].profile.end - events[0].profile.start) / 1e6)
+        return samples
+
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
+        raise LaunchError("no vendor baselines on OpenCL")
+
+    def clocks(self) -> Clocks:
+        return Clocks()
+
+    def _kernels(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> list[Any]:
+        """One kernel object per launch, with its arguments set."""
+        kernels = []
+        for step in steps:
+            if isinstance(step, BoundFill):
+                kernels.append(None)
+                continue
+            if step.shared_bytes:
+                raise LaunchError("the OpenCL dialect has no dynamic shared memory")
+            try:
+                kernel = self.cl.Kernel(module, step.entry)
+                kernel.set_args(*(a.inner if isinstance(a, _Buffer) else a for a in step.args))
+            except (self.cl.Error, TypeError, ValueError) as error:
+                raise LaunchError(f"{step.entry}: {error}") from error
+            kernels.append(kernel)
+        return kernels
+
+    def _enqueue(
+        self, kernels: Sequence[Any], steps: Sequence[BoundLaunch | BoundFill]
+    ) -> list[Any]:
+        events = []
+        for kernel, step in zip(kernels, steps, strict=True):
+            if isinstance(step, BoundFill):
+                target = step.buffer
+                events.append(self._fill(target.inner, step.value, 0, target.nbytes))
+                continue
+            size = tuple(g * b for g, b in zip(step.grid, step.block, strict=True))
+            try:
+                events.append(
+                    self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block)
+                )
+            except self.cl.Error as error:
+                raise self._classified(error) from error
+        return events
+
+    def _finish(self) -> None:
+        try:
+            self.queue.finish()
+        except self.cl.Error as error:
+            raise self._classified(error) from error
+
+    def _classified(self, error: Exception) -> Exception:
+        harmless = any(name in str(error) for name in _HARMLESS)
+        return LaunchError(str(error)) if harmless else ContextLostError(str(error))
+
+    def _fill(self, buffer: Any, value: np.generic, offset: int, size: int) -> Any:
+        return self.cl.enqueue_fill_buffer(self.queue, buffer, value, offset, size)
+
+    def _bytes(self, buffer: _Buffer) -> NDArray[Any]:
+        return self.read(buffer, np.dtype(np.uint8), (buffer.nbytes,))
+
+    def _flush_cache(self) -> None:
+        if self._flush is None:
+            size = max(self.live.global_mem_cache_size, 1 << 20) * _FLUSH_FACTOR
+            self._flush = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
+        self._fill(self._flush, np.uint8(0), 0, self._flush.size)
+        self.queue.finish()
+
+
+@cache
+def _pyopencl() -> Any:
+    """Import pyopencl, after making Intel's run-time findable where it is installed.
+
+    Raises
+    ------
+    MissingDependencyError
+    """
+    _show_intel_runtime(Path(sys.prefix) / "lib")
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise MissingDependencyError("pyopencl", "cpu", "measuring on OpenCL") from error
+    return pyopencl
+
+
+def _show_intel_runtime(lib: Path) -> None:
+    if "OCL_ICD_VENDORS" in os.environ or not (lib / "libintelocl.so").exists():
+        return
+    try:
+        for name in _INTEL_NEEDS:
+            ctypes.CDLL(str(lib / name), ctypes.RTLD_GLOBAL)
+    except OSError:
+        return
+    folder = Path(tempfile.gettempdir()) / f"autotune-icd-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    entry = folder / f"{os.getpid()}.icd"
+    entry.write_text(f"{lib / 'libintelocl.so'}\n")
+    entry.replace(folder / "intel.icd")
+    os.environ["OCL_ICD_VENDORS"] = str(folder)
+
+
+@cache
+def _live_devices() -> tuple[Any, ...]:
+    """Every device of every platform, CPUs last."""
+    cl = _pyopencl()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        return ()
+    found = [device for platform in platforms for device in platform.get_devices()]
+    return tuple(sorted(found, key=lambda one: bool(one.type & cl.device_type.CPU)))
+
+
+@cache
+def _context(index: int) -> Any:
+    return _pyopencl().Context([_live_devices()[index]])
+
+
+def _device(index: int, live: Any) -> Device:
+    cl = _pyopencl()
+    is_cpu = bool(live.type & cl.device_type.CPU)
+    name = " ".join(live.name.split())
+    return Device(
+        backend="opencl",
+        name=name,
+        arch="opencl_cpu" if is_cpu else "opencl_gpu",
+        uuid=f"opencl-{name}-{live.max_compute_units}",
+        index=index,
+        driver=live.driver_version,
+        warp_size=_CPU_WARP if is_cpu else 32,
+        sm_count=live.max_compute_units,
+        max_threads_per_block=live.max_work_group_size,
+        max_threads_per_sm=live.max_work_group_size,
+        shared_bytes_per_block=live.local_mem_size,
+        shared_bytes_per_sm=live.local_mem_size,
+        l2_bytes=live.global_mem_cache_size,
+        memory_bytes=live.global_mem_size,
+        features=frozenset(live.extensions.split()),
+    )
+
+
+def _entry(kernel: Any, live: Any) -> Entry:
+    cl = _pyopencl()
+    local = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, live)
+    return Entry(name=kernel.function_name, shared_bytes=int(local))
+
+
+def _build_log(program: Any, live: Any) -> str:
+    cl = _pyopencl()
+    try:
+        return str(program.get_build_info(live, cl.program_build_info.LOG)).strip()
+    except cl.Error:
+        return ""

@@ -1,0 +1,97 @@
+"""What a device is: its identity and the limits that decide which configurations can run.
+
+Knows no kernels. Backends make these values from a live device; `for_arch` makes one from a table,
+for compiling and planning with no device at hand.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from autotune.errors import UsageError, unknown
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device, or one architecture when ``uuid`` is empty.
+
+    Sizes are bytes, per block unless the name says otherwise.
+    """
+
+    #: ``cuda`` or ``opencl``.
+    backend: str
+    #: The driver's name, for example ``NVIDIA H100 80GB HBM3``.
+    name: str
+    #: ``sm_90`` for CUDA; ``opencl_cpu`` or ``opencl_gpu`` for OpenCL.
+    arch: str
+    uuid: str = ""
+    #: Position among the backend's devices.
+    index: int = 0
+    driver: str = ""
+    warp_size: int = 32
+    sm_count: int = 1
+    max_threads_per_block: int = 1024
+    max_threads_per_sm: int = 2048
+    registers_per_sm: int = 65536
+    #: Largest shared memory of one block (CUDA: after opting in).
+    shared_bytes_per_block: int = 49152
+    shared_bytes_per_sm: int = 49152
+    l2_bytes: int = 0
+    memory_bytes: int = 0
+    #: Peaks by the data sheet's formula from the device's own clocks; 0 where unknown.
+    peak_gb_per_s: float = 0.0
+    peak_gflop_per_s: float = 0.0
+    #: Capabilities beyond the numbers, as the backend names them.
+    features: frozenset[str] = frozenset()
+
+    @property
+    def folder(self) -> str:
+        """The name as a folder: every run of other characters than letters and digits is ``_``."""
+        name = re.sub(r"[^A-Za-z0-9]+", "_", self.name).strip("_") or self.arch
+        return name if self.backend == "cuda" else f"{self.backend}_{name}"
+
+    @property
+    def selector(self) -> str:
+        """How the command line names this device, for example ``cuda:0``."""
+        return f"{self.backend}:{self.index}"
+
+
+#: Limits per compute capability: shared bytes per block (opt-in), shared bytes per SM, threads per
+#: SM. Source: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability".
+_CUDA_LIMITS: dict[int, tuple[int, int, int]] = {
+    75: (65536, 65536, 1024),
+    80: (166912, 167936, 2048),
+    86: (101376, 102400, 1536),
+    87: (166912, 167936, 1536),
+    89: (101376, 102400, 1536),
+    90: (232448, 233472, 2048),
+    100: (232448, 233472, 2048),
+    103: (232448, 233472, 2048),
+    120: (101376, 102400, 1536),
+    121: (101376, 102400, 1536),
+}
+
+
+def for_arch(arch: str) -> Device:
+    """Make the device of a CUDA architecture from the published limits.
+
+    Raises
+    ------
+    UsageError
+        If the architecture is not in the table.
+    """
+    match = re.fullmatch(r"sm_(\d+)a?", arch)
+    limits = _CUDA_LIMITS.get(int(match[1])) if match else None
+    if limits is None:
+        raise UsageError(unknown("architecture", arch, [f"sm_{cc}" for cc in _CUDA_LIMITS]))
+    shared, shared_sm, threads_sm = limits
+    return Device(
+        backend="cuda",
+        name=arch,
+        arch=arch,
+        max_threads_per_sm=threads_sm,
+        shared_bytes_per_block=shared,
+        shared_bytes_per_sm=shared_sm,
+        sm_count=1,
+    )

@@ -1,0 +1,96 @@
+"""Every error that autotune raises on purpose, and the exit code each one ends a command with.
+
+::
+
+    AutotuneError                 1  something failed; the message says what, where and what to do
+    ├── UsageError                2  a name or value that was asked for does not exist or does not fit
+    │   └── SpecError             2  a space file is wrong
+    ├── NothingValidError         3  no configuration is valid, or none computes the right result
+    ├── DeviceError               4  no usable device
+    ├── MissingDependencyError    1  an optional package is not installed; the message has the pip line
+    ├── StoreError                1  the results store cannot be read or written
+    ├── RecordError               1  a tuned record or recorded space is damaged, foreign or newer
+    ├── RegressionError           5  a tuned entry is slower or wrong now
+    └── Interrupted             130  Ctrl-C; results are kept
+
+Only ``cli`` turns them into text and an exit code.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class AutotuneError(Exception):
+    """Root of the tree. ``str(error)`` is one complete message for a person."""
+
+    exit_code = 1
+
+
+class UsageError(AutotuneError):
+    """A name or value that was asked for does not exist or does not fit."""
+
+    exit_code = 2
+
+
+class SpecError(UsageError):
+    """A space file is wrong: the message names the file, the line or hook, and the mend."""
+
+
+class NothingValidError(AutotuneError):
+    """No configuration is valid, or none computes the right result."""
+
+    exit_code = 3
+
+
+class DeviceError(AutotuneError):
+    """No usable device: absent, not permitted, or gone."""
+
+    exit_code = 4
+
+
+class MissingDependencyError(AutotuneError):
+    """An optional package is missing.
+
+    Parameters
+    ----------
+    package : str
+        Import name of what is missing.
+    extra : str
+        The extra of ``kernel-autotune`` that installs it.
+    purpose : str
+        What it was needed for.
+    """
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed; "
+            f"run: pip install 'kernel-autotune[{extra}]'"
+        )
+
+
+class StoreError(AutotuneError):
+    """The results store cannot be read or written."""
+
+
+class RecordError(AutotuneError):
+    """A tuned record or a recorded space is damaged, foreign or of a newer schema."""
+
+
+class RegressionError(AutotuneError):
+    """A tuned entry is slower, or wrong, on this device now."""
+
+    exit_code = 5
+
+
+class Interrupted(AutotuneError):
+    """The user pressed Ctrl-C; what was measured is in the store."""
+
+    exit_code = 130
+
+
+def unknown(kind: str, name: object, known: Iterable[object]) -> str:
+    """Word the message for a name that does not exist, with the known ones and the likeliest."""
+    names = [str(one) for one in known]
+    close = get_close_matches(str(name), names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"unknown {kind} {str(name)!r}{hint} (known: {', '.join(names) or 'none'})"

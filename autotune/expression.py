@@ -1,0 +1,181 @@
+"""Integer expressions over problem fields, traced from ordinary Python arithmetic.
+
+A launch function written for integers is called with `Symbol` fields instead; what comes back is
+an expression that a tuned record and a C++ header can carry. It knows nothing of kernels. Standard
+library only, because `autotune.lookup` evaluates expressions in production.
+
+The stored form is JSON: an integer, a field name, or ``[operator, operand, operand]``. Stored
+expressions are walked, never evaluated as code.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+Json: TypeAlias = "int | str | list[Json]"
+
+#: Operators of the stored form. Division and remainder round towards minus infinity, as Python's.
+OPERATORS: dict[str, Callable[[int, int], int]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
+    "min": min,
+    "max": max,
+    "==": lambda a, b: int(a == b),
+    "<=": lambda a, b: int(a <= b),
+    "and": lambda a, b: int(bool(a) and bool(b)),
+}
+
+
+class UntraceableError(TypeError):
+    """Python asked a symbolic integer for its value: the function branches on the problem."""
+
+
+class Symbol:
+    """A symbolic integer: records what is done to it.
+
+    Parameters
+    ----------
+    json : Json
+        The stored form of the expression.
+    """
+
+    __slots__ = ("json",)
+
+    def __init__(self, json: Json) -> None:
+        self.json = json
+
+    def _with(self, op: str, other: object, swapped: bool = False) -> Symbol:
+        operand = stored(other)
+        if operand is None:
+            return NotImplemented
+        pair = [operand, self.json] if swapped else [self.json, operand]
+        return Symbol([op, *pair])
+
+    def __add__(self, other: object) -> Symbol:
+        return self._with("+", other)
+
+    def __radd__(self, other: object) -> Symbol:
+        return self._with("+", other, swapped=True)
+
+    def __sub__(self, other: object) -> Symbol:
+        return self._with("-", other)
+
+    def __rsub__(self, other: object) -> Symbol:
+        return self._with("-", other, swapped=True)
+
+    def __mul__(self, other: object) -> Symbol:
+        return self._with("*", other)
+
+    def __rmul__(self, other: object) -> Symbol:
+        return self._with("*", other, swapped=True)
+
+    def __floordiv__(self, other: object) -> Symbol:
+        return self._with("//", other)
+
+    def __rfloordiv__(self, other: object) -> Symbol:
+        return self._with("//", other, swapped=True)
+
+    def __mod__(self, other: object) -> Symbol:
+        return self._with("%", other)
+
+    def __rmod__(self, other: object) -> Symbol:
+        return self._with("%", other, swapped=True)
+
+    def __neg__(self) -> Symbol:
+        return Symbol(["-", 0, self.json])
+
+    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
+        return self._with("==", other)
+
+    def __le__(self, other: object) -> Symbol:
+        return self._with("<=", other)
+
+    def __ge__(self, other: object) -> Symbol:
+        operand = stored(other)
+        return NotImplemented if operand is None else Symbol(["<=", operand, self.json])
+
+    def __and__(self, other: object) -> Symbol:
+        return self._with("and", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        raise UntraceableError("a symbolic integer has no truth value; use minimum and maximum")
+
+    def __index__(self) -> int:
+        raise UntraceableError("a symbolic integer has no value")
+
+    __int__ = __index__
+    __float__ = __index__
+
+    def __repr__(self) -> str:
+        return f"Symbol({self.json!r})"
+
+
+def stored(value: object) -> Json | None:
+    """Return the stored form of a symbol or integer; None for anything else."""
+    if isinstance(value, Symbol):
+        return value.json
+    if isinstance(value, int):
+        return int(value)
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def evaluate(json: Json, fields: Mapping[str, object]) -> int:
+    """Walk a stored expression with the values of the problem fields.
+
+    Raises
+    ------
+    ValueError
+        If the expression is malformed, or names a field that is absent or not an integer.
+    """
+    if isinstance(json, bool) or not isinstance(json, int | str | list):
+        raise ValueError(f"not an expression: {json!r}")
+    if isinstance(json, int):
+        return json
+    if isinstance(json, str):
+        value = fields.get(json)
+        if not isinstance(value, int):
+            raise ValueError(f"problem field {json!r} is not an integer")
+        return value
+    if len(json) != 3 or not isinstance(json[0], str) or json[0] not in OPERATORS:
+        raise ValueError(f"not an expression: {json!r}")
+    left, right = evaluate(json[1], fields), evaluate(json[2], fields)
+    if json[0] in ("//", "%") and right == 0:
+        raise ValueError(f"division by zero in {json!r}")
+    return OPERATORS[json[0]](left, right)
+
+
+T = TypeVar("T", int, Symbol)
+
+
+def ceil_div(a: T, b: T | int) -> T:
+    """Smallest integer not below ``a / b``; works on symbols too."""
+    return -(-a // b)
+
+
+def minimum(a: T | int, b: T | int) -> T | int:
+    """The smaller of two integers; unlike ``min`` it works on symbols too."""
+    return _extreme("min", a, b)  # type: ignore[return-value]
+
+
+def maximum(a: T | int, b: T | int) -> T | int:
+    """The larger of two integers; unlike ``max`` it works on symbols too."""
+    return _extreme("max", a, b)  # type: ignore[return-value]
+
+
+def _extreme(op: str, a: object, b: object) -> object:
+    left, right = stored(a), stored(b)
+    if left is None or right is None:
+        raise TypeError(f"{op} of {a!r} and {b!r}: integers or problem fields expected")
+    if isinstance(left, int) and isinstance(right, int):
+        return OPERATORS[op](left, right)
+    return Symbol([op, left, right])

@@ -1,0 +1,120 @@
+"""What trying one configuration yielded: a status, resources, errors and times. No behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+from autotune.values import Configuration
+
+
+class Status(StrEnum):
+    """How the trial of one configuration ended. Everything but `OK` carries a message."""
+
+    OK = "ok"
+    #: Timed only until it was clearly slower than the best.
+    STOPPED_EARLY = "stopped_early"
+    #: Needs more of a resource than the device has, seen before anything was launched.
+    PRUNED = "pruned"
+    COMPILE_FAILED = "compile_failed"
+    LAUNCH_FAILED = "launch_failed"
+    WRONG_RESULT = "wrong_result"
+    TIMED_OUT = "timed_out"
+    #: The worker process died, or the device context was lost.
+    CRASHED = "crashed"
+    #: Faster than the device can move the bytes or do the arithmetic.
+    IMPLAUSIBLE = "implausible"
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether a time of this status may be compared with others."""
+        return self in (Status.OK, Status.STOPPED_EARLY)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Resources of one compiled kernel function, as the compiler reports them.
+
+    ``None`` means that the toolchain does not say.
+    """
+
+    name: str
+    registers: int | None = None
+    spill_bytes: int | None = None
+    #: Static shared memory per block.
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled source: what a backend loads."""
+
+    code: bytes
+    entries: tuple[Entry, ...]
+    log: str
+    #: sha256 of all that decides the code; see `compiler`.
+    key: str
+
+    def entry(self, name: str) -> Entry | None:
+        """Resources of one function, or None where the binary does not have it."""
+        return next((one for one in self.entries if one.name == name), None)
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Size of the error of one output on one data set, against the float64 reference."""
+
+    output: str
+    #: ``exact`` (compared bit for bit) or ``random`` (compared with a bound).
+    dataset: str
+    max_error: float
+    rms_error: float
+    bound: float
+    #: Flat index of the first wrong element; None where the output is right.
+    first_wrong: int | None = None
+
+    @property
+    def is_right(self) -> bool:
+        return self.first_wrong is None
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """State of the device around a measurement; None where the device does not say."""
+
+    sm_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One configuration, tried once on one problem and one device."""
+
+    configuration: Configuration
+    status: Status
+    #: One line for a person; empty when all is well.
+    message: str = ""
+    #: Time of each launch sequence in milliseconds, the first, discarded one left out.
+    samples_ms: tuple[float, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    #: Dynamic shared memory of the first launch, per block.
+    dynamic_shared_bytes: int = 0
+    #: Key of the binary it ran; equal binary and launch share one measurement.
+    binary_key: str = ""
+    compile_s: float = 0.0
+    verify_s: float = 0.0
+    measure_s: float = 0.0
+    clocks: Clocks = Clocks()
+
+    @property
+    def median_ms(self) -> float | None:
+        """Median of the samples; None where nothing comparable was timed."""
+        return median(self.samples_ms) if self.samples_ms and self.status.is_timed else None
+
+    @property
+    def max_error(self) -> float | None:
+        """Largest absolute error over outputs and data sets; None where nothing was checked."""
+        return max((check.max_error for check in self.checks), default=None)

@@ -1,0 +1,56 @@
+"""The contract between a search strategy and the session it searches in.
+
+A strategy chooses configurations; the session measures them, remembers them, keeps the budget and
+ends the search. Neither knows devices or storage through this contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from autotune.measurement import Measurement
+from autotune.space import Space
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+
+class BudgetSpent(Exception):  # noqa: N818 - control flow, like StopIteration; not an error
+    """The session ended the search. A strategy lets it pass through."""
+
+
+class Session(Protocol):
+    """What a strategy may ask for."""
+
+    @property
+    def evaluations_left(self) -> int | None:
+        """Measurements that the budget still allows; None where only time limits them."""
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        """Measure configurations by their number in the space, in this order.
+
+        One that was measured before in this search answers from memory and costs nothing.
+
+        Raises
+        ------
+        BudgetSpent
+            When the budget does not allow the whole batch: what it allows is measured first.
+        """
+
+    def hint(self, indices: Sequence[int]) -> None:
+        """Say what will likely be asked next, best first; returns at once."""
+
+
+Search: TypeAlias = Callable[[Space, Session, "Generator"], None]
+
+
+@dataclass(frozen=True)
+class StrategyInfo:
+    """A strategy by name, and why it cannot be used where it cannot."""
+
+    name: str
+    doc: str
+    #: Empty where the strategy is available.
+    unavailable: str = ""
