@@ -1,0 +1,19 @@
+"""The results store: every configuration that was tried, and what came of it. Knows no statistics.
+
+========= ==========================================================================
+`rows`     what goes in and comes out, and a measurement's form as JSON
+`address`  where the store is, and a connection to it
+`schema`   the tables, and whether a database is one of ours
+`faults`   what a database's complaint means and what to do about it
+`access`   `Store`: runs, attempts, measurements
+========= ==========================================================================
+
+The only SQL of the project: SQLAlchemy Core over a SQLite file, or PostgreSQL where the address is
+a ``postgresql://`` URL. Measurements are only ever added.
+"""
+
+from autotune.store.access import Store
+from autotune.store.address import default_url
+from autotune.store.rows import Row, RunInfo, RunState, Scope
+
+__all__ = ["Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]

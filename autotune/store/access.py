@@ -1,0 +1,296 @@
+"""`Store`: begins runs, opens attempts, adds measurements and remembers them.
+
+Knows neither devices nor what makes a measurement good. Every method is one transaction: after it
+returns its effect outlives the process, and where it fails it has none.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+
+import sqlalchemy as sa
+
+from autotune.errors import StoreError
+from autotune.measurement import Measurement
+from autotune.store import schema
+from autotune.store.address import NO_TRANSACTION, WRITES, Address
+from autotune.store.faults import explained
+from autotune.store.rows import Row, RunInfo, RunState, Scope, decode, decode_problem, encode
+from autotune.store.schema import attempts, measurements, runs
+from autotune.values import Configuration, Problem
+
+#: Longest wait for another process's lock; a write takes a millisecond.
+WAIT_S = 20.0
+
+
+class Store:
+    """The results store behind one address; made by `Store.open`. Use it as a context manager."""
+
+    def __init__(self, address: Address, engine: sa.Engine) -> None:
+        self._address = address
+        self._engine = engine
+        self._writing = engine.execution_options(**WRITES)
+
+    @classmethod
+    def open(cls, url: str | Path, *, wait_s: float = WAIT_S) -> Store:
+        """Open a store, and make it where there is none.
+
+        Parameters
+        ----------
+        url : str or Path
+            Path of a SQLite file, or ``postgresql://user:password@host/database``.
+        wait_s : float
+            Longest wait for another process's lock.
+
+        Raises
+        ------
+        StoreError
+            It cannot be opened, is damaged, belongs to another program, or is of a newer version.
+        """
+        address = Address.parse(url, wait_s)
+        store = cls(address, address.engine())
+        with store._explaining():
+            try:
+                schema.prepare(store._engine, address)
+                if address.path:
+                    _use_wal(store._engine, wait_s)
+            except BaseException:
+                store.close()
+                raise
+        return store
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self._address})"
+
+    def begin_run(self, info: RunInfo) -> int:
+        """Open a run, written by this process; returns its id."""
+        about = {**vars(info), "seed": str(info.seed), "process": identity(os.getpid())}
+        new = runs.insert().values(**about, state="running", started=_now())
+        with self._write() as connection:
+            (run_id,) = connection.execute(new).inserted_primary_key or (0,)
+        return int(run_id)
+
+    def finish_run(self, run_id: int, state: RunState) -> None:
+        """End a run in good order: its open attempts killed nobody, and so do not count."""
+        now = _now()
+        run = runs.update().where(runs.c.id == run_id).values(state=state, finished=now)
+        mine = attempts.c.run_id == run_id, attempts.c.closed.is_(None)
+        with self._write() as connection:
+            connection.execute(run)
+            connection.execute(attempts.update().where(*mine).values(closed=now))
+
+    def open_attempts(
+        self, run_id: int, scope: Scope, configurations: Iterable[Configuration]
+    ) -> None:
+        """Note that these configurations are about to be tried."""
+        attempt = {"run_id": run_id, "scope": scope.fingerprint, "opened": _now()}
+        keys = [one.canonical_json() for one in configurations]
+        if keys:
+            with self._write() as connection:
+                connection.execute(
+                    attempts.insert(), [{**attempt, "configuration": k} for k in keys]
+                )
+
+    def interrupted_attempts(self, scope: Scope) -> dict[Configuration, int]:
+        """Count the attempts that a dead run left open, since the configuration's last row.
+
+        A run is dead when its process is: killed, crashed, or gone with its machine. A process that
+        cannot be seen from here, in another container or on another machine, passes for dead.
+        """
+        query = (
+            sa.select(attempts.c.configuration, runs.c.process)
+            .join(runs)
+            .where(attempts.c.scope == scope.fingerprint, attempts.c.closed.is_(None))
+        )
+        with self._read() as connection:
+            found = connection.execute(query).all()
+        alive = {process: _is_alive(process) for _, process in found}
+        counts = Counter(key for key, process in found if not alive[process])
+        return {Configuration(decode_problem(key)): count for key, count in counts.items()}
+
+    def add(self, run_id: int, scope: Scope, measurement: Measurement) -> None:
+        """Append one row and close the attempts of its configuration."""
+        self.add_many(run_id, scope, [measurement])
+
+    def add_many(self, run_id: int, scope: Scope, added: Iterable[Measurement]) -> None:
+        """Append rows and close the attempts of their configurations, all or none."""
+        now = _now()
+        common = {
+            **{one.name: getattr(scope, one.name) for one in fields(scope)},
+            "run_id": run_id,
+            "scope": scope.fingerprint,
+            "problem": encode(scope.problem),
+            "created": now,
+        }
+        listed = list(added)
+        rows = [
+            {**common, "status": one.status, "median_ms": one.median_ms, "measurement": encode(one)}
+            for one in listed
+        ]
+        if rows:
+            with self._write() as connection:
+                connection.execute(measurements.insert(), rows)
+                connection.execute(
+                    _CLOSE,
+                    [
+                        {
+                            "of_scope": scope.fingerprint,
+                            "of_configuration": one.configuration.canonical_json(),
+                            "now": now,
+                        }
+                        for one in listed
+                    ],
+                )
+
+    def remembered(self, scope: Scope) -> dict[Configuration, Measurement]:
+        """The newest row of every configuration measured in this scope."""
+        query = (
+            sa.select(measurements.c.id, measurements.c.measurement)
+            .where(measurements.c.scope == scope.fingerprint)
+            .order_by(measurements.c.id)
+        )
+        with self._read() as connection:
+            found = connection.execute(query).all()
+        read = (self._decoded(number, text) for number, text in found)
+        return {one.configuration: one for one in read}
+
+    def rows(
+        self,
+        kernel: str | None = None,
+        device: str | None = None,
+        problem: Problem | None = None,
+        run: int | None = None,
+    ) -> list[Row]:
+        """List measurements, oldest first.
+
+        Parameters
+        ----------
+        kernel, problem, run
+            Only what matches; None for all.
+        device : str, optional
+            Name or uuid of a device.
+        """
+        table = measurements.c
+        wanted = [
+            (kernel, table.kernel == kernel),
+            (device, sa.or_(table.device_name == device, table.device_uuid == device)),
+            (run, table.run_id == run),
+        ]
+        columns = (measurements.c[one] if one in table else runs.c[one] for one in _ROW)
+        query = (
+            sa.select(*columns)
+            .join(runs)
+            .where(*(condition for value, condition in wanted if value is not None))
+            .order_by(table.id)
+        )
+        with self._read() as connection:
+            found = connection.execute(query).mappings().all()
+        listed = (self._row(one) for one in found)
+        return [one for one in listed if problem is None or one.problem == problem]
+
+    def _row(self, found: sa.RowMapping) -> Row:
+        return Row(
+            **{
+                **found,
+                "problem": decode_problem(found["problem"]),
+                "measurement": self._decoded(found["id"], found["measurement"]),
+                "seed": int(found["seed"]),
+            }
+        )
+
+    def _decoded(self, number: int, text: str) -> Measurement:
+        try:
+            return decode(text)
+        except ValueError as error:
+            raise StoreError(
+                f"results store {self._address}: measurement {number} is damaged ({error}); delete "
+                "that row, or name another store by AUTOTUNE_STORE"
+            ) from None
+
+    @contextmanager
+    def _read(self) -> Iterator[sa.Connection]:
+        with self._explaining(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _write(self) -> Iterator[sa.Connection]:
+        with self._explaining(), self._writing.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.SQLAlchemyError as error:
+            raise explained(error, self._address) from None
+
+
+_ROW = [one.name for one in fields(Row)]
+
+_CLOSE = (
+    attempts.update()
+    .where(
+        attempts.c.scope == sa.bindparam("of_scope"),
+        attempts.c.configuration == sa.bindparam("of_configuration"),
+        attempts.c.closed.is_(None),
+    )
+    .values(closed=sa.bindparam("now"))
+)
+
+
+def identity(pid: int) -> str:
+    """Name a process as no other, later or elsewhere, is named; empty when it is not running."""
+    try:
+        # The name, in parentheses, may hold anything; state and start time are fields 3 and 22.
+        about = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        pids = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+    return "" if about[0] in "ZX" else f"{boot} {pids} {about[19]} {pid}"
+
+
+def _is_alive(process: str) -> bool:
+    pid = process.rpartition(" ")[2]
+    return pid.isdigit() and identity(int(pid)) == process
+
+
+def _use_wal(engine: sa.Engine, wait_s: float) -> None:
+    """Switch the file to WAL, once in its life; SQLite does not wait for others by itself here."""
+    deadline = time.monotonic() + wait_s
+    with engine.execution_options(**NO_TRANSACTION).connect() as connection:
+        while True:
+            try:
+                connection.exec_driver_sql("PRAGMA journal_mode=WAL").close()
+                return
+            except sa.exc.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,142 @@
+"""Where the store is, in words that hold no secret, and an engine that reaches it. Knows no tables.
+
+A SQLite file is opened in WAL mode, where readers and one writer do not wait for each other, with
+``synchronous=NORMAL``: a row outlives the death of the process, whenever it happens. Waiting for
+another writer's lock is bounded in both databases.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import MissingDependencyError, StoreError
+
+try:
+    import sqlalchemy as sa
+except ModuleNotFoundError as error:
+    raise MissingDependencyError("sqlalchemy", "tune", "the results store") from error
+
+EXPECTED = (
+    "expected the path of a SQLite file, or postgresql://user:password@host/database with special "
+    "characters of the password percent-encoded"
+)
+POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
+CONNECT_TIMEOUT_S = 10
+
+#: Execution options of a connection: SQLite's write lock at once, or no transaction at all.
+WRITES = {"begin": "BEGIN IMMEDIATE"}
+NO_TRANSACTION = {"begin": ""}
+
+
+def default_url() -> str:
+    """Say where results go when nobody says: ``$AUTOTUNE_STORE``, else the user's data folder."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return os.environ.get("AUTOTUNE_STORE") or str(Path(data, "autotune", "store.sqlite"))
+
+
+@dataclass(frozen=True)
+class Address:
+    """One parsed address. Printing it shows no password and no URL options."""
+
+    url: sa.URL
+    #: Longest wait for another process's lock.
+    wait_s: float
+
+    @classmethod
+    def parse(cls, url: str | Path, wait_s: float) -> Address:
+        """Tell a file from a server; StoreError where it is neither."""
+        text = os.fspath(url)
+        if isinstance(url, Path) or "://" not in text:
+            return cls(_file(text), wait_s)
+        try:
+            parsed = sa.make_url(text)
+        except (sa.exc.ArgumentError, ValueError):  # their messages may quote the password
+            raise StoreError(
+                f"the address of the results store cannot be read; {EXPECTED}"
+            ) from None
+        if parsed.get_backend_name() == "sqlite" and parsed.database and not parsed.query:
+            return cls(_file(parsed.database), wait_s)
+        if parsed.drivername not in POSTGRESQL:
+            raise StoreError(f"no results store by {parsed.drivername}:// here; {EXPECTED}")
+        if "@" in (parsed.host or ""):  # the rest of a password that holds an @
+            raise StoreError(f"the host in the address of the results store holds an @; {EXPECTED}")
+        return cls(parsed.set(drivername="postgresql+psycopg"), wait_s)
+
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file; None for a server."""
+        is_file = self.url.drivername == "sqlite" and self.url.database
+        return Path(self.url.database or "") if is_file else None
+
+    def __str__(self) -> str:
+        if self.path:
+            return str(self.path)
+        user = f"{self.url.username}@" if self.url.username else ""
+        port = f":{self.url.port}" if self.url.port else ""
+        return f"postgresql://{user}{self.url.host or ''}{port}/{self.url.database or ''}"
+
+    def __repr__(self) -> str:
+        return f"Address({self})"
+
+    def without_secrets(self, text: str) -> str:
+        """Blank out the password in what a driver says."""
+        options = (self.url.query.get(name) for name in ("password", "sslpassword"))
+        for secret in (self.url.password, *options):
+            text = text.replace(str(secret), "***") if secret else text
+        return text
+
+    def engine(self) -> sa.Engine:
+        """Make the engine; connects nowhere yet, but for making a file's folder."""
+        return self._file_engine(self.path) if self.path else self._server_engine()
+
+    def _file_engine(self, path: Path) -> sa.Engine:
+        if path.is_dir():
+            raise StoreError(f"{path} is a folder; name a file in it: {path / 'store.sqlite'}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"the folder of the results store {path} cannot be made ({error.strerror}); "
+                "name another file by AUTOTUNE_STORE"
+            ) from None
+        # isolation_level None: transactions begin where `_begin` says so, and nowhere else.
+        options = {"timeout": self.wait_s, "isolation_level": None}
+        engine = sa.create_engine(self.url, connect_args=options)
+        _on_connect(engine, "PRAGMA foreign_keys=ON", "PRAGMA synchronous=NORMAL")
+        sa.event.listen(engine, "begin", _begin)
+        return engine
+
+    def _server_engine(self) -> sa.Engine:
+        wait_ms = int(self.wait_s * 1000)
+        limits = {"connect_timeout": CONNECT_TIMEOUT_S, "tcp_user_timeout": wait_ms}
+        options = {name: one for name, one in limits.items() if name not in self.url.query}
+        try:
+            engine = sa.create_engine(self.url, connect_args=options, pool_pre_ping=True)
+        except ModuleNotFoundError:
+            raise MissingDependencyError("psycopg", "postgres", f"the store {self}") from None
+        _on_connect(engine, f"SET lock_timeout = {wait_ms}")
+        return engine
+
+
+def _file(text: str) -> sa.URL:
+    return sa.URL.create("sqlite", database=str(Path(text).expanduser().absolute()))
+
+
+def _begin(connection: sa.Connection) -> None:
+    """Take SQLite's write lock at once where asked: a lock taken later can fail without a wait."""
+    statement = connection.get_execution_options().get("begin", "BEGIN")
+    if statement:
+        connection.exec_driver_sql(statement)
+
+
+def _on_connect(engine: sa.Engine, *statements: str) -> None:
+    @sa.event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: object) -> None:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.close()
+        connection.commit()

@@ -1,0 +1,125 @@
+"""What goes into the store and comes out of it, and a measurement's form as JSON. Knows no SQL."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from autotune.measurement import Measurement
+from autotune.values import Problem
+
+#: How a run ended.
+RunState: TypeAlias = Literal["done", "interrupted", "failed"]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """All that a remembered measurement is keyed by, but for the configuration itself.
+
+    The search space is no part of it: a new value in a parameter's list re-measures nothing.
+    """
+
+    kernel: str
+    problem: Problem
+    device_uuid: str
+    #: The driver's name of the device.
+    device_name: str
+    driver: str
+    toolchain: str
+    #: sha256 of the source and of every file it includes.
+    source: str
+    #: Fingerprint of the arguments.
+    arguments: str
+    #: ``cold`` or ``hot``.
+    timing: str
+    #: Architecture, for example ``sm_90``; empty where the caller does not say.
+    arch: str = ""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over every field: equal scopes, equal text."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        named["problem"] = self.problem.canonical_json()
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known of a run before its first measurement."""
+
+    kernel: str
+    device_name: str
+    strategy: str
+    seed: int
+    #: Of this package.
+    version: str
+    #: The command line, for a person.
+    command: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement with its provenance, as the store remembers it."""
+
+    id: int
+    run_id: int
+    kernel: str
+    problem: Problem
+    measurement: Measurement
+    device_name: str
+    device_uuid: str
+    arch: str
+    driver: str
+    toolchain: str
+    source: str
+    arguments: str
+    timing: str
+    #: ISO 8601, UTC.
+    created: str
+    seed: int
+    strategy: str
+
+
+def encode(value: Any) -> str:
+    """Write a measurement or a problem as strict JSON in ASCII, names in their own order.
+
+    JSON has no NaN and no infinity: they become the strings ``nan``, ``inf`` and ``-inf``. ASCII,
+    because compiler logs hold bytes that PostgreSQL refuses in any other form.
+    """
+    return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
+
+
+def decode(text: str) -> Measurement:
+    """Read what `encode` made of a measurement; ValueError where it is damaged."""
+    # Lax, so that "nan" is a float; ints, bools and strings of a configuration stay what they are.
+    return msgspec.convert(json.loads(text), Measurement, strict=False, dec_hook=_fields)
+
+
+def decode_problem(text: str) -> Problem:
+    """Read what `encode` made of a problem; ValueError where it is damaged."""
+    return msgspec.convert(json.loads(text), Problem, dec_hook=_fields)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(float(value))
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    return value
+
+
+def _fields(kind: type[Any], value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"expected an object, got {type(value).__name__}")
+    return kind(value)
