@@ -11,6 +11,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from autotune.catalog import bundled_folder
 from autotune.errors import SpecError
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
@@ -19,13 +20,14 @@ _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
 )
 #: Hooks that decide which configurations are tried or how results are judged against others.
-_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "call", "options"})
+_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "call"})
 
 
 def flattened(file: Path) -> str:
-    """Read a source and replace each ``#include "file"`` found beside it by the file's text.
+    """Read a source and replace each ``#include "file"`` of ours by that file's text.
 
-    A file is inlined once, at its first include. Includes that are not found are left to the
+    Files are looked for beside the including one, then among the bundled kernels, where
+    ``dialect.h`` is. A file is inlined once, at its first include. Includes that are not found are left to the
     compiler. ``#line`` keeps compiler messages true to the original files.
 
     Raises
@@ -44,8 +46,9 @@ def _inlined(file: Path, seen: set[Path]) -> str:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
 
     def replace(match: re.Match[str]) -> str:
-        included = file.parent / match[1]
-        if not included.is_file():
+        places = (file.parent / match[1], bundled_folder("kernels") / match[1])
+        included = next((place for place in places if place.is_file()), None)
+        if included is None:
             return match[0]
         line = text.count("\n", 0, match.start()) + 2
         body = "" if included.resolve() in seen else _inlined(included, seen)

@@ -184,7 +184,9 @@ class OpenclExecutor:
         if constants:
             raise LaunchError("OpenCL has no module symbols; pass constants as inputs")
         try:
-            return self.cl.Program(self.context, [self.live], [binary.code]).build()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self.cl.Program(self.context, [self.live], [binary.code]).build()
         except self.cl.Error as error:
             raise LaunchError(f"the device rejects the binary: {error}") from error
 
@@ -351,6 +353,8 @@ def _entry(kernel: Any, live: Any) -> Entry:
 def _build_log(program: Any, live: Any) -> str:
     cl = _pyopencl()
     try:
-        return str(program.get_build_info(live, cl.program_build_info.LOG)).strip()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pyopencl warns that its cache, unused, is bypassed
+            return str(program.get_build_info(live, cl.program_build_info.LOG)).strip()
     except cl.Error:
         return ""

@@ -15,6 +15,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
+from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -23,9 +24,11 @@ from autotune.measurement import Measurement
 from autotune.store import schema
 from autotune.store.address import NO_TRANSACTION, WRITES, Address
 from autotune.store.faults import explained
-from autotune.store.rows import Row, RunInfo, RunState, Scope, decode, decode_problem, encode
+from autotune.store.rows import Row, RunInfo, RunState, Scope, decode, encode
 from autotune.store.schema import attempts, measurements, runs
 from autotune.values import Configuration, Problem
+
+Value = TypeVar("Value")
 
 #: Longest wait for another process's lock; a write takes a millisecond.
 WAIT_S = 20.0
@@ -129,7 +132,7 @@ class Store:
             found = connection.execute(query).all()
         alive = {process: _is_alive(process) for _, process in found}
         counts = Counter(key for key, process in found if not alive[process])
-        return {Configuration(decode_problem(key)): count for key, count in counts.items()}
+        return {decode(key, Configuration): count for key, count in counts.items()}
 
     def add(self, run_id: int, scope: Scope, measurement: Measurement) -> None:
         """Append one row and close the attempts of its configuration."""
@@ -174,7 +177,7 @@ class Store:
         )
         with self._read() as connection:
             found = connection.execute(query).all()
-        read = (self._decoded(number, text) for number, text in found)
+        read = [self._decoded(number, text, Measurement) for number, text in found]
         return {one.configuration: one for one in read}
 
     def rows(
@@ -212,22 +215,23 @@ class Store:
         return [one for one in listed if problem is None or one.problem == problem]
 
     def _row(self, found: sa.RowMapping) -> Row:
+        number = found["id"]
         return Row(
             **{
                 **found,
-                "problem": decode_problem(found["problem"]),
-                "measurement": self._decoded(found["id"], found["measurement"]),
+                "problem": self._decoded(number, found["problem"], Problem),
+                "measurement": self._decoded(number, found["measurement"], Measurement),
                 "seed": int(found["seed"]),
             }
         )
 
-    def _decoded(self, number: int, text: str) -> Measurement:
+    def _decoded(self, number: int, text: str, kind: type[Value]) -> Value:
         try:
-            return decode(text)
+            return decode(text, kind)
         except ValueError as error:
             raise StoreError(
                 f"results store {self._address}: measurement {number} is damaged ({error}); delete "
-                "that row, or name another store by AUTOTUNE_STORE"
+                "its row, or name another store by AUTOTUNE_STORE"
             ) from None
 
     @contextmanager
@@ -263,14 +267,18 @@ _CLOSE = (
 
 def identity(pid: int) -> str:
     """Name a process as no other, later or elsewhere, is named; empty when it is not running."""
+    # The name, in parentheses, may hold anything; state and start time are fields 3 and 22.
+    about = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    if len(about) < 20 or about[0] in "ZX":
+        return ""
+    return f"{_text('/proc/sys/kernel/random/boot_id')} {about[19]} {pid}"
+
+
+def _text(path: str) -> str:
     try:
-        # The name, in parentheses, may hold anything; state and start time are fields 3 and 22.
-        about = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        pids = os.readlink("/proc/self/ns/pid")
+        return Path(path).read_text(errors="replace").strip()
     except OSError:
         return ""
-    return "" if about[0] in "ZX" else f"{boot} {pids} {about[19]} {pid}"
 
 
 def _is_alive(process: str) -> bool:

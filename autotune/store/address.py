@@ -51,6 +51,8 @@ class Address:
         text = os.fspath(url)
         if isinstance(url, Path) or "://" not in text:
             return cls(_file(text), wait_s)
+        if text.count("@") > 1:  # what follows the first would be taken for the host, and printed
+            raise StoreError(f"the address of the results store holds more than one @; {EXPECTED}")
         try:
             parsed = sa.make_url(text)
         except (sa.exc.ArgumentError, ValueError):  # their messages may quote the password
@@ -61,8 +63,6 @@ class Address:
             return cls(_file(parsed.database), wait_s)
         if parsed.drivername not in POSTGRESQL:
             raise StoreError(f"no results store by {parsed.drivername}:// here; {EXPECTED}")
-        if "@" in (parsed.host or ""):  # the rest of a password that holds an @
-            raise StoreError(f"the host in the address of the results store holds an @; {EXPECTED}")
         return cls(parsed.set(drivername="postgresql+psycopg"), wait_s)
 
     @property

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from autotune.errors import StoreError
 from autotune.store.address import Address
 
+NO_RUN = "there is no such run here; begin_run first"
 KEPT = "what was stored before is kept, and the same command resumes there"
 
 #: SQLite's primary result codes, by the start of their names.
@@ -20,8 +21,9 @@ SQLITE = {
     "SQLITE_TOOBIG": "a value is too large for the database",
     "SQLITE_NOTADB": "it is no SQLite database, or a damaged one, and was left as it is; move it "
     "away, or name another file by AUTOTUNE_STORE",
-    "SQLITE_CORRUPT": "the file is damaged and was left as it is; move it away, and save what can "
-    "be read: sqlite3 OLD .recover | sqlite3 NEW",
+    "SQLITE_CORRUPT": "the file is damaged; move it away, and save what can be read: "
+    "sqlite3 OLD .recover | sqlite3 NEW",
+    "SQLITE_CONSTRAINT": NO_RUN,
     "SQLITE_CANTOPEN": "the file or its folder may not be opened or written by this user; mend its "
     "permissions, or name another file by AUTOTUNE_STORE",
     "SQLITE_READONLY": "the file or its folder is read-only for this user; mend its permissions, "
@@ -38,6 +40,7 @@ POSTGRESQL = {
     "42501": "this user may not do that; GRANT the rights, or use another user",
     "25006": "the server takes no writes (a standby?); name the primary server",
     "57P": f"the server is going down or starting; wait until it is up: {KEPT}",
+    "23503": NO_RUN,
     "XX": f"the database is damaged; see the server's log: {KEPT}",
 }
 UNREACHABLE = (
@@ -65,27 +68,18 @@ def explained(error: Exception, address: Address) -> StoreError:
     """
     cause = getattr(error, "orig", None) or error
     said = address.without_secrets(" ".join(str(cause).split()))
-    advice = _advice(cause).format(wait=address.wait_s, where=address)
+    advice = _advice(cause, address).format(wait=address.wait_s, where=address)
     return StoreError(f"results store {address}: {said}: {advice}")
 
 
-def _advice(cause: Exception) -> str:
-    name = getattr(cause, "sqlite_errorname", None)
-    if name is not None:
-        return _by_start(SQLITE, name)
-    state = getattr(cause, "sqlstate", None)
-    if state is None and isinstance(cause, _server_operational_error()):
-        return UNREACHABLE
-    return _by_start(POSTGRESQL, state or "")
+def _advice(cause: Exception, address: Address) -> str:
+    if address.path:
+        return _by_start(SQLITE, getattr(cause, "sqlite_errorname", ""))
+    if isinstance(cause, sa.exc.SQLAlchemyError):
+        return CHANGED
+    state = getattr(cause, "sqlstate", None)  # None where no server answered
+    return _by_start(POSTGRESQL, state) if state else UNREACHABLE
 
 
 def _by_start(table: dict[str, str], code: str) -> str:
     return next((advice for start, advice in table.items() if code.startswith(start)), CHANGED)
-
-
-def _server_operational_error() -> type[Exception]:
-    try:
-        from psycopg import OperationalError
-    except ModuleNotFoundError:
-        return sa.exc.OperationalError
-    return OperationalError

@@ -8,12 +8,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from autotune.measurement import Measurement
 from autotune.values import Problem
+
+Value = TypeVar("Value")
 
 #: How a run ended.
 RunState: TypeAlias = Literal["done", "interrupted", "failed"]
@@ -96,15 +98,13 @@ def encode(value: Any) -> str:
     return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
 
 
-def decode(text: str) -> Measurement:
-    """Read what `encode` made of a measurement; ValueError where it is damaged."""
-    # Lax, so that "nan" is a float; ints, bools and strings of a configuration stay what they are.
-    return msgspec.convert(json.loads(text), Measurement, strict=False, dec_hook=_fields)
-
-
-def decode_problem(text: str) -> Problem:
-    """Read what `encode` made of a problem; ValueError where it is damaged."""
-    return msgspec.convert(json.loads(text), Problem, dec_hook=_fields)
+def decode(text: str, kind: type[Value]) -> Value:
+    """Read what `encode` made of a value of this kind; ValueError where it is damaged."""
+    try:
+        # Lax, so that "nan" is a float; `_fields` leaves a configuration's values as they are.
+        return msgspec.convert(json.loads(text), kind, strict=False, dec_hook=_fields)
+    except msgspec.MsgspecError as error:
+        raise ValueError(str(error)) from None
 
 
 def _plain(value: Any) -> Any:

@@ -85,20 +85,27 @@ def prepare(engine: sa.Engine, address: Address) -> None:
 
 def _found(connection: sa.Connection, address: Address) -> bool:
     """Whether our tables are there, of a version that is read here; False in an empty database."""
-    names = sa.inspect(connection).get_table_names()
+    names = set(sa.inspect(connection).get_table_names())
     if not names:
         return False
-    if not {table.name for table in metadata.sorted_tables} <= set(names):
+    if schema.name not in names:
         raise StoreError(
             f"results store {address}: the database belongs to another program (its tables: "
-            f"{', '.join(sorted(names)[:5])}) and was left as it is; name another one"
+            f"{', '.join(sorted(names)[:5])}) and was left as it is; name an empty one"
         )
-    version = connection.scalar(sa.select(schema.c.version))
-    if version != VERSION:
+    version = connection.scalar(sa.select(schema.c.version)) or 0
+    if version > VERSION:
         raise StoreError(
             f"results store {address}: its schema has version {version}, and this autotune knows "
             f"{VERSION}; install a newer one (pip install -U kernel-autotune), or name another "
             "store by AUTOTUNE_STORE"
+        )
+    missing = {table.name for table in metadata.sorted_tables} - names
+    if missing or version < VERSION:
+        lost = ", ".join(sorted(missing)) or "its version"
+        raise StoreError(
+            f"results store {address}: the database is damaged, {lost} missing, and was left as it "
+            "is; restore it from a copy, or name another store by AUTOTUNE_STORE"
         )
     return True
 

@@ -1,0 +1,246 @@
+"""Source + configuration + architecture -> `Binary`, in parallel processes, through a cache.
+
+The cache is addressed by content: a binary's key is the sha256 of all that decides its code. Knows
+nothing of time or correctness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from autotune.backends import backend
+from autotune.backends.base import CompileError
+from autotune.cache import cache_folder, write_atomically
+from autotune.device import Device
+from autotune.errors import MissingDependencyError
+from autotune.measurement import Binary
+from autotune.process import begin_child, spawn_context
+from autotune.source import flattened
+from autotune.spec import Kernel
+from autotune.values import Configuration, Problem
+
+#: A compile that takes longer is given up.
+COMPILE_TIMEOUT_S = 60.0
+#: Bumped when the stored form of a binary changes.
+_CACHE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """All that decides one binary. Crosses to a compiler process."""
+
+    source: str
+    defines: tuple[tuple[str, str], ...]
+    options: tuple[str, ...]
+    device: Device
+    toolchain: str
+
+    @property
+    def key(self) -> str:
+        """sha256 of source with includes, defines, options, architecture and compiler version."""
+        text = json.dumps(
+            [
+                _CACHE_VERSION,
+                self.source,
+                sorted(self.defines),
+                self.options,
+                self.device.backend,
+                self.device.arch,
+                self.device.driver if self.device.backend == "opencl" else "",
+                self.toolchain,
+            ]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """How a compile ended: a binary, or why there is none."""
+
+    binary: Binary | None
+    #: One line for a person; empty when all is well.
+    message: str
+    #: The compiler's own words.
+    log: str
+    seconds: float
+    timed_out: bool = False
+
+
+def compile_job(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> CompileJob:
+    """Everything needed to compile one configuration.
+
+    Raises
+    ------
+    SpecError
+        If the source is missing or the options hook fails.
+    """
+    return CompileJob(
+        source=_flattened_cached(kernel.source_file(configuration)),
+        defines=tuple(kernel.defines(configuration, problem).items()),
+        options=kernel.compiler_options(configuration, device),
+        device=device,
+        toolchain=backend(device.backend).toolchain(),
+    )
+
+
+_sources: dict[tuple[Path, int], str] = {}
+
+
+def _flattened_cached(file: Path) -> str:
+    """A source's text, read again only when the file changed."""
+    key = (file, file.stat().st_mtime_ns)
+    if key not in _sources:
+        _sources[key] = flattened(file)
+    return _sources[key]
+
+
+def compile_now(job: CompileJob) -> Compiled:
+    """Compile in this process, through the cache."""
+    start = time.perf_counter()
+    cached = _read_cached(job.key)
+    if cached is not None:
+        return Compiled(cached, "", cached.log, time.perf_counter() - start)
+    try:
+        binary = backend(job.device.backend).compile(
+            job.source, dict(job.defines), job.options, job.device
+        )
+    except CompileError as error:
+        log = str(error)
+        return Compiled(None, first_error(log), log, time.perf_counter() - start)
+    binary = replace(binary, key=job.key)
+    _write_cached(binary)
+    return Compiled(binary, "", binary.log, time.perf_counter() - start)
+
+
+def first_error(log: str) -> str:
+    """The line of a compile log that says what is wrong."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return (errors or lines or ["the compiler gave no reason"])[0]
+
+
+class CompilerPool:
+    """Compiler processes that work ahead of whoever waits for a binary.
+
+    Parameters
+    ----------
+    processes : int
+        How many compile at once.
+    """
+
+    def __init__(self, processes: int) -> None:
+        try:
+            from pebble import ProcessPool
+        except ImportError as error:
+            raise MissingDependencyError("pebble", "tune", "compiling in parallel") from error
+        self._pool = ProcessPool(
+            max_workers=processes,
+            context=spawn_context(),
+            initializer=begin_child,
+            initargs=[os.getpid()],
+        )
+        self._futures: dict[str, Future[Compiled]] = {}
+
+    def submit(self, job: CompileJob) -> None:
+        """Start compiling, unless that is under way; returns at once."""
+        key = job.key
+        if key not in self._futures:
+            self._futures[key] = self._pool.schedule(
+                compile_now, args=[job], timeout=COMPILE_TIMEOUT_S
+            )
+
+    def result(self, job: CompileJob) -> Compiled:
+        """Wait for a binary; compiles it if nobody asked before."""
+        self.submit(job)
+        future = self._futures.pop(job.key)
+        try:
+            return future.result()
+        except FutureTimeout:
+            message = f"compiling took longer than {COMPILE_TIMEOUT_S:.0f} s"
+            return Compiled(None, message, message, COMPILE_TIMEOUT_S, timed_out=True)
+        except OSError as error:  # pebble's ProcessExpired
+            message = f"the compiler process died ({error})"
+            return Compiled(None, message, message, 0.0)
+
+    def ready(self, job: CompileJob) -> bool:
+        """Whether `result` would answer at once."""
+        future = self._futures.get(job.key)
+        return future is not None and future.done()
+
+    def forget(self) -> None:
+        """Cancel what nobody waits for any more."""
+        for future in self._futures.values():
+            future.cancel()
+        self._futures.clear()
+
+    def close(self) -> None:
+        """Stop the processes; whatever they do is given up."""
+        self._pool.stop()
+        self._pool.join()
+
+    def __enter__(self) -> CompilerPool:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _cached_file(key: str) -> Path:
+    folder = cache_folder("binaries") / key[:2]
+    folder.mkdir(exist_ok=True)
+    return folder / f"{key}.msgpack"
+
+
+def _read_cached(key: str) -> Binary | None:
+    """The binary of a key; a damaged file is a miss."""
+    try:
+        data = _cached_file(key).read_bytes()
+        binary = msgspec.msgpack.decode(data, type=Binary)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return binary if binary.key == key else None
+
+
+def _write_cached(binary: Binary) -> None:
+    """Keep a binary; a cache that cannot be written only costs time."""
+    try:
+        write_atomically(_cached_file(binary.key), msgspec.msgpack.encode(binary))
+    except OSError:
+        pass
+
+
+def compiled_for(
+    kernel: Kernel, configuration: Mapping[str, Any], problem: Problem, device: Device
+) -> Binary:
+    """Compile one configuration in this process.
+
+    Raises
+    ------
+    SpecError
+        If the compiler rejects it; the message has the compiler's first error.
+    """
+    job = compile_job(kernel, Configuration(dict(configuration)), problem, device)
+    compiled = compile_now(job)
+    if compiled.binary is None:
+        raise kernel.error(f"configuration {Configuration(dict(configuration))} for "
+                           f"{device.name}: {compiled.message}")
+    return compiled.binary

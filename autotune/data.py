@@ -1,0 +1,364 @@
+"""Inputs and expected outputs of a problem, as files that every process can map.
+
+Two data sets. *exact* holds small non-zero integers, so that partial sums are integers that the
+output type represents and the result can be compared bit for bit: one lost or doubled element
+shows, which a bound that grows with the problem would let pass. *random* holds normal deviates and
+is compared within the kernel's tolerance. Knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from autotune.cache import cache_folder
+from autotune.errors import AutotuneError
+from autotune.source import spec_fingerprint
+from autotune.spec import Constant, InOut, Kernel, Out
+from autotune.values import Problem
+
+EXACT, RANDOM = "exact", "random"
+#: Where the kernel gives no tolerance: this many rounding errors of the largest expected value.
+_DEFAULT_ROUNDINGS = 64
+#: Data sets kept on disk; the least recently used go first.
+_CACHE_LIMIT_BYTES = 16 << 30
+_MANIFEST = "manifest.json"
+
+
+class Draw:
+    """Random numbers for a kernel's inputs, from a counter-based generator (Philox).
+
+    Looks like `numpy.random.Generator`. In the exact data set (``draw.exact`` is true) floating
+    point numbers are ±1 and ±2.
+
+    Parameters
+    ----------
+    exact : bool
+        Which data set is being drawn.
+    key : int
+        128-bit key of the generator.
+    """
+
+    def __init__(self, exact: bool, key: int) -> None:
+        self.exact = exact
+        self._generator = np.random.Generator(np.random.Philox(key=key % 2**128))
+
+    def standard_normal(
+        self, size: int | tuple[int, ...], dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
+        """Normal deviates of mean 0 and standard deviation 1."""
+        if self.exact:
+            return self._small_integers(size, dtype)
+        wide = np.dtype(dtype).itemsize > 4
+        drawn = self._generator.standard_normal(size, np.float64 if wide else np.float32)
+        return np.asarray(drawn).astype(dtype, copy=False)
+
+    def uniform(
+        self,
+        low: float = 0.0,
+        high: float = 1.0,
+        size: int | tuple[int, ...] = (),
+        dtype: DTypeLike = np.float32,
+    ) -> NDArray[Any]:
+        """Uniform deviates in ``[low, high)``."""
+        if self.exact:
+            return self._small_integers(size, dtype)
+        drawn = self._generator.random(size, np.float32)
+        return np.asarray(drawn * (high - low) + low).astype(dtype, copy=False)
+
+    def integers(
+        self,
+        low: int,
+        high: int,
+        size: int | tuple[int, ...] = (),
+        dtype: DTypeLike = np.int32,
+    ) -> NDArray[Any]:
+        """Integers in ``[low, high)``."""
+        return np.asarray(self._generator.integers(low, high, size)).astype(dtype)
+
+    def _small_integers(self, size: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        table = np.array([-2, -1, 1, 2], dtype)
+        return table[self._generator.integers(0, 4, size, np.int8)]
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One kernel argument as stored: arrays in ``<name>.npy``, scalars in place."""
+
+    name: str
+    #: ``input``, ``out``, ``inout``, ``constant`` or ``scalar``.
+    kind: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    value: float | int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def scalar(self) -> np.generic:
+        """The value in its type."""
+        scalar: np.generic = np.dtype(self.dtype).type(self.value)
+        return scalar
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs and expected outputs of one problem, in files under ``folder``."""
+
+    name: str
+    folder: Path
+    arguments: tuple[Argument, ...]
+    #: Largest absolute error allowed, by output; 0 means bit for bit.
+    bounds: dict[str, float]
+
+    def array(self, name: str) -> NDArray[Any]:
+        """An input, mapped read-only."""
+        return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+
+    def expected(self, name: str) -> NDArray[Any]:
+        """Expected float64 values of an output, mapped read-only."""
+        return np.load(self.folder / f"{name}.expected.npy", mmap_mode="r", allow_pickle=False)
+
+
+def prepare(
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    seed: int = 0,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+) -> Dataset:
+    """Make a data set, or find it made before.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Declares arguments, reference and tolerance.
+    problem : Problem
+        What to make it for.
+    which : str
+        `EXACT` or `RANDOM`.
+    seed : int
+        Another seed makes other numbers.
+    inputs : mapping, optional
+        Arrays to use in place of drawn ones, by argument name.
+
+    Raises
+    ------
+    SpecError
+        If a hook fails or returns what does not fit.
+    """
+    key = _key(kernel, problem, which, seed, inputs)
+    folder = cache_folder("data") / key[:40]
+    found = _read(folder, which)
+    if found is not None:
+        return found
+    _make_room()
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making."))
+    try:
+        _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch)
+        scratch.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # else another process made the same one first
+            raise AutotuneError(
+                f"{kernel.name} ({problem}): inputs cannot be written to the cache: {error}; "
+                f"free disk space or point AUTOTUNE_CACHE_DIR elsewhere"
+            ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    made = _read(folder, which)
+    if made is None:
+        raise AutotuneError(f"{kernel.name} ({problem}): the data cache {folder.name} is damaged")
+    return made
+
+
+def _make(
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    key: int,
+    inputs: Mapping[str, NDArray[Any]],
+    folder: Path,
+) -> None:
+    """Draw the arguments, compute the reference, and write both."""
+    declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
+    if not isinstance(declared, dict):
+        raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
+    for name, array in inputs.items():
+        declared[name] = _replaced(kernel, name, declared, array)
+    arguments, arrays = [], {}
+    for name, value in declared.items():
+        argument, array = _argument(kernel, name, value)
+        arguments.append(argument)
+        if array is not None:
+            arrays[name] = array
+            np.save(folder / f"{name}.npy", array)
+    expected = expected_outputs(kernel, arguments, arrays)
+    bounds = {}
+    for name, values in expected.items():
+        np.save(folder / f"{name}.expected.npy", values)
+        dtype = np.dtype(next(one.dtype for one in arguments if one.name == name))
+        bounds[name] = _bound(kernel, problem, which, values, dtype)
+    manifest = {"arguments": [asdict(one) for one in arguments], "bounds": bounds}
+    (folder / _MANIFEST).write_text(json.dumps(manifest))
+
+
+def _replaced(
+    kernel: Kernel, name: str, declared: dict[str, Any], array: NDArray[Any]
+) -> NDArray[Any] | InOut:
+    """A user's own input in place of the drawn one; it must have its type and shape."""
+    drawn = declared.get(name)
+    plain = drawn.array if isinstance(drawn, InOut) else drawn
+    if not isinstance(plain, np.ndarray):
+        arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | InOut)]
+        raise kernel.error(f"inputs: {name!r} is not an array argument (known: {', '.join(arrays)})")
+    if plain.shape != array.shape or plain.dtype != array.dtype:
+        raise kernel.error(
+            f"inputs: {name} is {array.dtype}{array.shape}, "
+            f"this problem needs {plain.dtype}{plain.shape}"
+        )
+    return InOut(array) if isinstance(drawn, InOut) else array
+
+
+def _argument(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
+    """Normalise what an arguments hook returned for one name."""
+    if isinstance(value, Out):
+        shape = tuple(int(n) for n in np.atleast_1d(value.shape))
+        return Argument(name, "out", np.dtype(value.dtype).str, shape), None
+    for kind, wrapper in (("inout", InOut), ("constant", Constant)):
+        if isinstance(value, wrapper):
+            array = np.ascontiguousarray(value.array)
+            return Argument(name, kind, array.dtype.str, array.shape), array
+    if isinstance(value, np.ndarray) and value.shape != ():
+        array = np.ascontiguousarray(value)
+        return Argument(name, "input", array.dtype.str, array.shape), array
+    return _scalar(kernel, name, value), None
+
+
+def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
+    if isinstance(value, bool | int) and not isinstance(value, np.generic):
+        if not -(2**31) <= value < 2**31:
+            raise kernel.error(f"arguments: {name}={value} needs 64 bits; pass np.int64({name})")
+        return Argument(name, "scalar", "<i4", value=int(value))
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return Argument(name, "scalar", "<f4", value=value)
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "iufb":
+        return Argument(name, "scalar", value.dtype.str, value=value.item())
+    raise kernel.error(
+        f"arguments: {name} is {type(value).__name__}; expected an array, Out, InOut, Constant "
+        "or a number"
+    )
+
+
+def expected_outputs(
+    kernel: Kernel, arguments: list[Argument], arrays: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.float64]]:
+    """Call the reference with float64 arrays; return the expected values of every output.
+
+    Raises
+    ------
+    SpecError
+        If the reference fails, or an output is missing or has the wrong shape.
+    """
+    import inspect
+
+    outputs = {one.name: one for one in arguments if one.kind in ("out", "inout")}
+    if not outputs:
+        raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
+    available: dict[str, Any] = {}
+    for one in arguments:
+        if one.kind == "scalar":
+            available[one.name] = one.scalar.item()
+        elif one.name in arrays:
+            available[one.name] = arrays[one.name]
+    reference = kernel.hook("reference")
+    wanted = list(inspect.signature(reference).parameters)
+    for name in wanted:
+        if name not in available:
+            known = ", ".join(available)
+            raise kernel.error(f"reference: no input argument {name!r} (known: {known})")
+    given = {name: _as_float64(available[name]) for name in wanted}
+    with np.errstate(all="ignore"):
+        result = kernel.guarded("reference", reference, **given)
+    by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
+    expected = {}
+    for name, output in outputs.items():
+        if name not in by_name:
+            raise kernel.error(f"reference: no value for the output {name!r}; return a dict by name")
+        values = np.asarray(by_name[name])
+        if values.shape != output.shape and not (values.size == 1 == np.prod(output.shape)):
+            raise kernel.error(
+                f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
+            )
+        expected[name] = np.ascontiguousarray(values.reshape(output.shape), np.float64)
+    return expected
+
+
+def _as_float64(value: Any) -> Any:
+    is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return value.astype(np.float64) if is_float else value
+
+
+def _bound(
+    kernel: Kernel, problem: Problem, which: str, expected: NDArray[Any], dtype: np.dtype[Any]
+) -> float:
+    """Largest absolute error allowed; 0 where the result must be exact."""
+    if dtype.kind != "f":
+        return 0.0
+    with np.errstate(all="ignore"):
+        representable = np.array_equal(expected.astype(dtype), expected, equal_nan=True)
+    if which == EXACT and representable:
+        return 0.0
+    if "tolerance" in kernel.hooks:
+        return float(kernel.call_hook("tolerance", problem))
+    finite = np.abs(expected[np.isfinite(expected)])
+    return _DEFAULT_ROUNDINGS * float(np.finfo(dtype).eps) * float(finite.max(initial=1.0))
+
+
+def _key(
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    seed: int,
+    inputs: Mapping[str, NDArray[Any]] | None,
+) -> str:
+    digest = hashlib.sha256()
+    spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
+    digest.update(f"{spec} {problem.canonical_json()} {which} {seed} {np.__version__}".encode())
+    for name, array in sorted((inputs or {}).items()):
+        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _read(folder: Path, which: str) -> Dataset | None:
+    """A data set made before; None where it is absent or damaged."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        arguments = tuple(
+            Argument(**{**one, "shape": tuple(one["shape"])}) for one in manifest["arguments"]
+        )
+        (folder / _MANIFEST).touch()
+        return Dataset(which, folder, arguments, dict(manifest["bounds"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _make_room() -> None:
+    """Remove the least recently used data sets beyond the limit."""
+    kept = 0
+    folders = [one for one in cache_folder("data").iterdir() if (one / _MANIFEST).exists()]
+    for folder in sorted(folders, key=lambda one: -(one / _MANIFEST).stat().st_mtime):
+        kept += sum(file.stat().st_size for file in folder.iterdir())
+        if kept > _CACHE_LIMIT_BYTES:
+            shutil.rmtree(folder, ignore_errors=True)

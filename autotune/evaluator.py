@@ -1,0 +1,132 @@
+"""Measures configurations of one problem on one device: compile > prune > verify > time.
+
+Yields measurements in the order asked, each as soon as it is made. Knows nothing of search or
+storage; `replay.ReplayEvaluator` honours the same contract over a recorded space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from autotune.binding import Plan, over_limit, plan
+from autotune.compiler import Compiled, CompileJob, CompilerPool, compile_job
+from autotune.measurement import Binary, Measurement, Status
+from autotune.spec import Kernel
+from autotune.tasks import Job
+from autotune.timing import StoppingRule
+from autotune.values import Configuration
+from autotune.worker import Worker
+
+
+class Evaluator(Protocol):
+    """Whatever can say how fast configurations are."""
+
+    def measure(self, configurations: Sequence[Configuration]) -> Iterable[Measurement]:
+        """Yield one measurement per configuration, in order."""
+
+    def hint(self, configurations: Sequence[Configuration]) -> None:
+        """Learn what will likely be asked next; returns at once."""
+
+    def recall(self, measurement: Measurement) -> None:
+        """Learn a result that was remembered instead of measured."""
+
+
+class DeviceEvaluator:
+    """Measures on a device.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        What to measure.
+    job : Job
+        Problem, device and data.
+    compilers : CompilerPool
+        Shared by all problems of a run.
+    worker : Worker
+        Shared by all problems of a run.
+    rule : StoppingRule
+        How long to time.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        job: Job,
+        compilers: CompilerPool,
+        worker: Worker,
+        rule: StoppingRule | None = None,
+    ) -> None:
+        self.kernel, self.job = kernel, job
+        self.compilers, self.worker = compilers, worker
+        self.rule = rule or StoppingRule()
+        self.best_ms: float | None = None
+        self._same: dict[str, Measurement] = {}
+        # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
+        self._ahead = job.device.backend == "cuda"
+
+    def hint(self, configurations: Sequence[Configuration]) -> None:
+        if self._ahead:
+            for configuration in configurations:
+                if not self._pruned(configuration):
+                    self.compilers.submit(self._compile_job(configuration))
+
+    def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        jobs = {one: self._compile_job(one) for one in configurations if not self._pruned(one)}
+        for job in jobs.values():
+            self.compilers.submit(job)
+        waiting = {} if self._ahead else {one: self.compilers.result(j) for one, j in jobs.items()}
+        for configuration in configurations:
+            if configuration not in jobs:
+                yield Measurement(configuration, Status.PRUNED, self._pruned(configuration))
+                continue
+            compiled = waiting.get(configuration) or self.compilers.result(jobs[configuration])
+            measurement = self._measured(configuration, compiled)
+            self.recall(measurement)
+            yield measurement
+
+    def recall(self, measurement: Measurement) -> None:
+        if measurement.status is Status.OK and measurement.median_ms is not None:
+            best = self.best_ms
+            self.best_ms = min(best or measurement.median_ms, measurement.median_ms)
+
+    def binary(self, configuration: Configuration) -> Binary | None:
+        """The binary of a configuration; None where it does not compile."""
+        return self.compilers.result(self._compile_job(configuration)).binary
+
+    def _compile_job(self, configuration: Configuration) -> CompileJob:
+        return compile_job(self.kernel, configuration, self.job.problem, self.job.device)
+
+    def _plan(self, configuration: Configuration) -> Plan:
+        return plan(self.kernel, configuration, self.job.problem, self.job.device)
+
+    def _pruned(self, configuration: Configuration) -> str:
+        return over_limit(self._plan(configuration), None, self.job.device)
+
+    def _measured(self, configuration: Configuration, compiled: Compiled) -> Measurement:
+        """Measure what compiled; equal binary and launch share one measurement."""
+        if compiled.binary is None:
+            status = Status.TIMED_OUT if compiled.timed_out else Status.COMPILE_FAILED
+            return Measurement(
+                configuration, status, compiled.message, compile_s=compiled.seconds
+            )
+        launches = self._plan(configuration)
+        excess = over_limit(launches, compiled.binary, self.job.device)
+        if excess:
+            return Measurement(
+                configuration,
+                Status.PRUNED,
+                excess,
+                entries=compiled.binary.entries,
+                compile_s=compiled.seconds,
+            )
+        twin = hashlib.sha256(compiled.binary.code + repr(launches).encode()).hexdigest()
+        if twin not in self._same:
+            self._same[twin] = self.worker.measure(
+                self.job, configuration, compiled.binary, self.rule, self.best_ms
+            )
+        return replace(
+            self._same[twin], configuration=configuration, compile_s=compiled.seconds
+        )

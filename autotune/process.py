@@ -1,0 +1,41 @@
+"""How every child process of ours begins: it dies with its parent and leaves Ctrl-C to it."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import os
+import signal
+from typing import Any
+
+#: prctl option: signal to get when the parent dies. Source: prctl(2).
+_PR_SET_PDEATHSIG = 1
+
+
+def spawn_context() -> Any:
+    """The way to start children: a fresh interpreter, since device run-times survive no fork."""
+    return multiprocessing.get_context("spawn")
+
+
+def begin_child(parent: int) -> None:
+    """Prepare a child process; the initializer of every pool.
+
+    Parameters
+    ----------
+    parent : int
+        Process id of the parent: if it is already gone, so is this child.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except (OSError, AttributeError):
+        pass  # not Linux: the pool's own pipes end the child a little later
+    if os.getppid() != parent:
+        os._exit(1)
+    # Standard output belongs to the parent's results: what a child prints goes to stderr.
+    os.dup2(2, 1)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,197 @@
+"""Turns what came of a run into a tuned record: what was found, how sure, and on what.
+
+Knows the record's schema and the run's results; writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from autotune import __version__, binding, limits, selection, tuned
+from autotune.device import Device
+from autotune.errors import AutotuneError
+from autotune.expression import Json
+from autotune.measurement import CheckResult, Entry, Measurement
+from autotune.probe import MeasuredLimits
+from autotune.spec import Fill, Kernel, Launch, Work
+from autotune.tuning import ProblemResult, RunResult
+from autotune.values import Configuration, Problem
+
+
+def record_of(run: RunResult, measured_limits: MeasuredLimits | None = None) -> tuned.TunedRecord:
+    """The tuned record of one run; merge it into what is known with `tuned.update`.
+
+    Parameters
+    ----------
+    run : RunResult
+        Problems without a winner are left out.
+    measured_limits : MeasuredLimits, optional
+        What the device can do; without it entries have no share of the limit.
+    """
+    kernel, device = run.request.kernel, run.request.device
+    example = next(iter(run.request.problems))
+    entries = tuple(_entry(run, one, measured_limits) for one in run.solved)
+    return tuned.TunedRecord(
+        kernel=kernel.name,
+        device=tuned.RecordedDevice.of(device),
+        fields={
+            name: "integer" if isinstance(value, int) else "categorical"
+            for name, value in example.items()
+        },
+        parameters=dict(kernel.parameters),
+        default=_default_plan(kernel, example, device),
+        entries=entries,
+        fallback=tuple(
+            tuned.FallbackRow(problem=one.problem, plan=_plan_of(one)) for one in entries
+        ),
+        provenance=tuned.Provenance(
+            version=__version__,
+            toolchain=run.toolchain,
+            driver=device.driver,
+            created=_today(),
+        ),
+    )
+
+
+def _entry(
+    run: RunResult, result: ProblemResult, measured_limits: MeasuredLimits | None
+) -> tuned.Entry:
+    request = run.request
+    finals = result.finals
+    if finals is None:
+        raise AutotuneError(f"{request.kernel.name} ({result.problem}): no winner to record")
+    winner = finals.winner
+    measurement = winner.measurement
+    configuration = measurement.configuration
+    plan = _plan(request.kernel, configuration, result.problem, request.device)
+    work = _work(request.kernel, result.problem)
+    share, limit = limits.share(work, winner.median_ms, measured_limits) if work else (None, None)
+    resources = _largest(measurement)
+    return tuned.Entry(
+        problem=dict(result.problem),
+        configuration=plan.configuration,
+        block=plan.block,
+        shared_bytes=plan.shared_bytes,
+        grid=plan.grid,
+        requires=plan.requires,
+        steps=_steps(request.kernel, configuration, result.problem, request.device),
+        median_ms=winner.median_ms,
+        interval_ms=winner.interval_ms,
+        samples=len(winner.samples_ms),
+        gb_per_s=_rate(work.bytes_read + work.bytes_written, winner.median_ms) if work else None,
+        gflop_per_s=_rate(work.flops, winner.median_ms) if work else None,
+        limit_fraction=share,
+        limit_name=limit,
+        vendor=_vendor(finals),
+        tied=len(finals.tied),
+        checks=_checks(measurement.checks),
+        registers=resources.registers if resources else None,
+        spill_bytes=resources.spill_bytes if resources else None,
+        static_shared_bytes=resources.shared_bytes if resources else None,
+        source=run.source,
+        timing=request.timing,
+        effort="full" if request.effort.name == "full" else "quick",
+        strategy=request.strategy,
+        evaluations=len(result.measured),
+        seed=request.seed,
+        tuned_on=_today(),
+    )
+
+
+def _plan(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> tuned.Plan:
+    """How the first launch of a configuration looks, for any problem where it can be traced."""
+    first = binding.plan(kernel, configuration, problem, device).first
+    return tuned.Plan(
+        configuration=dict(configuration),
+        block=first.block,
+        shared_bytes=first.shared_bytes,
+        grid=_completed(binding.traced_grid(binding.traced(kernel, configuration, device))),
+        requires=binding.requirement(kernel, configuration),
+    )
+
+
+def _plan_of(entry: tuned.Entry) -> tuned.Plan:
+    return tuned.Plan(
+        **{name: getattr(entry, name) for name in tuned.Plan.__struct_fields__}
+    )
+
+
+def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> tuned.Plan:
+    return _plan(kernel, kernel.default(), problem, device)
+
+
+def _completed(grid: tuple[Json, ...] | None) -> tuple[Json, ...] | None:
+    """Three dimensions: missing ones are 1."""
+    return None if grid is None else (*grid, 1, 1)[:3]
+
+
+def _steps(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> tuple[tuned.LaunchStep | tuned.FillStep, ...]:
+    concrete = binding.plan(kernel, configuration, problem, device).steps
+    symbolic = binding.traced(kernel, configuration, device) or (None,) * len(concrete)
+    steps: list[tuned.LaunchStep | tuned.FillStep] = []
+    for step, trace in zip(concrete, symbolic, strict=True):
+        if isinstance(step, Fill):
+            steps.append(tuned.FillStep(name=step.name, value=float(step.value)))
+            continue
+        grid = binding.traced_numbers(trace.grid) if isinstance(trace, Launch) else None
+        names = step.args or ()
+        steps.append(
+            tuned.LaunchStep(
+                entry=str(step.entry),
+                concrete_grid=step.grid,
+                block=step.block,
+                shared_bytes=step.shared_bytes,
+                grid=_completed(grid),
+                args=tuple(one if isinstance(one, str) else int(one) for one in names),
+            )
+        )
+    return tuple(steps)
+
+
+def _work(kernel: Kernel, problem: Problem) -> Work | None:
+    return kernel.call_hook("work", problem) if "work" in kernel.hooks else None
+
+
+def _rate(amount: float, median_ms: float) -> float:
+    """Amount per nanosecond: GB/s of bytes, GFLOP/s of operations."""
+    return amount / median_ms / 1e6
+
+
+def _vendor(finals: selection.Result) -> tuned.Vendor | None:
+    """The fastest baseline: beating a slower one proves nothing."""
+    vendors: Mapping[str, tuple[float, selection.Ratio]] = finals.vendors
+    if not vendors:
+        return None
+    name = min(vendors, key=lambda one: vendors[one][0])
+    median_ms, ratio = vendors[name]
+    return tuned.Vendor(
+        name=name,
+        median_ms=median_ms,
+        ratio=ratio.value,
+        ratio_interval=(ratio.low, ratio.high),
+    )
+
+
+def _checks(checks: tuple[CheckResult, ...]) -> tuned.Checks | None:
+    """The check on random data with the largest error: exact data has none."""
+    random = [one for one in checks if one.dataset == "random"]
+    if not random:
+        return None
+    worst = max(random, key=lambda one: one.max_error)
+    return tuned.Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
+
+
+def _largest(measurement: Measurement) -> Entry | None:
+    """Resources of the function that needs most registers."""
+    return max(measurement.entries, key=lambda one: one.registers or 0, default=None)
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+

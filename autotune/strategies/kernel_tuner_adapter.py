@@ -1,0 +1,353 @@
+"""Kernel Tuner's search strategies, run over our session: ``kt:NAME``.
+
+Knows Kernel Tuner 1.5's internal classes, and is the only module that does. Its measuring loop, its
+cache and its budget are not used. A strategy sees
+
+* a search space that is our list of valid configurations, by rank of each value (`Lattice`): no
+  restriction is parsed and Kernel Tuner's magic names mean nothing;
+* a runner whose ``run`` is `Session.measure`. What a strategy proposes again is answered from
+  memory. After `PATIENCE` proposals in a row that brought nothing new, the next one that is known
+  already also has its nearest unmeasured neighbour measured (`Ledger.nearest_open`), so that a
+  search that has converged goes on around the place it converged to, and every search ends;
+* the global random streams that it draws on, seeded for it and put back whenever our code runs.
+
+A strategy that ends, or breaks, before the session's budget is spent is started again and goes on
+drawing from the same streams. Temperatures in Kernel Tuner are in the unit of the objective; so
+that they mean the same for every kernel, times are given as multiples of the first time measured.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+
+from autotune.errors import AutotuneError
+from autotune.space import Space
+from autotune.strategies.base import BudgetSpent, Session
+from autotune.strategies.lattice import Lattice, Ledger
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+#: Strategies by name, with the one line that listings show.
+STRATEGIES = {
+    "adaptive_tabu_greywolf": "grey wolf pack with tabu list and annealing",
+    "basinhopping": "basin hopping with L-BFGS-B (SciPy)",
+    "bayes_opt": "Bayesian optimization with a Gaussian process (scikit-learn)",
+    "brute_force": "every configuration in order",
+    "diff_evo": "differential evolution",
+    "dual_annealing": "dual annealing (SciPy)",
+    "firefly_algorithm": "firefly algorithm",
+    "genetic_algorithm": "genetic algorithm",
+    "greedy_ils": "greedy iterative local search",
+    "greedy_mls": "greedy multi-start local search",
+    "hybrid_vndx": "variable neighbourhood descent with a nearest-neighbour surrogate",
+    "minimize": "local minimizer L-BFGS-B (SciPy), restarted",
+    "mls": "multi-start local search, best improvement",
+    "nsga2": "NSGA-II (pymoo)",
+    "nsga3": "NSGA-III (pymoo)",
+    "ordered_greedy_mls": "greedy multi-start local search, parameters in order",
+    "pso": "particle swarm optimization",
+    "random_sample": "random sample",
+    "simulated_annealing": "simulated annealing",
+}
+#: Strategies of Kernel Tuner that cannot run with what `kernel-autotune[tune]` installs.
+UNAVAILABLE = {
+    "pyatf": "it needs the package pyatf, which no extra of kernel-autotune installs",
+    "skopt": "it needs the package scikit-optimize, which no extra of kernel-autotune installs",
+}
+
+#: Proposals in a row that may bring nothing new. A repeat costs some 0.1 ms, a measurement a second.
+PATIENCE = 200
+#: Below this many configurations, populations and tournaments have nothing to draw from (a pack
+#: needs three wolves, a crossover two parents; some would wait for ever): all are measured in order.
+SMALLEST = 8
+#: What one time unit of a strategy is: this fraction of the first time measured.
+import os
+UNITS_OF_FIRST = float(os.environ.get("U","1"))
+#: How many neighbours of a new best configuration are hinted.
+HINTED = 16
+
+
+class _Finished(Exception):
+    """Every configuration is measured; passes through a strategy like `BudgetSpent`."""
+
+
+def search(name: str, space: Space, session: Session, rng: Generator) -> None:
+    """Run one of `STRATEGIES` until the session ends it or nothing is left to measure.
+
+    Raises
+    ------
+    AutotuneError
+        If the strategy breaks twice without having proposed anything new.
+    """
+    ledger = Ledger(space, session)
+    if len(space) < SMALLEST:
+        ledger.measure(range(len(space)))
+        return
+    streams = _Streams(rng)
+    with streams.inside(), _seeded_latin_hypercube(streams):
+        module = _strategy_module(name)
+        runner = _runner(ledger, streams, name)
+        searchspace = _searchspace(ledger.lattice)
+        try:
+            while not ledger.is_complete:
+                _run_once(name, module, searchspace, runner, session)
+        except _Finished:
+            return
+
+
+def _run_once(name: str, module: Any, searchspace: Any, runner: Any, session: Session) -> None:
+    """Run a strategy from its start to its end, which is often before the budget is spent."""
+    before = runner.proposals
+    cause: Exception | None = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module.tune(searchspace, runner, _options(name, searchspace, session, runner))
+    except (BudgetSpent, _Finished, AutotuneError):
+        raise
+    except Exception as error:  # what strategies raise on odd spaces is not documented
+        cause = error
+    if runner.proposals == before:
+        raise AutotuneError(
+            f"kt:{name} proposes nothing in this space of {searchspace.size} configurations "
+            f"({cause or 'it ends at once'}); choose another strategy"
+        ) from cause
+
+
+def _strategy_module(name: str) -> Any:
+    from kernel_tuner.interface import _STRATEGY_IMPORTS
+
+    return importlib.import_module(_STRATEGY_IMPORTS[name])
+
+
+def _searchspace(lattice: Lattice) -> Any:
+    """Our list of configurations as a Kernel Tuner search space.
+
+    ``from_cache`` takes a list of configurations as it is. A restriction would be called for every
+    point of the cartesian product.
+    """
+    from kernel_tuner.searchspace import Searchspace
+
+    names = [f"p{position}" for position in range(len(lattice.sizes))]
+    return Searchspace(
+        None,
+        None,
+        None,
+        from_cache={
+            "tune_params": {
+                name: list(range(size)) for name, size in zip(names, lattice.sizes, strict=True)
+            },
+            "cache": {
+                number: dict(zip(names, point, strict=True))
+                for number, point in enumerate(_ordered(lattice))
+            },
+        },
+    )
+
+
+def _ordered(lattice):
+    o=os.environ.get("O","asc")
+    l=lattice.points.tolist()
+    if o=="asc": return l
+    if o=="desc": return l[::-1]
+    import random
+    l=l[:]; random.shuffle(l); return l
+
+
+def _options(name: str, searchspace: Any, session: Session, runner: Any) -> Any:
+    """The options dict that ``tune_kernel`` would make."""
+    from kernel_tuner.interface import Options
+    from kernel_tuner.util import TuningBudget
+
+    left = session.evaluations_left
+    evaluations = searchspace.size if left is None else max(1, min(left, searchspace.size))
+    strategy_options = _strategy_options(name, searchspace)
+    if name != "brute_force":
+        strategy_options["max_fevals"] = evaluations
+    return Options(
+        tune_params=searchspace.tune_params,
+        strategy=name,
+        strategy_options=Options(strategy_options),
+        max_fevals=evaluations,
+        # Never done: the session ends the search, and restarts share one session.
+        budget=TuningBudget(),
+        objective=["time"],
+        objective_higher_is_better=[False],
+        seed=runner.streams.integer(2**31),
+        verbose=False,
+        simulation_mode=False,
+        restrictions=None,
+        metrics=None,
+        cache={},
+        cachefile=None,
+    )
+
+
+def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
+    """Populations that fit in the space; Kernel Tuner's defaults where they do."""
+    half = searchspace.size // 2
+    if name == "diff_evo":
+        dimensions = min(len(searchspace.get_true_tunable_params()), searchspace.size)
+        return {"popsize_times_dimensions": False, "popsize": min(16 * dimensions, half)}
+    population = {"bayes_opt": 20, "firefly_algorithm": 20, "nsga2": 20, "nsga3": 20}.get(name)
+    return {} if population is None else {"popsize": min(population, half)}
+
+
+def _runner(ledger: Ledger, streams: _Streams, name: str) -> Any:
+    """An instance of a subclass of Kernel Tuner's Runner, made here because that is imported here."""
+    from kernel_tuner.runners.runner import Runner
+    from kernel_tuner.util import RuntimeFailedConfig
+
+    # bayes_opt has its own number for a failure and fits its model to any other one.
+    failure = {"time": 1e20} if name == "bayes_opt" else {"__error__": RuntimeFailedConfig()}
+
+    class SessionRunner(Runner):  # type: ignore[misc]
+        """Kernel Tuner's way to measure, answered by the session."""
+
+        simulation_mode = False
+        quiet = True
+        units: dict[str, str] = {}  # noqa: RUF012
+        #: bayes_opt reads the limit of threads; nothing in our encoding is a block size.
+        dev = SimpleNamespace(max_threads=2**31)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.streams = streams
+            self.proposals = 0
+            self.stale = 0
+            self.unit_ms: float | None = None
+
+        def get_device_info(self) -> Any:
+            return self.dev
+
+        def get_environment(self, tuning_options: Any) -> dict[str, Any]:
+            return {}
+
+        def run(self, configs: Iterable[Sequence[int]], tuning_options: Any) -> list[Any]:
+            points = [tuple(int(rank) for rank in config) for config in configs]
+            self.proposals += len(points)
+            with streams.outside():
+                indices = _measure(self, ledger, points)
+            return [
+                {**dict(zip(tuning_options.tune_params, point, strict=True)), **self.answer(index)}
+                for point, index in zip(points, indices, strict=True)
+            ]
+
+        def answer(self, index: int) -> dict[str, Any]:
+            time_ms = ledger.known[index].median_ms
+            if time_ms is None:
+                return failure
+            if self.unit_ms is None:
+                self.unit_ms = time_ms * UNITS_OF_FIRST
+            return {"time": time_ms / self.unit_ms}
+
+    return SessionRunner()
+
+
+def _measure(runner: Any, ledger: Ledger, points: list[tuple[int, ...]]) -> list[int]:
+    """Measure a batch of proposals; return their numbers."""
+    indices = []
+    for point in points:
+        index = ledger.lattice.find(point)
+        if index is None:
+            raise AutotuneError(f"Kernel Tuner proposed {point}, which is not in its search space")
+        indices.append(index)
+    best = ledger.best
+    if any(index not in ledger.known for index in indices):
+        runner.stale = 0
+        ledger.measure(indices)
+    else:
+        runner.stale += len(points)
+        if ledger.is_complete:
+            raise _Finished
+        if points and runner.stale >= PATIENCE:
+            ledger.measure([_required(ledger.nearest_open(points[-1]))])
+    if ledger.best != best and ledger.best is not None:
+        _hint(ledger, ledger.best)
+    return indices
+
+
+def _hint(ledger: Ledger, best: int) -> None:
+    """Most strategies go on near the best; which neighbour comes next only they know."""
+    near = [index for index in ledger.lattice.space.neighbours(best) if index not in ledger.known]
+    ledger.session.hint(near[:HINTED])
+
+
+def _required(index: int | None) -> int:
+    if index is None:
+        raise _Finished
+    return index
+
+
+class _Streams:
+    """The global random streams, swapped: the strategy's while it runs, the caller's otherwise.
+
+    The session's work must not move the strategy's streams: resumed from memory, the same search
+    must take the same path.
+
+    Parameters
+    ----------
+    rng : Generator
+        Seeds the strategy's streams.
+    """
+
+    def __init__(self, rng: Generator) -> None:
+        self._rng = rng
+        python = random.Random(self.integer(2**63))
+        numpy = np.random.RandomState(self.integer(2**32))
+        self._other = (python.getstate(), numpy.get_state())
+
+    def integer(self, below: int) -> int:
+        """A number that no global stream decides."""
+        return int(self._rng.integers(below))
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Give the strategy its streams."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    #: Give the caller its streams back: the same exchange.
+    outside = inside
+
+    def _swap(self) -> None:
+        current = (random.getstate(), np.random.get_state())
+        random.setstate(self._other[0])
+        np.random.set_state(self._other[1])
+        self._other = current
+
+
+@contextmanager
+def _seeded_latin_hypercube(streams: _Streams) -> Iterator[None]:
+    """SciPy's sampler, which two strategies create without a seed, seeded."""
+    from scipy.stats import qmc
+
+    original: Callable[..., Any] = qmc.LatinHypercube
+
+    def seeded(*args: Any, **named: Any) -> Any:
+        sampler = original(*args, **named)
+        sampler.rng = np.random.default_rng(streams.integer(2**63))
+        return sampler
+
+    try:
+        import kernel_tuner.strategies.bayes_opt as bayes_opt
+    except ImportError:
+        bayes_opt = None
+    with (
+        patch.object(qmc, "LatinHypercube", seeded),
+        patch.object(bayes_opt, "LatinHypercube", seeded) if bayes_opt else nullcontext(),
+    ):
+        yield

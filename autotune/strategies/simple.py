@@ -1,0 +1,34 @@
+"""The searches that need no library: at random, in order, and the default choice.
+
+Knows no device and no storage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from autotune.space import Space
+from autotune.strategies.base import Session
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+#: Configurations hinted ahead: enough to keep many compilers busy through one measurement.
+AHEAD = 64
+
+
+def random(space: Space, session: Session, rng: Generator) -> None:
+    """Every configuration once, in random order."""
+    _visit(rng.permutation(len(space)).tolist(), session)
+
+
+def exhaustive(space: Space, session: Session, rng: Generator) -> None:
+    """Every configuration once, in the order of the space."""
+    _visit(range(len(space)), session)
+
+
+def _visit(order: Sequence[int], session: Session) -> None:
+    for position, index in enumerate(order):
+        session.hint(order[position : position + AHEAD])
+        session.measure([index])

@@ -1,0 +1,271 @@
+"""What runs inside the worker process: the only code that holds a device context.
+
+Each function is one task. State that is costly to make (context, uploaded data) is kept between
+tasks and made again when a task needs another problem. Nothing here decides what to try.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune import binding, verify
+from autotune.backends import backend
+from autotune.backends.base import ContextLostError, Executor, LaunchError
+from autotune.catalog import load_file
+from autotune.data import EXACT, RANDOM, Dataset
+from autotune.device import Device
+from autotune.limits import implausible
+from autotune.measurement import Binary, CheckResult, Measurement, Status
+from autotune.spec import Kernel
+from autotune.timing import StoppingRule, sample
+from autotune.values import Configuration, Problem
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel on one problem and device: what the worker's state is made from."""
+
+    space_file: Path
+    problem: Problem
+    device: Device
+    datasets: tuple[Dataset, ...]
+    #: Whether every sample starts from a flushed L2 cache.
+    cold: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A measurement, and whether the context survived it."""
+
+    measurement: Measurement
+    context_lost: bool = False
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A configuration in a race; ``baseline`` names a vendor call instead where it is not empty."""
+
+    configuration: Configuration
+    binary: Binary | None
+    baseline: str = ""
+
+
+@dataclass
+class _State:
+    """What this process keeps between tasks."""
+
+    executor: Executor | None = None
+    job: Job | None = None
+    kernel: Kernel | None = None
+    data: verify.DeviceData | None = None
+
+
+_state = _State()
+
+
+def prepare(job: Job) -> None:
+    """Make context, kernel and device data of a job, unless they are there.
+
+    Raises
+    ------
+    DeviceError, SpecError, MemoryError
+    """
+    if _state.job == job:
+        return
+    _state.job, _state.data = None, None
+    if _state.executor is None or _state.executor.device != job.device:
+        _state.executor = backend(job.device.backend).open(job.device)
+    _state.kernel = load_file(job.space_file)
+    _state.data = verify.DeviceData(_state.executor, {one.name: one for one in job.datasets})
+    _state.job = job
+
+
+def measure(
+    job: Job,
+    configuration: Configuration,
+    binary: Binary,
+    rule: StoppingRule,
+    best_ms: float | None,
+) -> Outcome:
+    """Verify a configuration on every data set, then time it."""
+    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
+    start = time.perf_counter()
+    try:
+        ready = _Loaded(job, configuration, binary)
+        checks = ready.verify()
+        verified = time.perf_counter()
+        draft = replace(
+            draft,
+            checks=checks,
+            verify_s=verified - start,
+            dynamic_shared_bytes=ready.plan.first.shared_bytes,
+        )
+        return Outcome(_timed(draft, ready, job, rule, best_ms))
+    except verify.WrongResult as error:
+        wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
+        return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
+    except LaunchError as error:
+        return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+    except ContextLostError as error:
+        return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
+
+
+def check(job: Job, configuration: Configuration, binary: Binary) -> Outcome:
+    """Verify a configuration without timing it: for other seeds and edge problems."""
+    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
+    try:
+        return Outcome(replace(draft, checks=_Loaded(job, configuration, binary).verify()))
+    except verify.WrongResult as error:
+        wrong = replace(draft, checks=error.checks)
+        return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
+    except LaunchError as error:
+        return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+    except ContextLostError as error:
+        return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
+
+
+def race(
+    job: Job, contenders: list[Contender], rounds: int, seed: int, max_seconds: float
+) -> list[list[float]]:
+    """Time contenders interleaved, in a new random order every round.
+
+    Returns
+    -------
+    list of list of float
+        Milliseconds of every round, by contender. Empty for one that cannot run here.
+    """
+    prepare(job)
+    takes = [_take(job, one) for one in contenders]
+    order = [i for i, take in enumerate(takes) if take is not None]
+    samples: list[list[float]] = [[] for _ in contenders]
+    for index in order:
+        takes[index](1)  # type: ignore[misc]  # None was left out: the first launch pays for loading
+    shuffle = random.Random(seed)
+    start = time.perf_counter()
+    for _ in range(rounds):
+        shuffle.shuffle(order)
+        for index in order:
+            samples[index] += takes[index](1)  # type: ignore[misc]
+        if time.perf_counter() - start > max_seconds:
+            break
+    return samples
+
+
+class _Loaded:
+    """A configuration made launchable on the working buffers of a job."""
+
+    def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
+        prepare(job)
+        assert _state.kernel and _state.data and _state.executor  # noqa: S101 - prepare made them
+        self.data, self.executor = _state.data, _state.executor
+        kernel = _state.kernel
+        self.plan = binding.plan(kernel, configuration, job.problem, job.device)
+        wanted = (
+            kernel.call_hook("scratch", configuration, job.problem, device=job.device)
+            if "scratch" in kernel.hooks
+            else {}
+        )
+        self.data.declare_scratch(wanted)
+        self.binary = binary
+
+    def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
+        """Module and steps on a data set."""
+        module = self.executor.load(self.binary, self.data.constants(dataset))
+        steps = binding.bound(
+            self.plan,
+            self.data.names,
+            self.data.all_buffers(),
+            self.data.scalars(dataset),
+            self.data.dtypes,
+        )
+        return module, steps
+
+    def verify(self) -> tuple[CheckResult, ...]:
+        """Check every data set; leaves the working buffers holding the last one."""
+        checks: tuple[CheckResult, ...] = ()
+        for name in self.data.datasets:
+            module, steps = self.bind(name)
+            checks += verify.verify(
+                self.data,
+                name,
+                partial(self.executor.run, module, steps),
+                repeats=2 if name == EXACT else 1,
+            )
+        return checks
+
+
+def _timed(
+    draft: Measurement, ready: _Loaded, job: Job, rule: StoppingRule, best_ms: float | None
+) -> Measurement:
+    start = time.perf_counter()
+    module, steps = ready.bind(RANDOM)
+    taken = sample(
+        lambda count: ready.executor.time(module, steps, count, job.cold), rule, best_ms
+    )
+    status = Status.STOPPED_EARLY if taken.stopped_early else Status.OK
+    timed = replace(
+        draft,
+        status=status,
+        message=f"{best_ms:.4g} ms is the best so far" if taken.stopped_early else "",
+        samples_ms=taken.samples_ms,
+        measure_s=time.perf_counter() - start,
+        clocks=ready.executor.clocks(),
+    )
+    return _plausible(timed, job)
+
+
+def _plausible(timed: Measurement, job: Job) -> Measurement:
+    kernel = _state.kernel
+    if kernel is None or "work" not in kernel.hooks or timed.median_ms is None:
+        return timed
+    work = kernel.call_hook("work", job.problem)
+    why = implausible(timed.median_ms, work, job.device, job.cold)
+    return _failed(timed, Status.IMPLAUSIBLE, why) if why else timed
+
+
+def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
+    return replace(draft, status=status, message=" ".join(message.split()))
+
+
+def _take(job: Job, contender: Contender) -> Callable[[int], list[float]] | None:
+    """A function that takes samples of a contender; None where the vendor call cannot be made."""
+    if contender.baseline:
+        return _take_baseline(job, contender.baseline)
+    assert contender.binary is not None  # noqa: S101 - only baselines have none
+    ready = _Loaded(job, contender.configuration, contender.binary)
+    ready.data.refresh(RANDOM, with_scratch=True)
+    module, steps = ready.bind(RANDOM)
+    return lambda count: ready.executor.time(module, steps, count, job.cold)
+
+
+def _take_baseline(job: Job, name: str) -> Callable[[int], list[float]] | None:
+    assert _state.kernel and _state.data and _state.executor  # noqa: S101 - race prepared them
+    baseline = next(one for one in _state.kernel.baselines if one.name == name)
+    time_callable = getattr(_state.executor, "time_callable", None)
+    if baseline.backend != job.device.backend or time_callable is None:
+        return None
+    _state.data.refresh(RANDOM, with_scratch=True)
+    call = _state.executor.time_calls(baseline.prepare, _vendor_arguments(_state.data))
+    call()
+    wrong = [one for one in verify.outputs(_state.data, RANDOM) if not one.is_right]
+    if wrong:
+        raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
+    return lambda count: list(time_callable(call, count, job.cold))
+
+
+def _vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
+    """Arguments as a vendor call gets them: buffers with type and shape, scalars as they are."""
+    arrays = {
+        one.name: (data.buffers[one.name], np.dtype(one.dtype), one.shape)
+        for one in data.arguments
+        if one.name in data.buffers
+    }
+    return {**arrays, **data.scalars(RANDOM)}

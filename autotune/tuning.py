@@ -1,0 +1,384 @@
+"""The whole job of one `autotune run`: search every problem, hold the finals, make the record.
+
+Puts the parts together; prints nothing and writes no file of its own. `cli` and `api` call it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from numpy.typing import NDArray
+
+from autotune import selection
+from autotune.backends import backend
+from autotune.compiler import CompilerPool
+from autotune.data import EXACT, RANDOM, prepare
+from autotune.device import Device
+from autotune.engine import Budget, Listener, Phase, SearchSession, ignore, search
+from autotune.errors import Interrupted, NothingValidError
+from autotune.evaluator import DeviceEvaluator
+from autotune.measurement import Measurement, Status
+from autotune.process import usable_cores
+from autotune.source import flattened, spec_fingerprint, text_fingerprint
+from autotune.space import Space, enumerate_space
+from autotune.spec import Kernel
+from autotune.store import RunInfo, Scope, Store
+from autotune.strategies import find
+from autotune.tasks import Contender, Job
+from autotune.timing import StoppingRule
+from autotune.values import Configuration, Problem, Value
+from autotune import __version__
+from autotune.worker import Worker
+
+#: Share of a problem's time that is kept for its finals.
+_FINALS_SHARE = 0.15
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thorough a run is."""
+
+    name: str
+    seconds_per_problem: float
+    finalists: int
+    rounds: int
+    #: Whether the budget of the command is divided among its problems.
+    shared: bool
+
+
+EFFORTS = {
+    "quick": Effort("quick", 60.0, finalists=6, rounds=30, shared=True),
+    "full": Effort("full", 600.0, finalists=12, rounds=100, shared=False),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one run is asked to do."""
+
+    kernel: Kernel
+    device: Device
+    problems: tuple[Problem, ...]
+    effort: Effort = EFFORTS["quick"]
+    strategy: str = "auto"
+    budget: Budget | None = None
+    seed: int = 0
+    cold: bool = True
+    #: Measure again what is remembered.
+    fresh: bool = False
+    #: Values that some parameters are restricted to.
+    fixed: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    #: The one configuration to verify and time, instead of a search.
+    only: Configuration | None = None
+    #: Arrays to use in place of drawn ones, by argument name.
+    inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    command: str = ""
+
+    @property
+    def timing(self) -> str:
+        """How samples are taken, as records say it."""
+        return "cold:flush" if self.cold else "hot"
+
+    @property
+    def total_budget(self) -> Budget:
+        """The budget of the command: as given, else by effort."""
+        if self.budget is not None:
+            return self.budget
+        times = 1 if self.effort.shared else len(self.problems)
+        return Budget(seconds=self.effort.seconds_per_problem * times)
+
+
+@dataclass(frozen=True)
+class ProblemResult:
+    """What came of one problem."""
+
+    problem: Problem
+    space: Space
+    #: In the order they were asked for, remembered ones included.
+    measured: tuple[Measurement, ...]
+    #: None where nothing was right.
+    finals: selection.Result | None
+    disqualified: tuple[Measurement, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of a run."""
+
+    request: Request
+    problems: tuple[ProblemResult, ...]
+    run_id: int
+    source: str
+    toolchain: str
+
+    @property
+    def solved(self) -> tuple[ProblemResult, ...]:
+        """The problems that have a winner."""
+        return tuple(one for one in self.problems if one.finals is not None)
+
+
+class Tuning:
+    """One run in progress: its processes, its store, its results so far.
+
+    Parameters
+    ----------
+    request : Request
+        What to do.
+    store : Store
+        Where rows go.
+    listener : callable
+        Told what happens.
+    """
+
+    def __init__(self, request: Request, store: Store, listener: Listener = ignore) -> None:
+        self.request, self.store, self.listener = request, store, listener
+        self.kernel, self.device = request.kernel, request.device
+        self.done: list[ProblemResult] = []
+        self._stack = ExitStack()
+        # One core stays free, so that compiling does not disturb the timing; where the device is
+        # the CPU itself the evaluator never compiles and measures at once.
+        spare = 1 if self.device.backend == "cuda" else 0
+        processes = max(1, usable_cores() - spare)
+        self.compilers = self._stack.enter_context(CompilerPool(processes))
+        self.worker = self._stack.enter_context(Worker())
+
+    def close(self) -> None:
+        """End all processes."""
+        self._stack.close()
+
+    @cached_property
+    def source(self) -> str:
+        """sha256 of all sources of the kernel with their includes."""
+        return source_fingerprint(self.kernel)
+
+    @cached_property
+    def toolchain(self) -> str:
+        """Name and version of the compiler."""
+        return backend(self.device.backend).toolchain()
+
+    def run(self) -> RunResult:
+        """Tune every problem of the request.
+
+        Raises
+        ------
+        NothingValidError
+            If no configuration of any problem is valid and right.
+        Interrupted
+            On Ctrl-C; rows are in the store.
+        """
+        request = self.request
+        run_id = self.store.begin_run(
+            RunInfo(
+                kernel=self.kernel.name,
+                device_name=self.device.name,
+                strategy=request.strategy,
+                seed=request.seed,
+                version=__version__,
+                command=request.command,
+            )
+        )
+        try:
+            self._run_problems(run_id)
+        except KeyboardInterrupt as error:
+            self.store.finish_run(run_id, "interrupted")
+            raise Interrupted(
+                f"{self.kernel.name}: interrupted; every finished measurement is kept, and the "
+                "same command goes on where this one stopped"
+            ) from error
+        except BaseException:
+            self.store.finish_run(run_id, "failed")
+            raise
+        self.store.finish_run(run_id, "done")
+        result = RunResult(request, tuple(self.done), run_id, self.source, self.toolchain)
+        if not result.solved:
+            raise NothingValidError(_why_nothing(self.kernel, self.done))
+        return result
+
+    def _run_problems(self, run_id: int) -> None:
+        space = enumerate_space(self.kernel, self.device)
+        if self.request.fixed:
+            space = space.restricted(self.request.fixed)
+        start = time.monotonic()
+        total = self.request.total_budget
+        for position, problem in enumerate(self.request.problems):
+            left = len(self.request.problems) - position
+            seconds = total.seconds
+            if seconds is not None:
+                seconds = max(1.0, (seconds - (time.monotonic() - start)) / left)
+            evaluations = total.share(1 / len(self.request.problems)).evaluations
+            self.done.append(
+                self._run_problem(run_id, problem, space, Budget(seconds, evaluations))
+            )
+
+    def _run_problem(
+        self, run_id: int, problem: Problem, space: Space, budget: Budget
+    ) -> ProblemResult:
+        begun = time.monotonic()
+        self.listener(Phase(problem, "inputs"))
+        job = self.job(problem)
+        self.worker.prepare(job)
+        evaluator = DeviceEvaluator(
+            self.kernel, job, self.compilers, self.worker, stopping_rule(self.device)
+        )
+        seconds = budget.seconds
+        if seconds is not None:
+            seconds = max(1.0, seconds * (1 - _FINALS_SHARE) - (time.monotonic() - begun))
+        session = SearchSession(
+            space=space,
+            evaluator=evaluator,
+            store=self.store,
+            run_id=run_id,
+            scope=self.scope(problem),
+            budget=Budget(seconds, budget.evaluations),
+            listener=self.listener,
+            fresh=self.request.fresh,
+        )
+        measured = tuple(self._search(session).values())
+        self.compilers.forget()
+        finals, disqualified = self._finals(run_id, evaluator, measured, budget.seconds)
+        return ProblemResult(
+            problem, space, measured, finals, disqualified, time.monotonic() - begun
+        )
+
+    def _search(self, session: SearchSession) -> dict[int, Measurement]:
+        only = self.request.only
+        if only is not None:
+            index = session.space.index(only)
+            if index is None:
+                raise NothingValidError(f"{self.kernel.name}: {only} is not valid here")
+            return search(session, lambda *_: None, self.request.seed, [only])
+        known = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
+        return search(session, find(self.request.strategy), self.request.seed, known)
+
+    # ------------------------------------------------------------------ finals
+
+    def _finals(
+        self,
+        run_id: int,
+        evaluator: DeviceEvaluator,
+        measured: Sequence[Measurement],
+        seconds: float | None,
+    ) -> tuple[selection.Result | None, tuple[Measurement, ...]]:
+        """Verify the best again on other data and odd sizes, then race them and the vendor."""
+        chosen = selection.candidates(measured, self.request.effort.finalists)
+        if not chosen:
+            return None, ()
+        self.listener(Phase(evaluator.job.problem, "finals"))
+        chosen, disqualified = self._verified_again(run_id, evaluator, chosen)
+        if not chosen:
+            return None, disqualified
+        contenders = [
+            Contender(one.configuration, evaluator.binary(one.configuration)) for one in chosen
+        ]
+        vendors = [one.name for one in self.kernel.baselines if one.backend == self.device.backend]
+        everyone = contenders + [Contender(Configuration(), None, name) for name in vendors]
+        limit = max(2.0, _FINALS_SHARE * seconds) if seconds is not None else 60.0
+        samples = self.worker.race(
+            evaluator.job, everyone, self.request.effort.rounds, self.request.seed, limit
+        )
+        finalists = [
+            selection.Finalist(measurement, tuple(times))
+            for measurement, times in zip(chosen, samples, strict=False)
+        ]
+        by_vendor = dict(zip(vendors, samples[len(chosen) :], strict=True))
+        return selection.decide(finalists, by_vendor, self.request.seed), disqualified
+
+    def _verified_again(
+        self, run_id: int, evaluator: DeviceEvaluator, chosen: list[Measurement]
+    ) -> tuple[list[Measurement], tuple[Measurement, ...]]:
+        """Drop finalists that are wrong on another seed or an odd size; their rows say so."""
+        wrong: dict[Configuration, Measurement] = {}
+        for job in self._other_jobs(evaluator.job):
+            for one in chosen:
+                binary = evaluator.binary(one.configuration)
+                if binary is None or one.configuration in wrong:
+                    continue
+                again = self.worker.check(job, one.configuration, binary)
+                if again.status is not Status.OK:
+                    message = f"on {job.problem} with other inputs: {again.message}"
+                    wrong[one.configuration] = replace(again, message=message)
+        scope = self.scope(evaluator.job.problem)
+        self.store.add_many(run_id, scope, list(wrong.values()))
+        kept = [one for one in chosen if one.configuration not in wrong]
+        return kept, tuple(wrong.values())
+
+    def _other_jobs(self, job: Job) -> list[Job]:
+        """The same problem with another seed, and the odd sizes.
+
+        Static fields are compiled in, so an odd size with other values of those needs another
+        binary and is left to the kernel's own tests.
+        """
+        static = self.kernel.static
+        edges = [
+            one
+            for one in self.kernel.edge_problems
+            if all(one[name] == job.problem[name] for name in static)
+        ]
+        other = self.request.seed + 1
+        again = [] if self.request.inputs else [self.job(job.problem, other)]
+        return [*(self.job(one, other) for one in edges), *again]
+
+    # ------------------------------------------------------------------ identities
+
+    def job(self, problem: Problem, seed: int | None = None) -> Job:
+        """The worker's job for a problem; makes inputs and references where they are not there."""
+        assert self.kernel.file is not None  # noqa: S101 - catalog loads kernels from files only
+        chosen = self.request.seed if seed is None else seed
+        inputs = self.request.inputs if seed is None else {}
+        names = [RANDOM] if inputs else [EXACT, RANDOM]
+        datasets = tuple(prepare(self.kernel, problem, name, chosen, inputs) for name in names)
+        return Job(self.kernel.file, problem, self.device, datasets, self.request.cold)
+
+    def scope(self, problem: Problem) -> Scope:
+        """Key of remembered measurements of a problem."""
+        assert self.kernel.file is not None  # noqa: S101
+        drawn = ",".join(sorted(self.request.inputs))
+        return Scope(
+            kernel=self.kernel.name,
+            problem=problem,
+            device_uuid=self.device.uuid,
+            device_name=self.device.name,
+            driver=self.device.driver,
+            toolchain=self.toolchain,
+            source=self.source,
+            arguments=text_fingerprint(spec_fingerprint(self.kernel.file) + drawn),
+            timing=self.request.timing,
+            arch=self.device.arch,
+        )
+
+
+def stopping_rule(device: Device) -> StoppingRule:
+    """How long to time on a device.
+
+    A CPU shares its cores with everything else: three slow samples there prove nothing.
+    """
+    return StoppingRule() if device.backend == "cuda" else StoppingRule(stop_ratio=float("inf"))
+
+
+def source_fingerprint(kernel: Kernel) -> str:
+    """sha256 of all sources of a kernel with their includes."""
+    texts = [flattened(kernel.find_source(file)) for file in kernel.sources.values()]
+    return text_fingerprint("\n".join(texts))
+
+
+def _why_nothing(kernel: Kernel, problems: Sequence[ProblemResult]) -> str:
+    """The message of a run without a winner: what happened how often, with an example."""
+    everything = [one for result in problems for one in (*result.measured, *result.disqualified)]
+    counts: dict[Status, int] = {}
+    for one in everything:
+        counts[one.status] = counts.get(one.status, 0) + 1
+    shares = ", ".join(f"{count} {status}" for status, count in counts.items())
+    if not everything:
+        return f"{kernel.name}: the budget ended before anything was measured; give it more"
+    worst = max(counts, key=lambda status: counts[status])
+    example = next(one for one in everything if one.status is worst)
+    return (
+        f"{kernel.name}: no configuration is right ({shares}). "
+        f"For example {example.configuration}: {example.message or example.status}"
+    )

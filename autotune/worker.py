@@ -1,0 +1,210 @@
+"""The isolated process of one device, seen from outside: ask, wait at most so long, replace.
+
+Knows that tasks can hang, kill their process or break their context; not what they do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeout
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from autotune import tasks
+from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.measurement import Binary, Measurement, Status
+from autotune.process import begin_child, spawn_context
+from autotune.tasks import Contender, Job, Outcome
+from autotune.timing import StoppingRule
+from autotune.values import Configuration
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Longest time to make a context and upload the data of a problem.
+PREPARE_TIMEOUT_S = 600.0
+#: Longest time one configuration may take to be verified and timed.
+MEASURE_TIMEOUT_S = 20.0
+
+
+class WorkerDied(Exception):
+    """The process ended in the middle of a task."""
+
+
+class WorkerTimeout(Exception):
+    """A task took too long; its process was killed."""
+
+
+class Worker:
+    """One process that holds the context of one device.
+
+    Parameters
+    ----------
+    measure_timeout_s : float
+        Longest time one configuration may take.
+    """
+
+    def __init__(self, measure_timeout_s: float = MEASURE_TIMEOUT_S) -> None:
+        self.measure_timeout_s = measure_timeout_s
+        #: Processes that had to be replaced so far.
+        self.respawns = 0
+        self._prepared: Job | None = None
+        self._pool = self._new_pool()
+
+    def measure(
+        self,
+        job: Job,
+        configuration: Configuration,
+        binary: Binary,
+        rule: StoppingRule,
+        best_ms: float | None,
+    ) -> Measurement:
+        """Verify and time one configuration, whatever it does to the process.
+
+        A process that dies without a word is tried once more in a fresh one: it may have been
+        killed from outside.
+        """
+        return self._guarded(
+            job, configuration, binary, tasks.measure, job, configuration, binary, rule, best_ms
+        )
+
+    def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+        """Verify one configuration without timing it."""
+        return self._guarded(
+            job, configuration, binary, tasks.check, job, configuration, binary
+        )
+
+    def race(
+        self, job: Job, contenders: list[Contender], rounds: int, seed: int, max_seconds: float
+    ) -> list[list[float]]:
+        """Time contenders interleaved; see `autotune.tasks.race`.
+
+        Raises
+        ------
+        AutotuneError
+            If the process hangs or dies.
+        """
+        self.prepare(job)
+        return self._final(
+            max_seconds + PREPARE_TIMEOUT_S, tasks.race, job, contenders, rounds, seed, max_seconds
+        )
+
+    def prepare(self, job: Job) -> None:
+        """Make the context and upload the data of a job.
+
+        Raises
+        ------
+        AutotuneError
+            If that fails; retrying would not help.
+        """
+        if self._prepared == job:
+            return
+        self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
+        self._prepared = job
+
+    def run(self, timeout_s: float, task: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
+        """Run any task in the process.
+
+        Raises
+        ------
+        WorkerTimeout
+            If it took too long; the process has been replaced.
+        WorkerDied
+            If the process ended; it has been replaced.
+        """
+        future = self._pool.schedule(task, args=list(args), timeout=timeout_s)
+        try:
+            result: R = future.result()
+            return result
+        except FutureTimeout as error:
+            self._lost()
+            raise WorkerTimeout(f"no answer after {timeout_s:g} s") from error
+        except OSError as error:
+            if type(error).__name__ != "ProcessExpired":
+                raise
+            self._lost()
+            raise WorkerDied(_death(error)) from error
+
+    def close(self) -> None:
+        """End the process, whatever it is doing."""
+        self._pool.stop()
+        self._pool.join()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _guarded(
+        self,
+        job: Job,
+        configuration: Configuration,
+        binary: Binary,
+        task: Callable[..., Outcome],
+        *args: Any,
+    ) -> Measurement:
+        """Run a task that yields an outcome; a time-out or death becomes one too."""
+        draft = {"configuration": configuration, "entries": binary.entries, "binary_key": binary.key}
+        message = ""
+        for _ in range(2):
+            self.prepare(job)
+            try:
+                outcome = self.run(self.measure_timeout_s, task, *args)
+            except WorkerTimeout:
+                message = f"no result after {self.measure_timeout_s:g} s; the kernel hangs"
+                return Measurement(status=Status.TIMED_OUT, message=message, **draft)  # type: ignore[arg-type]
+            except WorkerDied as error:
+                message = f"the process died twice: {error}"
+                continue
+            if outcome.context_lost:
+                self._replace()
+            return outcome.measurement
+        return Measurement(status=Status.CRASHED, message=message, **draft)  # type: ignore[arg-type]
+
+    def _final(self, timeout_s: float, task: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
+        """Run a task whose failure ends the run."""
+        try:
+            return self.run(timeout_s, task, *args)
+        except (WorkerTimeout, WorkerDied) as error:
+            raise AutotuneError(f"the device process failed at {task.__name__}: {error}") from error
+        except MemoryError as error:
+            raise AutotuneError(
+                f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi "
+                "for other processes that use the device"
+            ) from error
+
+    def _new_pool(self) -> Any:
+        try:
+            from pebble import ProcessPool
+        except ImportError as error:
+            raise MissingDependencyError("pebble", "tune", "measuring") from error
+        return ProcessPool(
+            max_workers=1,
+            context=spawn_context(),
+            initializer=begin_child,
+            initargs=[os.getpid()],
+        )
+
+    def _replace(self) -> None:
+        """Retire a process whose context is broken."""
+        self.close()
+        self._lost()
+        self._pool = self._new_pool()
+
+    def _lost(self) -> None:
+        self._prepared = None
+        self.respawns += 1
+
+
+def _death(error: OSError) -> str:
+    code = getattr(error, "exitcode", None)
+    if isinstance(code, int) and code < 0:
+        return f"killed by signal {-code}"
+    return f"exit code {code}"
