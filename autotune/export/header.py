@@ -1,0 +1,411 @@
+"""Tuned records -> one C++17 header with a constexpr lookup.
+
+Knows C++ and the table of `_table`, which lookup in Python walks as well: the header holds the
+same rows in the same order, so both answer alike. Knows nothing of files. Equal records give equal
+bytes.
+
+The text is in ``header.hpp.j2``; this module fills it in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autotune import __version__
+from autotune._table import (
+    COMMON_SHARED_BYTES,
+    SIXTEENTHS,
+    Group,
+    Loaded,
+    Plan,
+    Problem,
+    Row,
+    Table,
+    Triple,
+    Value,
+    arch_number,
+    build_table,
+    pick,
+)
+from autotune.errors import UsageError
+from autotune.export.reserved import RESERVED
+from autotune.tuned import Entry, TunedRecord, encode
+
+_INT = range(-(2**31) + 1, 2**31)
+_LONG = range(-(2**63) + 1, 2**63)
+
+
+def render(records: Sequence[TunedRecord]) -> str:
+    """Write the header of one kernel's records, of one device or of several.
+
+    Raises
+    ------
+    UsageError
+        If there are no records, or they are of several kernels or of other problem fields or
+        parameters than the newest.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("autotune", "export"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # C++: `identifier`, `comment` and `literal` do the escaping
+    )
+    return environment.get_template("header.hpp.j2").render(_context(records))
+
+
+def identifier(name: str) -> str:
+    """A C++ identifier for a name: the name itself wherever it is one."""
+    plain = re.sub(r"[^A-Za-z0-9]+|_+", "_", name).strip("_") or "value"
+    plain = f"v{plain}" if plain[0].isdigit() else plain
+    return f"{plain}_" if plain in RESERVED else plain
+
+
+def comment(text: str) -> str:
+    """Text that cannot end a line comment: printable ASCII, without backslash or trigraph."""
+    printable = "".join(one if " " <= one <= "~" else "?" for one in text)
+    return printable.replace("\\", "/").replace("??", "?.")
+
+
+def expression(form: Any) -> str:
+    """A stored expression in C++, over `number`s of the header."""
+    if isinstance(form, int):
+        return literal(form)
+    if isinstance(form, str):
+        return identifier(form)
+    operator, left, right = form
+    if operator == "-" and left == 0 and right[:1] == ["//"] and _is_negation(right[1]):
+        return f"ceil_div({expression(right[1][2])}, {expression(right[2])})"
+    names = {"//": "floor_div", "min": "minimum", "max": "maximum", "and": "both"}
+    if operator in names:
+        return f"{names[operator]}({expression(left)}, {expression(right)})"
+    return f"({expression(left)} {operator} {expression(right)})"
+
+
+def literal(value: int) -> str:
+    """An integer in C++, as a `number` that says so where it does not fit."""
+    if value in _INT:
+        return f"number{{{value}}}"
+    return f"number{{{value}LL}}" if value in _LONG else "number{0, false}"
+
+
+def _is_negation(form: Any) -> bool:
+    return isinstance(form, list) and form[:2] == ["-", 0]
+
+
+@dataclass(frozen=True)
+class _Enum:
+    """A C++ enumeration of str values."""
+
+    name: str
+    about: str
+    values: tuple[str, ...]
+    enumerators: Mapping[str, str]
+
+    def __getitem__(self, value: str) -> str:
+        return f"{self.name}::{self.enumerators[value]}"
+
+
+def _enum(name: str, about: str, values: Iterable[str]) -> _Enum:
+    enumerators: dict[str, str] = {}
+    for value in values:
+        wanted = identifier(value)
+        while wanted in enumerators.values():
+            wanted += "x"  # two values that differ in punctuation only
+        enumerators[value] = wanted
+    return _Enum(name, comment(about), tuple(enumerators.values()), enumerators)
+
+
+class _Writer:
+    """The table of some records in C++ words."""
+
+    def __init__(self, records: Sequence[TunedRecord]) -> None:
+        self.records = sorted(records, key=lambda one: one.device.folder)
+        self.table = _table(self.records)
+        self.parameters = {name: identifier(name) for name in self.table.parameters}
+        self.fields = {name: identifier(name) for name in self.table.fields}
+        folders = list(self.table.devices)
+        self.devices = _enum("device", "", folders)
+        self.enums = {
+            name: _enum(f"{self.parameters[name]}_value", f"Values of {name}.", map(str, values))
+            for name, values in self.table.parameters.items()
+            if isinstance(values[0], str)
+        } | {
+            name: _enum(f"{self.fields[name]}_value", f"Values of {name}.", self._categories(i))
+            for i, (name, integer) in enumerate(self.table.fields.items())
+            if not integer
+        }
+        self.plans: dict[str, Plan] = {}
+        self.shapes: list[str] = []
+        self.conditions: list[str] = []
+        self.default = self.number(self.table.default.plan)
+        # The rows of an architecture with one device are the device's.
+        shared = [one for one in self.table.archs.values() if len(self._devices_of(one)) > 1]
+        self.groups = [*self.table.devices.values(), *shared]
+        for row in (row for group in self.groups for row in _rows(group)):
+            self.number(row.plan)
+        named = [arch for plan in self.plans.values() for arch in plan.archs or ()]
+        numbers = {arch_number(arch) for arch in named} - {None}
+        self.archs = sorted(one for one in numbers if one is not None) or [0]
+
+    def _devices_of(self, arch: Group) -> list[Group]:
+        return [one for one in self.table.devices.values() if one.arch == arch.name]
+
+    def _categories(self, position: int) -> list[str]:
+        rows = [row for group in self.table.devices.values() for row in _rows(group)]
+        return sorted({str(row.problem[position]) for row in rows}) or ["none"]
+
+    def number(self, plan: Plan) -> int:
+        """The position of a plan among those of the header."""
+        key = json.dumps(plan)
+        self.plans.setdefault(key, plan)
+        return list(self.plans).index(key)
+
+    def arch_id(self, arch: str) -> int:
+        """90 for ``sm_90``; below -1 for what has no number, so that no integer asks for it."""
+        number = arch_number(arch)
+        return number if number is not None else -2 - sorted(self.table.archs).index(arch)
+
+    def plan_row(self, plan: Plan) -> str:
+        """One line of the table of plans."""
+        values = [self.value(name, plan.configuration[name]) for name in self.parameters]
+        shape = (
+            -1 if plan.grid is None else _index(self.shapes, _joined(map(expression, plan.grid)))
+        )
+        condition = -1
+        if plan.requires is not None:
+            condition = _index(self.conditions, expression(plan.requires))
+        bits = sum(1 << i for i, one in enumerate(self.archs) if f"sm_{one}" in (plan.archs or ()))
+        about = [str(plan.shared_bytes), str(shape), str(condition), f"{bits}ULL"]
+        examined = _bool(plan.archs is not None)
+        return _joined([*values, _extent(plan.block), *about, examined])
+
+    def value(self, name: str, value: Value) -> str:
+        """The value of a parameter."""
+        if isinstance(value, bool):
+            return _bool(value)
+        return self.enums[name][value] if isinstance(value, str) else str(value)
+
+    def problem(self, problem: Problem) -> str:
+        """Values of a problem as arguments."""
+        values = zip(self.fields, problem, strict=True)
+        return _joined(
+            self.enums[name][one] if isinstance(one, str) else _long(one) for name, one in values
+        )
+
+    def place(self, place: Problem) -> str:
+        """Where a problem lies, as arguments."""
+        values = zip(self.fields, place, strict=True)
+        return _joined(
+            self.enums[name][one] if isinstance(one, str) else str(one) for name, one in values
+        )
+
+    def exact_row(self, row: Row) -> str:
+        """One line of the table of measured problems."""
+        fraction = _fraction(row.expected_fraction)
+        grid = _extent(row.grid or (0, 0, 0))
+        return f"{{{self.problem(row.problem)}}}, {self.number(row.plan)}, {fraction}, {grid}"
+
+    def near_row(self, row: Row) -> str:
+        """One line of the table of nearest problems."""
+        fraction = _fraction(row.expected_fraction)
+        return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}"
+
+    def spans(self) -> dict[str, str]:
+        """Where the rows of each device and architecture are: its arch, and both tables' spans."""
+        lines, exact, near = {}, 0, 0
+        for group in self.groups:
+            ends = exact + len(group.exact), near + len(group.nearest)
+            spans = (self.arch_id(group.arch), exact, ends[0], near, ends[1])
+            lines[group.name] = _joined(map(str, spans))
+            exact, near = ends
+        for group in self.table.archs.values():
+            lines.setdefault(group.name, lines[self._devices_of(group)[0].name])
+        return lines
+
+    def assertions(self) -> list[str]:
+        """What Python's lookup answers for every measured problem, as conditions."""
+        lines = []
+        for group in [*self.table.devices.values(), *self.table.archs.values()]:
+            is_device = group is self.table.devices.get(group.name)
+            which = f"device::{self.devices.enumerators[group.name]}" if is_device else None
+            where = which or str(self.arch_id(group.arch))
+            if where.startswith("-"):
+                continue
+            for problem in group.exact:
+                device, arch = (group.name, None) if is_device else (None, group.arch)
+                row, quality = pick(self.table, problem, device, arch)
+                asked = f"lookup({where}, {self.problem(problem)})"
+                hit = "kernel_default" if quality == "default" else quality
+                lines.append(f"{asked}.plan == {self.number(row.plan)}")
+                lines.append(f"{asked}.hit == quality::{hit}")
+        return lines
+
+
+def _table(records: Sequence[TunedRecord]) -> Table:
+    if not records:
+        raise UsageError("no tuned records to make a header of")
+    kernels = sorted({one.kernel for one in records})
+    if len(kernels) > 1:
+        raise UsageError(f"a header is of one kernel, not of {', '.join(kernels)}")
+
+    def refuse(message: str) -> None:
+        raise UsageError(f"{message}; tune again or leave it out")
+
+    loaded = [
+        Loaded("header", one.device.folder, json.loads(encode(one)))
+        for one in sorted(records, key=lambda one: one.device.folder)
+    ]
+    return build_table(loaded, refuse)
+
+
+def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
+    """Everything the template names."""
+    writer = _Writer(records)
+    table = writer.table
+    plans = [writer.plan_row(plan) for plan in writer.plans.values()]
+    spans = writer.spans()
+    kernel = identifier(table.kernel)
+    fields = [_field(writer, name, integer) for name, integer in table.fields.items()]
+    integers = [one["name"] for one in fields if one["integer"]]
+    return {
+        "kernel": kernel,
+        "guard": f"AUTOTUNE_{kernel.upper()}_HPP",
+        "version": comment(__version__),
+        "about": [comment(line) for one in writer.records for line in _about(one)],
+        "example": _example(writer),
+        "parameters": [
+            {"name": cpp, "type": _type(writer, name)} for name, cpp in writer.parameters.items()
+        ],
+        "fields": fields,
+        "no_integers": not integers,
+        "signature": _joined(f"{one['type']} {one['name']}" for one in fields),
+        "arguments": _joined(one["name"] for one in fields),
+        "places": _joined(
+            f"sixteenths(p.{one['name']})" if one["integer"] else f"p.{one['name']}"
+            for one in fields
+        ),
+        "distance": " + ".join(f"apart(a.{one}, b.{one})" for one in integers) or "0",
+        "devices": _devices(writer, spans),
+        "arch_groups": [spans[name] for name in table.archs],
+        "enums": list(writer.enums.values()),
+        "roots": SIXTEENTHS,
+        "archs": writer.archs,
+        "plans": plans,
+        "shapes": writer.shapes,
+        "conditions": writer.conditions,
+        "common_shared_bytes": COMMON_SHARED_BYTES,
+        "default_plan": writer.default,
+        "groups": [
+            {
+                "about": comment(group.name),
+                "exact": [writer.exact_row(row) for row in group.exact.values()],
+                "near": [writer.near_row(row) for row in group.nearest.values()],
+            }
+            for group in writer.groups
+        ],
+        "no_exact": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, {{0, 0, 0}}",
+        "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1",
+        "assertions": writer.assertions(),
+    }
+
+
+def _field(writer: _Writer, name: str, integer: bool) -> dict[str, Any]:
+    cpp = writer.fields[name]
+    enum = None if integer else writer.enums[name]
+    return {
+        "name": cpp,
+        "integer": integer,
+        "type": enum.name if enum else "long long",
+        "place_type": enum.name if enum else "int",
+        "zero": f"{enum.name}::{enum.values[0]}" if enum else "0",
+    }
+
+
+def _devices(writer: _Writer, spans: Mapping[str, str]) -> list[dict[str, str]]:
+    abouts = {one.device.folder: f"{one.device.name}, {one.device.arch}" for one in writer.records}
+    return [
+        {"name": cpp, "about": comment(abouts[folder]), "group": spans[folder]}
+        for folder, cpp in writer.devices.enumerators.items()
+    ]
+
+
+def _type(writer: _Writer, name: str) -> str:
+    values = writer.table.parameters[name]
+    if isinstance(values[0], bool):
+        return "bool"
+    if isinstance(values[0], str):
+        return writer.enums[name].name
+    return "int" if all(value in _INT for value in values) else "long long"
+
+
+def _example(writer: _Writer) -> str:
+    for group in writer.groups:
+        for problem in group.exact:
+            number = arch_number(group.arch)
+            where = number or f"device::{writer.devices.enumerators[group.name]}"
+            return f"{where}, {writer.problem(problem)}"
+    return f"90, {_joined(writer.fields.values())}"
+
+
+def _about(record: TunedRecord) -> list[str]:
+    """Provenance of one record and what was measured, a line each."""
+    device, made = record.device, record.provenance
+    driver = f"driver {made.driver}" if made.driver else ""
+    parts = [device.name, device.arch, driver, made.toolchain, made.created[:10]]
+    return [
+        _joined(part for part in parts if part),
+        *(f"  {_measured(one)}" for one in record.entries),
+    ]
+
+
+def _measured(entry: Entry) -> str:
+    problem = " ".join(f"{name}={value}" for name, value in entry.problem.items())
+    parts = [f"{entry.median_ms:.4g} ms {entry.timing}"]
+    if entry.gflop_per_s:
+        parts.append(f"{entry.gflop_per_s:.4g} GFLOP/s")
+    if entry.gb_per_s:
+        parts.append(f"{entry.gb_per_s:.4g} GB/s")
+    if entry.vendor:
+        low, high = entry.vendor.ratio_interval
+        ratio = f"{entry.vendor.ratio:.3f} [{low:.3f}, {high:.3f}]"
+        parts.append(f"{ratio} times as fast as {entry.vendor.name}")
+    parts += [f"stale: {reason}" for reason in entry.stale_reasons]
+    return f"{problem}: {', '.join(parts)}"
+
+
+def _rows(group: Group) -> list[Row]:
+    return [*group.exact.values(), *group.nearest.values()]
+
+
+def _index(known: list[str], one: str) -> int:
+    if one not in known:
+        known.append(one)
+    return known.index(one)
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return ", ".join(parts)
+
+
+def _extent(sizes: Triple) -> str:
+    return f"{{{_joined(map(str, sizes))}}}"
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _long(value: int) -> str:
+    return str(value) if value in _INT else f"{value}LL"
+
+
+def _fraction(value: float | None) -> str:
+    return "-1" if value is None else repr(float(value))
