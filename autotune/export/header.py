@@ -218,16 +218,17 @@ class _Writer:
         fraction = _fraction(row.expected_fraction)
         return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}"
 
-    def spans(self) -> dict[str, str]:
+    def spans(self) -> dict[Group, str]:
         """Where the rows of each device and architecture are: its arch, and both tables' spans."""
-        lines, exact, near = {}, 0, 0
+        lines: dict[Group, str] = {}
+        exact = near = 0
         for group in self.groups:
             ends = exact + len(group.exact), near + len(group.nearest)
             spans = (self.arch_id(group.arch), exact, ends[0], near, ends[1])
-            lines[group.name] = _joined(map(str, spans))
+            lines[group] = _joined(map(str, spans))
             exact, near = ends
         for group in self.table.archs.values():
-            lines.setdefault(group.name, lines[self._devices_of(group)[0].name])
+            lines.setdefault(group, lines[self._devices_of(group)[0]])
         return lines
 
     def assertions(self) -> list[str]:
@@ -294,7 +295,7 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
         ),
         "distance": " + ".join(f"apart(a.{one}, b.{one})" for one in integers) or "0",
         "devices": _devices(writer, spans),
-        "arch_groups": [spans[name] for name in table.archs],
+        "arch_groups": [spans[group] for group in table.archs.values()],
         "enums": list(writer.enums.values()),
         "roots": SIXTEENTHS,
         "archs": writer.archs,
@@ -329,10 +330,14 @@ def _field(writer: _Writer, name: str, integer: bool) -> dict[str, Any]:
     }
 
 
-def _devices(writer: _Writer, spans: Mapping[str, str]) -> list[dict[str, str]]:
+def _devices(writer: _Writer, spans: Mapping[Group, str]) -> list[dict[str, str]]:
     abouts = {one.device.folder: f"{one.device.name}, {one.device.arch}" for one in writer.records}
     return [
-        {"name": cpp, "about": comment(abouts[folder]), "group": spans[folder]}
+        {
+            "name": cpp,
+            "about": comment(abouts[folder]),
+            "group": spans[writer.table.devices[folder]],
+        }
         for folder, cpp in writer.devices.enumerators.items()
     ]
 
