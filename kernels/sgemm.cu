@@ -1,7 +1,8 @@
 /* C = alpha A B + beta C in float32, row-major, any size: knows three ways to cut C into work, in the
    common subset of CUDA C++ and OpenCL C.
 
-   A is m x k, B is k x n, C is m x n. When beta is 0, C is never read and may hold anything.
+   A is m x k, B is k x n, C is m x n, with dimensions to 2^30. When beta is 0, C is never read and may
+   hold anything.
 
    The plan. Every element of C is a dot product of length k, so each element of A is wanted n times and
    each element of B m times; the three algorithms differ in where the second and later uses find it.

@@ -1,0 +1,468 @@
+// C = alpha A B + beta C in float32, row-major, any size: knows how to keep the FFMA pipe of an
+// NVIDIA GPU since sm_80 busy, and nothing of tensor cores.
+//
+// A is m x k, B is k x n, C is m x n, with dimensions to 2^30. When beta is 0, C is never read and may
+// hold anything.
+//
+// The plan. On these GPUs a scheduler starts one warp instruction per clock, and a multiply-add occupies
+// the whole pipe for that clock, so every instruction that is not an FFMA costs its share of the peak.
+// Each level of the hierarchy exists to need fewer of the others per FFMA:
+//
+//   block   BM x BN of C. Walks along k in steps of BK; the tiles of A and B for the next STAGES - 1 steps
+//           are on their way from global to shared memory by cp.async, which needs no registers.
+//   warp    WM x WN of the block's tile. Its lanes form a grid, so that the fragments they read from
+//           shared memory together are one short row of A's tile and one of B's, without bank conflicts.
+//   thread  TM x TN of the warp's tile, in registers, as quads of 4 x 4 so that fragments come in 16-byte
+//           reads. Per k: TM * TN multiply-adds for (TM + TN) / 4 reads. 16 x 8 needs 6 reads for 128.
+//
+// Few threads with many registers, then: 128 threads at a 16 x 8 tile use up half a multiprocessor's
+// registers, and two such blocks take turns at computing and waiting.
+//
+// A's tile lies transposed in shared memory, [k][row], because a fragment is a column of A. cp.async in
+// units of 4 bytes does that on the way, whatever the alignment of A's rows: per step of k = 16 and per
+// thread that is 16 instructions next to 2048 FFMA. B's rows are copied in units of 16 bytes where n is a
+// multiple of 4, else in units of 4.
+//
+// Edges cost the main loop nothing. Rows of A and columns of B beyond the matrix are replaced by the last
+// ones inside, which only feeds elements of C that are never stored; and if k is no multiple of BK, the
+// first step is the short one, filled up with zeros before the loop begins.
+
+#ifndef BM
+#define BM 128  // rows of C per block
+#endif
+#ifndef BN
+#define BN 128  // columns of C per block
+#endif
+#ifndef BK
+#define BK 16  // depth of one stage
+#endif
+#ifndef WM
+#define WM 64  // rows of C per warp
+#endif
+#ifndef WN
+#define WN 64  // columns of C per warp
+#endif
+#ifndef TM
+#define TM 16  // rows of C per thread
+#endif
+#ifndef TN
+#define TN 8  // columns of C per thread
+#endif
+#ifndef STAGES
+#define STAGES 3  // pairs of tiles in shared memory: one in use, the others on their way
+#endif
+#ifndef REG_DB
+#define REG_DB 1  // read the fragments of step k + 1 before the multiplications of step k
+#endif
+#ifndef BURSTS
+#define BURSTS 2  // times per step at which the next copies are started, so many at a time
+#endif
+#ifndef ORDER
+#define ORDER_rows 0
+#define ORDER_serpentine 1
+#define ORDER ORDER_serpentine  // in which a thread visits its tile of C
+#endif
+#ifndef LANES
+#define LANES_rows 0
+#define LANES_pairs 1
+#define LANES LANES_rows  // how a warp's lanes are laid out over its tile
+#endif
+#ifndef PAD
+#define PAD 4  // floats added to each row of A's tile; 4 makes the transposing stores free of conflicts
+#endif
+#ifndef RASTER
+#define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
+#endif
+#ifndef SPLITK
+#define SPLITK 1  // blocks that share one tile of C, each with a part of k: a cluster, from sm_90 on
+#endif
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 2  // blocks that must fit on one multiprocessor, 0: no demand
+#endif
+
+constexpr int THREADS = 32 * (BM / WM) * (BN / WN);
+constexpr int LANES_M = WM / TM;
+constexpr int LANES_N = WN / TN;
+constexpr int A_PITCH = BM + PAD;
+constexpr int A_FLOATS = BK * A_PITCH;
+constexpr int STAGE_FLOATS = A_FLOATS + BK * BN;
+
+static_assert(BM % WM == 0 && BN % WN == 0, "a block is whole warp tiles");
+static_assert(LANES_M * TM == WM && LANES_N * TN == WN && LANES_M * LANES_N == 32, "32 lanes make a warp");
+static_assert(TM % 4 == 0 && TN % 4 == 0 && PAD % 4 == 0, "fragments are 16-byte reads");
+static_assert(BK % 8 == 0, "eight lanes copy a row of A");
+static_assert(STAGES >= 2 && BM % SPLITK == 0, "");
+static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
+
+using Sums = float[TM][TN];
+
+// ---------------------------------------------------------------- what C++ has no word for
+
+__device__ __forceinline__ unsigned shared_address(const float* p)
+{
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// Makes the compiler take a value as it is, in a register. Left alone it would take addresses apart again,
+// and four instructions per copy instead of one would put them together in the main loop.
+template <typename T>
+__device__ __forceinline__ void keep(T& value)
+{
+    if constexpr (sizeof(T) == 8) asm("" : "+l"(value));
+    else asm("" : "+r"(value));
+}
+
+// Start copying FLOATS from global to shared memory, if `wanted`. Only copies of 16 bytes can pass by L1.
+template <int FLOATS>
+__device__ __forceinline__ void copy_async(unsigned to, const float* from, bool wanted)
+{
+    if constexpr (FLOATS == 4)
+        asm volatile(
+            "{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0;\n"
+            "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16; }"
+            ::"r"(to), "l"(from), "r"(int(wanted)) : "memory");
+    else
+        asm volatile(
+            "{ .reg .pred wanted; setp.ne.b32 wanted, %2, 0;\n"
+            "@wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 4; }"
+            ::"r"(to), "l"(from), "r"(int(wanted)) : "memory");
+}
+
+// The same, but zeros where not `inside`; then `from` is not looked at.
+template <int FLOATS>
+__device__ __forceinline__ void copy_async_or_zero(unsigned to, const float* from, bool inside)
+{
+    if constexpr (FLOATS == 4)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                     ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                     ::"r"(to), "l"(from), "r"(inside ? 4 : 0) : "memory");
+}
+
+// All copies since the last call become one group.
+__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Wait until at most PENDING of this thread's groups are not complete.
+template <int PENDING>
+__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+
+#if SPLITK > 1
+__device__ __forceinline__ void cluster_barrier()
+{
+    asm volatile("barrier.cluster.arrive.release;\n"
+                 "barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// 16 bytes at the same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ float4 read_from_block(const float* p, int block)
+{
+    float4 v;
+    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(shared_address(p)), "r"(block) : "memory");
+    return v;
+}
+#endif
+
+// ---------------------------------------------------------------- global to shared memory
+
+// One thread's part in copying the tiles of A and B, step by step along k. B_UNIT: floats per copy of B.
+template <int B_UNIT>
+struct Copies {
+    // Eight lanes take a sector of 32 bytes from one row of A, the next eight from the next row: no byte is
+    // fetched in vain, and with PAD = 4 the 32 transposed floats land in 32 banks, k * 4 + row.
+    static constexpr int A_ROWS = THREADS / 8;  // rows that the block copies at a time
+    static constexpr int A_PASSES = (BM + A_ROWS - 1) / A_ROWS;
+    static constexpr int A_COPIES = A_PASSES * (BK / 8);
+
+    static constexpr int B_UNITS = BN / B_UNIT;  // units in a row
+    static constexpr int B_COPIES = (BK * B_UNITS + THREADS - 1) / THREADS;
+
+    static constexpr int COUNT = A_COPIES + B_COPIES;
+
+    const float* a_from[A_PASSES];  // this thread's first element of each row of A that it copies
+    int a_step = 0;                 // how far along k the current step is
+    const float* b_from;            // the block's tile of B at the current step
+    int last_col;                   // of B, counted from the block's first; units beyond it begin here
+    int n;
+
+    __device__ Copies(const float* a, const float* b, int row0, int col0, int m, int n_, int lda)
+        : b_from(b + col0), last_col(n_ - B_UNIT - col0), n(n_)
+    {
+        keep(a_step);
+#pragma unroll
+        for (int pass = 0; pass < A_PASSES; ++pass) {
+            a_from[pass] = a + static_cast<long long>(min(row0 + a_row(pass), m - 1)) * lda + a_k();
+            keep(a_from[pass]);
+        }
+    }
+
+    static __device__ int a_k() { return threadIdx.x % 8; }
+    static __device__ int a_row(int pass) { return threadIdx.x / 8 + pass * A_ROWS; }
+
+    // Written so that the compiler sees a constant distance between passes where there is one.
+    static __device__ int b_row(int pass)
+    {
+        return THREADS % B_UNITS == 0 ? threadIdx.x / B_UNITS + pass * (THREADS / B_UNITS)
+                                      : (threadIdx.x + pass * THREADS) / B_UNITS;
+    }
+    static __device__ int b_col(int pass)
+    {
+        return (THREADS % B_UNITS == 0 ? threadIdx.x % B_UNITS : (threadIdx.x + pass * THREADS) % B_UNITS) * B_UNIT;
+    }
+
+    // Start copy number `i` of COUNT into the stage at `to`. Of the FIRST step, only `depth` columns of A
+    // and rows of B exist.
+    template <bool FIRST>
+    __device__ __forceinline__ void start(int i, unsigned to, bool wanted, int depth)
+    {
+        if (i < A_COPIES) {
+            const int pass = i / (BK / 8), k = i % (BK / 8) * 8;
+            if (BM % A_ROWS && a_row(pass) >= BM) return;
+            to += 4 * ((a_k() + k) * A_PITCH + a_row(pass));
+            const float* from = a_from[pass] + a_step + k;
+            if (FIRST) copy_async_or_zero<1>(to, from, a_k() + k < depth);
+            else copy_async<1>(to, from, wanted);
+        } else {
+            const int pass = i - A_COPIES;
+            if (BK * B_UNITS % THREADS && b_row(pass) >= BK) return;
+            to += 4 * (A_FLOATS + b_row(pass) * BN + b_col(pass));
+            const float* from = b_from + static_cast<long long>(b_row(pass)) * n + min(b_col(pass), last_col);
+            if (FIRST) copy_async_or_zero<B_UNIT>(to, from, b_row(pass) < depth);
+            else copy_async<B_UNIT>(to, from, wanted);
+        }
+    }
+
+    template <bool FIRST>
+    __device__ __forceinline__ void start_burst(int burst, unsigned to, bool wanted, int depth)
+    {
+        constexpr int EACH = (COUNT + BURSTS - 1) / BURSTS;
+#pragma unroll
+        for (int i = 0; i < EACH; ++i)
+            if (burst * EACH + i < COUNT) start<FIRST>(burst * EACH + i, to, wanted, depth);
+    }
+
+    __device__ __forceinline__ void advance(int depth)
+    {
+        a_step += depth;
+        b_from += static_cast<long long>(depth) * n;
+    }
+};
+
+// ---------------------------------------------------------------- shared memory to registers
+
+// Where a thread's tile lies in the block's: its quads are LANES_M (LANES_N) quads apart.
+struct Place {
+    int m, n;  // of the first quad
+
+    __device__ Place()
+    {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        // A 16-byte read is served for a quarter of the warp at a time. In rows, such a quarter shares one
+        // quad of A and reads LANES_N of B; in pairs, two of A and half as many of B.
+        const int lane_m = LANES == LANES_rows ? lane / LANES_N : lane / (2 * LANES_N) * 2 + lane % 2;
+        const int lane_n = LANES == LANES_rows ? lane % LANES_N : lane / 2 % LANES_N;
+        m = warp / (BN / WN) * WM + lane_m * 4;
+        n = warp % (BN / WN) * WN + lane_n * 4;
+    }
+    __device__ int row(int i) const { return m + i / 4 * (4 * LANES_M) + i % 4; }
+    __device__ int col(int j) const { return n + j / 4 * (4 * LANES_N) + j % 4; }
+};
+
+// The TM floats of A and TN floats of B that a thread needs for step k of a stage, whose tiles begin, for
+// this thread, at `a_tile` and `b_tile`.
+__device__ __forceinline__ void read_fragments(float (&a_frag)[TM], float (&b_frag)[TN], const float* a_tile,
+                                               const float* b_tile, int k)
+{
+#pragma unroll
+    for (int i = 0; i < TM; i += 4)
+        *reinterpret_cast<float4*>(a_frag + i) = *reinterpret_cast<const float4*>(a_tile + k * A_PITCH + i * LANES_M);
+#pragma unroll
+    for (int j = 0; j < TN; j += 4)
+        *reinterpret_cast<float4*>(b_frag + j) = *reinterpret_cast<const float4*>(b_tile + k * BN + j * LANES_N);
+}
+
+// An FFMA reads three registers, more than the two banks of the register file deliver per clock; an
+// operand that the instruction before also read comes from a small cache instead. Turning round at the
+// end of each row keeps one operand common across the turn.
+__device__ __forceinline__ void outer_product(Sums& sum, const float (&a_frag)[TM], const float (&b_frag)[TN])
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int step = 0; step < TN; ++step) {
+            const int j = ORDER == ORDER_serpentine && i % 2 ? TN - 1 - step : step;
+            sum[i][j] = __fmaf_rn(a_frag[i], b_frag[j], sum[i][j]);
+        }
+}
+
+// ---------------------------------------------------------------- the main loop
+
+// sum += A[row0 .., 0 .. k) B[0 .. k), col0 ..) for one thread's elements.
+template <int B_UNIT>
+__device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float* a, const float* b, int row0,
+                                           int col0, int m, int n, int k, int lda, Place place)
+{
+    Copies<B_UNIT> copies(a, b, row0, col0, m, n, lda);
+    const int steps = (k + BK - 1) / BK;
+    const int first_depth = k - (steps - 1) * BK;
+    const unsigned shared_at = shared_address(shared);
+
+    if (steps > 0)
+#pragma unroll
+        for (int i = 0; i < copies.COUNT; ++i) copies.template start<true>(i, shared_at, true, first_depth);
+    copies.advance(first_depth);
+    close_group();
+    for (int step = 1; step < STAGES - 1; ++step) {
+#pragma unroll
+        for (int i = 0; i < copies.COUNT; ++i)
+            copies.template start<false>(i, shared_at + step * (4 * STAGE_FLOATS), step < steps, BK);
+        copies.advance(BK);
+        close_group();
+    }
+
+    int stage = 0;                           // the one in use
+    int free = STAGES - 1;                   // the one that was used last
+    const float* a_tile = shared + place.m;  // this thread's part of the stage in use
+    const float* b_tile = shared + A_FLOATS + place.n;
+    const auto next_stage = [&] {
+        await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
+        __syncthreads();             // everybody's is, and nobody reads the last one any more
+        free = stage;
+        const int distance = stage == STAGES - 1 ? 1 - STAGES : 1;
+        stage += distance;
+        a_tile += distance * STAGE_FLOATS;
+        b_tile += distance * STAGE_FLOATS;
+    };
+    await_groups<STAGES - 2>();
+    __syncthreads();
+
+    alignas(16) float a_frag[1 + REG_DB][TM], b_frag[1 + REG_DB][TN];
+    if (REG_DB) read_fragments(a_frag[0], b_frag[0], a_tile, b_tile, 0);
+
+    for (int step = 0; step < steps; ++step) {
+        const bool more = step + STAGES - 1 < steps;
+#pragma unroll
+        for (int burst = 0; burst < BURSTS; ++burst) {
+            copies.template start_burst<false>(burst, shared_at + free * (4 * STAGE_FLOATS), more, BK);
+            if (burst == BURSTS - 1) {
+                copies.advance(BK);
+                close_group();  // even if empty: await_groups counts groups
+            }
+#pragma unroll
+            for (int i = burst * (BK / BURSTS); i < (burst + 1) * (BK / BURSTS); ++i) {
+                if (REG_DB) {
+                    if (i == BK - 1) next_stage();
+                    read_fragments(a_frag[(i + 1) % 2], b_frag[(i + 1) % 2], a_tile, b_tile, (i + 1) % BK);
+                } else {
+                    read_fragments(a_frag[0], b_frag[0], a_tile, b_tile, i);
+                }
+                outer_product(sum, a_frag[REG_DB ? i % 2 : 0], b_frag[REG_DB ? i % 2 : 0]);
+            }
+        }
+        if (!REG_DB) next_stage();
+    }
+}
+
+// ---------------------------------------------------------------- registers to C
+
+// Four neighbours in a row of C, of which `left` lie inside; `wide`: they are aligned, and all inside or
+// all outside.
+__device__ __forceinline__ void store_quad(float* c, float4 v, float alpha, float beta, int left, bool wide)
+{
+    v = make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
+    if (wide) {
+        if (left <= 0) return;
+        if (beta != 0.0f) {
+            const float4 old = *reinterpret_cast<const float4*>(c);
+            v = make_float4(fmaf(beta, old.x, v.x), fmaf(beta, old.y, v.y), fmaf(beta, old.z, v.z),
+                            fmaf(beta, old.w, v.w));
+        }
+        *reinterpret_cast<float4*>(c) = v;
+    } else {
+        const float one[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+            if (j < left) c[j] = beta != 0.0f ? fmaf(beta, c[j], one[j]) : one[j];
+    }
+}
+
+#if SPLITK > 1
+// The blocks of the cluster lay their tiles out in shared memory, and each adds up and stores its share
+// of the rows: no workspace, no second launch, and the same order of additions every time.
+__device__ __forceinline__ void store_split(const Sums& sum, float* shared, float* c, float alpha, float beta,
+                                            int row0, int col0, int m, int n, Place place)
+{
+    await_groups<0>();
+    __syncthreads();  // the stages are no longer in use
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; j += 4)
+            *reinterpret_cast<float4*>(shared + place.row(i) * BN + place.col(j)) =
+                make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+    cluster_barrier();
+
+    constexpr int QUADS = BM / SPLITK * (BN / 4);
+    for (int quad = threadIdx.x; quad < QUADS; quad += THREADS) {
+        const int row = blockIdx.z * (BM / SPLITK) + quad / (BN / 4), col = quad % (BN / 4) * 4;
+        float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+        for (int block = 0; block < SPLITK; ++block) {
+            const float4 v = read_from_block(shared + row * BN + col, block);
+            total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
+        }
+        if (row0 + row < m)
+            store_quad(c + static_cast<long long>(row0 + row) * n + col0 + col, total, alpha, beta,
+                       n - col0 - col, n % 4 == 0);
+    }
+    cluster_barrier();  // a block's shared memory lives only as long as the block
+}
+#endif
+
+// Grid: (blocks of C, 1, SPLITK). Shared memory: max(STAGES * STAGE_FLOATS, SPLITK > 1 ? BM * BN : 0) floats.
+extern "C" __global__ void
+#if SPLITK > 1
+__cluster_dims__(1, 1, SPLITK)
+#endif
+__launch_bounds__(THREADS, MIN_BLOCKS)
+sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
+      int m, int n, int k)
+{
+    extern __shared__ __align__(16) float shared[];
+
+    // Blocks are numbered down groups of RASTER rows, so that those at work at one time form a compact
+    // patch of C and find most of A and B in the L2 cache.
+    const int blocks_m = (m + BM - 1) / BM, blocks_n = (n + BN - 1) / BN;
+    const int group = blockIdx.x / (RASTER * blocks_n), in_group = blockIdx.x % (RASTER * blocks_n);
+    const int group_rows = min(RASTER, blocks_m - group * RASTER);
+    const int row0 = (group * RASTER + in_group % group_rows) * BM;
+    const int col0 = in_group / group_rows * BN;
+
+    // This block's part of k.
+    const int part = (k + BK * SPLITK - 1) / (BK * SPLITK) * BK;
+    const int k0 = min(static_cast<int>(blockIdx.z) * part, k);
+    const int depth = min(part, k - k0);
+
+    const Place place;
+    Sums sum = {};
+    if (n % 4 == 0)
+        accumulate<4>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, row0, col0, m, n, depth, k, place);
+    else
+        accumulate<1>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, row0, col0, m, n, depth, k, place);
+
+#if SPLITK > 1
+    store_split(sum, shared, c, alpha, beta, row0, col0, m, n, place);
+#else
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+        if (row0 + place.row(i) < m)
+#pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                store_quad(c + static_cast<long long>(row0 + place.row(i)) * n + col0 + place.col(j),
+                           make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]), alpha, beta,
+                           n - col0 - place.col(j), n % 4 == 0);
+#endif
+}
