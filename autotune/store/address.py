@@ -93,15 +93,16 @@ class Address:
         return self._file_engine(self.path) if self.path else self._server_engine()
 
     def _file_engine(self, path: Path) -> sa.Engine:
-        if path.is_dir():
-            raise StoreError(f"{path} is a folder; name a file in it: {path / 'store.sqlite'}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            is_folder = path.is_dir()
         except OSError as error:
             raise StoreError(
-                f"the folder of the results store {path} cannot be made ({error.strerror}); "
-                "name another file by AUTOTUNE_STORE"
+                f"results store {path}: its folder cannot be made or entered ({error.strerror}); "
+                "mend its permissions, or name another file by AUTOTUNE_STORE"
             ) from None
+        if is_folder:
+            raise StoreError(f"{path} is a folder; name a file in it: {path / 'store.sqlite'}")
         # isolation_level None: transactions begin where `_begin` says so, and nowhere else.
         options = {"timeout": self.wait_s, "isolation_level": None}
         engine = sa.create_engine(self.url, connect_args=options)
