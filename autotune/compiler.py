@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from autotune.backends import backend
-from autotune.backends.base import CompileError
+from autotune.backends.base import CompileError, ResourceError
 from autotune.cache import cache_folder, write_atomically
 from autotune.device import Device
 from autotune.errors import MissingDependencyError
@@ -76,6 +76,8 @@ class Compiled:
     log: str
     seconds: float
     timed_out: bool = False
+    #: Whether it failed only because the architecture has less of some resource.
+    over_limit: bool = False
 
 
 def compile_job(
@@ -120,7 +122,13 @@ def compile_now(job: CompileJob) -> Compiled:
         )
     except CompileError as error:
         log = str(error)
-        return Compiled(None, first_error(log), log, time.perf_counter() - start)
+        return Compiled(
+            None,
+            first_error(log),
+            log,
+            time.perf_counter() - start,
+            over_limit=isinstance(error, ResourceError),
+        )
     binary = replace(binary, key=job.key)
     _write_cached(binary)
     return Compiled(binary, "", binary.log, time.perf_counter() - start)

@@ -108,9 +108,11 @@ class DeviceEvaluator:
     def _measured(self, configuration: Configuration, compiled: Compiled) -> Measurement:
         """Measure what compiled; equal binary and launch share one measurement."""
         if compiled.binary is None:
-            status = Status.TIMED_OUT if compiled.timed_out else Status.COMPILE_FAILED
             return Measurement(
-                configuration, status, compiled.message, compile_s=compiled.seconds
+                configuration,
+                _status_without_binary(compiled),
+                compiled.message,
+                compile_s=compiled.seconds,
             )
         launches = self._plan(configuration)
         excess = over_limit(launches, compiled.binary, self.job.device)
@@ -130,3 +132,9 @@ class DeviceEvaluator:
         return replace(
             self._same[twin], configuration=configuration, compile_s=compiled.seconds
         )
+
+
+def _status_without_binary(compiled: Compiled) -> Status:
+    if compiled.over_limit:
+        return Status.PRUNED
+    return Status.TIMED_OUT if compiled.timed_out else Status.COMPILE_FAILED

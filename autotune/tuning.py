@@ -20,7 +20,7 @@ from autotune.compiler import CompilerPool
 from autotune.data import EXACT, RANDOM, prepare
 from autotune.device import Device
 from autotune.engine import Budget, Listener, Phase, SearchSession, ignore, search
-from autotune.errors import Interrupted, NothingValidError
+from autotune.errors import Interrupted, NothingValidError, UsageError
 from autotune.evaluator import DeviceEvaluator
 from autotune.measurement import Measurement, Status
 from autotune.process import usable_cores
@@ -33,7 +33,7 @@ from autotune.tasks import Contender, Job
 from autotune.timing import StoppingRule
 from autotune.values import Configuration, Problem, Value
 from autotune import __version__
-from autotune.worker import Worker
+from autotune.worker import MEASURE_TIMEOUT_S, Worker
 
 #: Share of a problem's time that is kept for its finals.
 _FINALS_SHARE = 0.15
@@ -77,7 +77,27 @@ class Request:
     only: Configuration | None = None
     #: Arrays to use in place of drawn ones, by argument name.
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    #: Longest time one configuration may take to be verified and timed.
+    timeout_s: float = MEASURE_TIMEOUT_S
     command: str = ""
+
+    def with_default_problems(self) -> Request:
+        """Where no problem is named: the kernel's own for this backend and effort.
+
+        Raises
+        ------
+        UsageError
+            If the kernel names none for this backend.
+        """
+        if self.problems:
+            return self
+        groups = self.kernel.problems if self.effort.name == "full" else self.kernel.quick_problems
+        chosen = groups.get(self.device.backend, ())
+        if not chosen:
+            raise UsageError(
+                f"{self.kernel.name}: no problems for {self.device.backend}; give --problem"
+            )
+        return replace(self, problems=chosen)
 
     @property
     def timing(self) -> str:
@@ -146,7 +166,7 @@ class Tuning:
         spare = 1 if self.device.backend == "cuda" else 0
         processes = max(1, usable_cores() - spare)
         self.compilers = self._stack.enter_context(CompilerPool(processes))
-        self.worker = self._stack.enter_context(Worker())
+        self.worker = self._stack.enter_context(Worker(request.timeout_s))
 
     def close(self) -> None:
         """End all processes."""

@@ -28,6 +28,10 @@ class CompileError(Exception):
     """The compiler rejected the source; ``str(error)`` is its log."""
 
 
+class ResourceError(CompileError):
+    """The source needs more of a resource than the architecture has."""
+
+
 class LaunchError(Exception):
     """The device refused a launch; the context is still usable."""
 

@@ -6,12 +6,12 @@ Knows nothing of launching. Resources come from the assembler's report in the co
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.backends.base import CompileError
+from autotune.backends.base import CompileError, ResourceError
 from autotune.errors import MissingDependencyError
 from autotune.measurement import Entry
 
@@ -22,6 +22,8 @@ _REPORT = re.compile(
     re.DOTALL,
 )
 _SHARED = re.compile(r"(\d+) bytes smem")
+#: The assembler's words for static shared memory over the limit.
+_TOO_MUCH = "uses too much shared data"
 #: Lines of the log that report resources rather than warn.
 _NOISE = ("ptxas info", "ptxas         .")
 
@@ -66,7 +68,7 @@ def include_options() -> tuple[str, ...]:
 
 
 def compile_cubin(source: str, options: Sequence[str]) -> tuple[bytes, str]:
-    """Compile one source.
+    """Compile one source to machine code.
 
     Parameters
     ----------
@@ -86,21 +88,51 @@ def compile_cubin(source: str, options: Sequence[str]) -> tuple[bytes, str]:
         With the log.
     """
     binding = nvrtc()
+    return _compiled(
+        source,
+        [*options, "--ptxas-options=-v"],
+        binding.nvrtcGetCUBINSize,
+        binding.nvrtcGetCUBIN,
+    )
+
+
+def compile_ptx(source: str, options: Sequence[str]) -> str:
+    """Compile one source to PTX; ``options`` name a virtual architecture (``compute_90``).
+
+    Raises
+    ------
+    CompileError
+        With the log.
+    """
+    binding = nvrtc()
+    ptx, _ = _compiled(source, options, binding.nvrtcGetPTXSize, binding.nvrtcGetPTX)
+    return ptx.rstrip(b"\0").decode()
+
+
+def _compiled(
+    source: str,
+    options: Sequence[str],
+    size_of: Callable[[Any], tuple[Any, int]],
+    read: Callable[[Any, bytearray], object],
+) -> tuple[bytes, str]:
+    """Run NVRTC; return what ``read`` gets of the program, and the log."""
+    binding = nvrtc()
     status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     _check(status)
     try:
-        arguments = [one.encode() for one in (*options, "--ptxas-options=-v", *include_options())]
+        arguments = [one.encode() for one in (*options, *include_options())]
         (status,) = binding.nvrtcCompileProgram(program, len(arguments), arguments)
         _, size = binding.nvrtcGetProgramLogSize(program)
         buffer = bytearray(size)
         binding.nvrtcGetProgramLog(program, buffer)
         log = bytes(buffer).rstrip(b"\0").decode(errors="replace")
         if status != binding.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(log.strip() or str(status))
-        _, size = binding.nvrtcGetCUBINSize(program)
-        cubin = bytearray(size)
-        binding.nvrtcGetCUBIN(program, cubin)
-        return bytes(cubin), log
+            kind = ResourceError if _TOO_MUCH in log else CompileError
+            raise kind(log.strip() or str(status))
+        _, size = size_of(program)
+        code = bytearray(size)
+        read(program, code)
+        return bytes(code), log
     finally:
         binding.nvrtcDestroyProgram(program)
 

@@ -1,0 +1,139 @@
+"""`tune`: the job of `autotune run` in a program or a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotune.backends import choose_device
+from autotune.catalog import find_kernel
+from autotune.engine import Budget, Event, ignore
+from autotune.errors import UsageError
+from autotune.publish import Published, publish
+from autotune.results import row_of
+from autotune.spec import Kernel
+from autotune.store import Store, default_url
+from autotune.tuning import EFFORTS, Request, RunResult, Tuning
+from autotune.values import Problem, Value
+
+if TYPE_CHECKING:
+    import pandas
+
+    from autotune.tuned import TunedRecord
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` returns."""
+
+    run: RunResult
+    published: Published
+
+    @property
+    def record(self) -> TunedRecord:
+        """The tuned record: winners per problem, with evidence."""
+        return self.published.record
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.published.html_file
+
+    @cached_property
+    def frame(self) -> pandas.DataFrame:
+        """Every measurement as a row; parameters and problem fields are columns."""
+        import pandas
+
+        request = self.run.request
+        rows = []
+        for result in self.run.problems:
+            for measurement in result.measured:
+                flat = row_of(
+                    request.kernel.name, result.problem, measurement, request.device.name
+                )
+                rows.append({**flat.pop("problem"), **flat.pop("config"), **flat})
+        return pandas.DataFrame(rows)
+
+
+def tune(
+    kernel: str | Kernel,
+    *,
+    problems: Sequence[Problem | Mapping[str, int | str]] = (),
+    budget: str | None = None,
+    effort: str = "quick",
+    strategy: str = "auto",
+    device: str | None = None,
+    seed: int = 0,
+    fixed: Mapping[str, Sequence[Value]] | None = None,
+    fresh: bool = False,
+    out: str | Path = "reports",
+    listener: Callable[[Event], None] = ignore,
+) -> Tuned:
+    """Find the fastest verified configuration of a kernel for each problem.
+
+    Parameters
+    ----------
+    kernel : str or Kernel
+        A name, the path of a space file, or the kernel that a space file declared.
+    problems : sequence of Problem or mapping
+        Default: the kernel's own for the effort.
+    budget : str, optional
+        ``90s``, ``10m`` or ``200evals``, for all problems together.
+    effort : {"quick", "full"}
+        How thorough.
+    strategy : str
+        See ``autotune list strategies``.
+    device : str, optional
+        ``cuda:0``, ``opencl:cpu``; default: the first usable.
+    seed : int
+        Of search and inputs.
+    fixed : mapping, optional
+        Values that some parameters are restricted to.
+    fresh : bool
+        Measure again what is remembered.
+    out : str or Path
+        Record, header and report go to ``out/<device>/``.
+    listener : callable
+        Called with every engine event.
+
+    Returns
+    -------
+    Tuned
+
+    Raises
+    ------
+    AutotuneError
+        Whatever ends a run; see `autotune.errors`.
+    """
+    declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
+    if declared.file is None:
+        raise UsageError(f"{declared.name}: declare the kernel in a space file, workers import it")
+    if effort not in EFFORTS:
+        raise UsageError(f"effort {effort!r}: one of {', '.join(EFFORTS)} expected")
+    request = Request(
+        kernel=declared,
+        device=choose_device(device, declared.backends),
+        problems=tuple(Problem(dict(one)) for one in problems),
+        effort=EFFORTS[effort],
+        strategy=strategy,
+        budget=Budget.parse(budget) if budget else None,
+        seed=seed,
+        fresh=fresh,
+        fixed=dict(fixed or {}),
+        command="autotune.tune",
+    ).with_default_problems()
+    for one in request.problems:
+        if declared.fields and set(one) != set(declared.fields):
+            raise UsageError(f"problem ({one}): fields {', '.join(declared.fields)} expected")
+    with Store.open(default_url()) as store:
+        tuning = Tuning(request, store, listener)
+        try:
+            run = tuning.run()
+        finally:
+            tuning.close()
+    return Tuned(run, publish(run, Path(out)))
+
+

@@ -1,0 +1,126 @@
+"""The command `autotune`: arguments to calls. The only place that prints or exits.
+
+Results go to stdout, everything else to stderr. Every expected error is one message and the exit
+code of its class in `autotune.errors`; commands import what they need when they run.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from autotune import __version__
+
+#: Commands by name: the module that holds each, and its one-line help.
+_COMMANDS = {
+    "run": ("run", "Search a kernel's space on a device; write record, header and report."),
+    "list": ("kernels", "List the kernels that can be named, the strategies or the devices."),
+    "show": ("kernels", "Show a kernel's space, or the code of one configuration."),
+    "new": ("kernels", "Write a kernel and its space file to start from."),
+    "check": ("kernels", "Check a space file; compile a sample of it for each architecture."),
+    "lookup": ("records", "Answer with the tuned configuration for a problem."),
+    "results": ("records", "List what was measured."),
+    "report": ("records", "Write the report of what is in the store."),
+    "export": ("records", "Write tuned results in another format."),
+    "import": ("records", "Merge a tuned record into yours."),
+    "compare": ("records", "Compare tuned records, problem by problem."),
+    "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
+}
+
+
+class LazyGroup(click.Group):
+    """Loads a command's module only when that command runs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"autotune.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = module.COMMANDS[cmd_name]
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="autotune")
+def autotune() -> None:
+    """Find the fastest verified configuration of a GPU kernel, per device and problem size.
+
+    \b
+    autotune run sgemm               tune a bundled kernel on this machine
+    autotune new softmax             start a kernel of your own
+    autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 nothing valid or right, 4 no usable device,
+    5 regression, 130 interrupted (results are kept).
+    """
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; return its exit code."""
+    from autotune.errors import AutotuneError
+
+    try:
+        autotune.main(args=arguments, prog_name="autotune", standalone_mode=False)
+    except click.exceptions.Exit as ended:
+        return int(ended.exit_code)
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        return 2
+    except AutotuneError as error:
+        return _fail(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _fail("interrupted; what was measured is kept", 130)
+    except BrokenPipeError:
+        # Whoever read stdout left (``autotune list | head``): nothing to say, nowhere to say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _fail(_words_of(error), 1)
+    except Exception as error:
+        if os.environ.get("AUTOTUNE_DEBUG"):
+            raise
+        return _fail(
+            f"internal error: {type(error).__name__}: {error}; "
+            "AUTOTUNE_DEBUG=1 shows where, please report it",
+            1,
+        )
+    return 0
+
+
+def _fail(message: str, code: int) -> int:
+    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
+    click.echo(message, err=True)
+    return code
+
+
+def _words_of(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"{where}no space left on the disk; free some, nothing finished is lost"
+    return f"{where}{error.strerror or error}"
+
+
+def emit_json(document: Any) -> None:
+    """Print one JSON document to stdout."""
+    import json
+
+    click.echo(json.dumps(document, indent=1, default=str, allow_nan=False))

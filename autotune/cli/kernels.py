@@ -1,0 +1,262 @@
+"""`autotune list`, `show`, `new`, `check`: what a kernel declares, without tuning it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autotune.cli import emit_json
+
+if TYPE_CHECKING:
+    from autotune.device import Device
+    from autotune.space import Space
+    from autotune.spec import Kernel
+    from autotune.values import Configuration, Problem
+
+_SPACES = click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+
+
+@click.command("list")
+@click.argument("what", type=click.Choice(["kernels", "strategies", "devices"]), default="kernels")
+@_SPACES
+@_JSON
+def list_(what: str, spaces: Path | None, as_json: bool) -> None:
+    """List kernels (default), strategies or devices.
+
+    \b
+    autotune list
+    autotune list strategies
+    """
+    from autotune.cli.tables import print_table
+
+    makers = {"kernels": _kernel_rows, "strategies": _strategy_rows, "devices": _device_rows}
+    rows = makers[what](spaces)
+    if as_json:
+        emit_json(rows)
+    elif rows:
+        print_table([{key: str(value) for key, value in row.items()} for row in rows])
+    else:
+        click.echo(f"no {what}", err=True)
+
+
+def _kernel_rows(spaces: Path | None) -> list[dict[str, Any]]:
+    from autotune.catalog import listings
+
+    return [
+        {"kernel": one.name, "about": ("BROKEN " if one.broken else "") + one.doc}
+        for one in listings(spaces)
+    ]
+
+
+def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
+    from autotune.strategies import available
+
+    return [
+        {"strategy": one.name, "about": one.doc, "unavailable because": one.unavailable}
+        for one in available()
+    ]
+
+
+def _device_rows(_: Path | None) -> list[dict[str, Any]]:
+    from autotune.backends import backend
+    from autotune.spec import BACKENDS
+
+    found = [device for name in BACKENDS for device in backend(name).devices()]
+    return [
+        {"device": one.selector, "arch": one.arch, "name": one.name, "driver": one.driver}
+        for one in found
+    ]
+
+
+@click.command("show")
+@click.argument("kernel")
+@click.option("--config", metavar="NAME=V,...", help="Show this configuration instead of the space.")
+@click.option("--source", "view", flag_value="source", help="The source the compiler gets.")
+@click.option("--ptx", "view", flag_value="ptx", help="The PTX of a CUDA configuration.")
+@click.option("--sass", "view", flag_value="sass", help="The machine code (needs nvdisasm).")
+@click.option("--log", "view", flag_value="log", help="The compiler's log and resources.")
+@click.option("--problem", metavar="FIELD=N,...", help="Problem of the configuration's launch.")
+@click.option("--device", metavar="NAME", help="cuda:0, opencl:cpu, or an architecture: sm_90.")
+@_SPACES
+@_JSON
+def show(
+    kernel: str,
+    config: str | None,
+    view: str | None,
+    problem: str | None,
+    device: str | None,
+    spaces: Path | None,
+    as_json: bool,
+) -> None:
+    """Show the space of KERNEL and what each constraint removes, or one configuration.
+
+    \b
+    autotune show sgemm
+    autotune show sgemm --config BM=64,BN=64 --log --device sm_90
+    """
+    from autotune.catalog import find_kernel
+    from autotune.cli import parsing
+    from autotune.space import enumerate_space
+
+    declared = find_kernel(kernel, spaces)
+    chosen = _device_or_arch(device, declared)
+    if config is None and view is None:
+        space = enumerate_space(declared, chosen)
+        if as_json:
+            emit_json(_space_facts(declared, chosen, space))
+        else:
+            _print_space(declared, chosen, space)
+        return
+    configuration = parsing.configuration(declared, config or "")
+    size = parsing.problem(declared, problem) if problem else _first_problem(declared, chosen)
+    _show_configuration(declared, configuration, size, chosen, view)
+
+
+def _device_or_arch(text: str | None, kernel: Kernel) -> Device:
+    from autotune.backends import choose_device
+    from autotune.device import for_arch
+
+    if text and text.startswith("sm_"):
+        return for_arch(text)
+    return choose_device(text, kernel.backends)
+
+
+def _first_problem(kernel: Kernel, device: Device) -> Problem:
+    mine = kernel.quick_problems.get(device.backend) or kernel.problems.get(device.backend)
+    return (mine or next(group for group in kernel.problems.values() if group))[0]
+
+
+def _space_facts(kernel: Kernel, device: Device, space: Space) -> dict[str, Any]:
+    return {
+        "kernel": kernel.name,
+        "device": device.name,
+        "cartesian": space.cartesian,
+        "valid": len(space),
+        "parameters": {name: list(values) for name, values in space.parameters.items()},
+        "constraints": [
+            {"name": one.name, "removes": one.share, "about": one.doc} for one in space.removals
+        ],
+        "fingerprint": space.fingerprint,
+    }
+
+
+def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
+    from autotune.cli.tables import print_table
+
+    click.echo(
+        f"{kernel.name} on {device.name}: {len(space):,} valid of {space.cartesian:,} combinations"
+    )
+    click.echo()
+    print_table(
+        [
+            {"parameter": name, "values": ", ".join(map(str, values))}
+            for name, values in space.parameters.items()
+        ]
+    )
+    if space.removals:
+        click.echo()
+        print_table(
+            [
+                {"constraint": one.name, "removes": f"{one.share:.1%}", "because": one.doc}
+                for one in space.removals
+            ]
+        )
+    click.echo()
+    click.echo(f"default: {kernel.default()}")
+
+
+def _show_configuration(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
+) -> None:
+    from autotune.binding import plan
+    from autotune.code import disassembled, ptx_of, source_of
+    from autotune.compiler import compiled_for
+
+    if view == "source":
+        click.echo(source_of(kernel, configuration, problem))
+        return
+    if view == "ptx":
+        click.echo(ptx_of(kernel, configuration, problem, device))
+        return
+    binary = compiled_for(kernel, configuration, problem, device)
+    if view == "sass":
+        click.echo(disassembled(binary, device))
+        return
+    click.echo(f"{kernel.name} ({problem}) for {device.name}: {configuration}")
+    for launch in plan(kernel, configuration, problem, device).launches:
+        click.echo(
+            f"  launch {launch.entry}: grid {launch.grid}, block {launch.block}, "
+            f"{launch.shared_bytes} bytes of dynamic shared memory"
+        )
+    for one in binary.entries:
+        known = {
+            "registers": one.registers,
+            "spill bytes": one.spill_bytes,
+            "bytes of static shared memory": one.shared_bytes,
+        }
+        facts = ", ".join(f"{n} {name}" for name, n in known.items() if n is not None)
+        click.echo(f"  {one.name}: {facts}")
+    if binary.log.strip():
+        click.echo(binary.log)
+
+
+@click.command("new")
+@click.argument("name")
+@click.option("--into", type=click.Path(path_type=Path, file_okay=False), default=Path("."),
+              help="Folder that gets kernels/ and spaces/; default: this one.")
+def new(name: str, into: Path) -> None:
+    """Write kernels/NAME.cu and spaces/NAME.py: a kernel that works, to edit.
+
+    \b
+    autotune new softmax
+    autotune check softmax
+    autotune run softmax
+    """
+    from autotune.scaffold import write_kernel
+
+    for file in write_kernel(name, into):
+        click.echo(f"wrote {file}")
+    click.echo(f"next: edit both, then: autotune check {name}", err=True)
+
+
+@click.command("check")
+@click.argument("kernel")
+@click.option("--arch", "archs", multiple=True, default=("sm_80", "sm_90", "sm_120"),
+              show_default=True, help="Compile for this architecture (repeatable).")
+@click.option("--samples", type=click.IntRange(1), default=6, show_default=True,
+              help="Configurations to compile for each.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the sample.")
+@_SPACES
+@_JSON
+def check(
+    kernel: str, archs: tuple[str, ...], samples: int, seed: int, spaces: Path | None, as_json: bool
+) -> None:
+    """Check the space file of KERNEL, and compile a sample of its configurations.
+
+    Needs no GPU. Where an OpenCL device is there, the sample is verified on it too.
+
+    \b
+    autotune check sgemm
+    autotune check sgemm --arch sm_90 --samples 20
+    """
+    from autotune.catalog import find_kernel
+    from autotune.checking import check_kernel
+    from autotune.cli.tables import print_table
+    from autotune.errors import NothingValidError
+
+    declared = find_kernel(kernel, spaces)
+    report = check_kernel(declared, archs, samples, seed)
+    if as_json:
+        emit_json(report.as_json())
+    else:
+        for line in report.notes:
+            click.echo(line)
+        print_table(report.table())
+    if report.failures:
+        raise NothingValidError(f"{declared.name}: " + "; ".join(report.failures))
+
+
+COMMANDS = {"list": list_, "show": show, "new": new, "check": check}

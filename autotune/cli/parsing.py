@@ -1,0 +1,133 @@
+"""Text of the command line -> problems, configurations and values, with errors that say what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import UsageError, unknown
+from autotune.spec import Kernel
+from autotune.values import Configuration, Problem, Value
+
+
+def pairs(text: str) -> dict[str, str]:
+    """Read ``a=1,b=2``.
+
+    Raises
+    ------
+    UsageError
+        If a part is not NAME=VALUE, or a name occurs twice.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, sign, value = part.partition("=")
+        if not sign or not name or not value:
+            raise UsageError(f"{part!r}: expected NAME=VALUE")
+        if name in found:
+            raise UsageError(f"{name} is given twice")
+        found[name] = value
+    return found
+
+
+def problem(kernel: Kernel, text: str) -> Problem:
+    """Read a problem such as ``m=512,n=512,k=512``; every field must be there.
+
+    Raises
+    ------
+    UsageError
+    """
+    given = pairs(text)
+    example = next(one for group in kernel.problems.values() for one in group)
+    for name in given:
+        if name not in example:
+            raise UsageError(f"{kernel.name}: {unknown('problem field', name, example)}")
+    missing = [name for name in example if name not in given]
+    if missing:
+        raise UsageError(
+            f"{kernel.name}: problem {text!r} lacks {', '.join(missing)}; "
+            f"give for example --problem {str(example).replace(', ', ',')}"
+        )
+    return Problem({name: _field(name, given[name], example[name]) for name in example})
+
+
+def _field(name: str, text: str, example: Any) -> int | str:
+    if not isinstance(example, int):
+        return text
+    number = integer(text)
+    if number is None or number < 1:
+        raise UsageError(f"problem field {name}={text}: a positive integer expected")
+    return number
+
+
+def integer(text: str) -> int | None:
+    """An integer, also as ``2^20`` or ``2**20``; None for anything else."""
+    base, sign, exponent = text.replace("**", "^").partition("^")
+    try:
+        return int(base) ** int(exponent) if sign and int(exponent) <= 62 else int(text)
+    except ValueError:
+        return None
+
+
+def configuration(kernel: Kernel, text: str) -> Configuration:
+    """Read a configuration; parameters left out keep the kernel's default.
+
+    Raises
+    ------
+    UsageError
+    """
+    chosen = {name: value(kernel, name, one) for name, one in pairs(text).items()}
+    return kernel.default().replace(**chosen)
+
+
+def restriction(kernel: Kernel, texts: Iterable[str]) -> dict[str, tuple[Value, ...]]:
+    """Read ``NAME=V1,V2`` for several names.
+
+    Raises
+    ------
+    UsageError
+    """
+    fixed: dict[str, tuple[Value, ...]] = {}
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not sign or not values:
+            raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
+        fixed[name] = tuple(value(kernel, name, one) for one in values.split(","))
+    return fixed
+
+
+def value(kernel: Kernel, name: str, text: str) -> Value:
+    """One parameter's value; it must be among the declared ones.
+
+    Raises
+    ------
+    UsageError
+    """
+    if name not in kernel.parameters:
+        raise UsageError(f"{kernel.name}: {unknown('parameter', name, kernel.parameters)}")
+    for one in kernel.parameters[name]:
+        names = {str(one), str(int(one)), str(one).lower()} if isinstance(one, bool) else {str(one)}
+        if text in names:
+            return one
+    raise UsageError(
+        f"{kernel.name}: {unknown(f'value of {name}:', text, kernel.parameters[name])}"
+    )
+
+
+def inputs(path: Path) -> dict[str, Any]:
+    """Arrays of an ``.npz`` file, by name.
+
+    Raises
+    ------
+    UsageError
+        If it is not one, or holds pickled objects.
+    """
+    import zipfile
+
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        raise UsageError(f"--inputs {path}: not an .npz file of plain arrays: {error}") from error

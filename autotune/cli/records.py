@@ -1,0 +1,351 @@
+"""`autotune lookup`, `results`, `report`, `export`, `import`, `compare`: what is known already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autotune.cli import emit_json
+
+if TYPE_CHECKING:
+    from autotune.tuned import TunedRecord
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_OUT = click.option("--out", type=click.Path(path_type=Path, file_okay=False),
+                    default=Path("reports"), show_default=True, help="Folder to write to.")
+
+
+@click.command("lookup")
+@click.argument("kernel")
+@click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
+@click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
+@click.option("--device", metavar="NAME", help="The driver's name of a device.")
+@_JSON
+def lookup(
+    kernel: str, fields: tuple[str, ...], arch: str | None, device: str | None, as_json: bool
+) -> None:
+    """Answer with the tuned configuration of KERNEL for a problem.
+
+    \b
+    autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
+    """
+    from autotune import _lookup
+    from autotune.cli.parsing import integer, pairs
+
+    problem: dict[str, Any] = {}
+    for name, text in pairs(",".join(fields)).items():
+        number = integer(text)
+        problem[name] = text if number is None else number
+    found = _lookup.lookup(kernel, arch=arch, device=device, **problem)
+    facts = {
+        "kernel": kernel,
+        "problem": problem,
+        "config": dict(found),
+        "quality": found.quality,
+        "block": found.block,
+        "grid": found.grid,
+        "shared_bytes": found.shared_bytes,
+        "expected_fraction": found.expected_fraction,
+        "stale_reasons": list(found.stale_reasons),
+        "source": found.source,
+    }
+    if as_json:
+        emit_json(facts)
+        return
+    click.echo(", ".join(f"{name}={value}" for name, value in found.items()))
+    for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
+        if facts[name] is not None:
+            click.echo(f"  {name}: {facts[name]}")
+    for reason in found.stale_reasons:
+        click.echo(f"  stale: {reason}")
+
+
+@click.command("results")
+@click.argument("kernel", required=False)
+@click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
+@click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
+@_JSON
+def results(
+    kernel: str | None, device: str | None, best: int | None, as_csv: bool, as_json: bool
+) -> None:
+    """List what was measured, of KERNEL or of all, oldest first.
+
+    \b
+    autotune results sgemm --best 5
+    autotune results sgemm --json
+    """
+    from autotune.catalog import listings
+    from autotune.errors import UsageError, unknown
+    from autotune.results import stored_row
+    from autotune.store import Store, default_url
+
+    with Store.open(default_url()) as store:
+        rows = [stored_row(row) for row in store.rows(kernel=kernel, device=device)]
+    if kernel and not rows:
+        known = {one.name for one in listings()}
+        if kernel not in known:
+            raise UsageError(unknown("kernel", kernel, sorted(known)))
+    if best:
+        rows = _best(rows, best)
+    if as_json:
+        emit_json(rows)
+    elif as_csv:
+        _print_csv(rows)
+    elif rows:
+        _print_rows(rows)
+    else:
+        what = kernel or "anything"
+        click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
+
+
+def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "ok":
+            key = f"{row['kernel']} {row['device']} {row['timing']} {row['problem']}"
+            groups.setdefault(key, []).append(row)
+    return [
+        row
+        for group in groups.values()
+        for row in sorted(group, key=lambda one: one["median_ms"])[:count]
+    ]
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    from autotune.cli.tables import print_table
+
+    print_table(
+        [
+            {
+                "kernel": row["kernel"],
+                "problem": _words(row["problem"]),
+                "status": row["status"],
+                "median ms": "" if row["median_ms"] is None else f"{row['median_ms']:.4g}",
+                "configuration": _words(row["config"]),
+                "device": row["device"],
+                "message": row["message"],
+            }
+            for row in rows
+        ]
+    )
+
+
+def _print_csv(rows: list[dict[str, Any]]) -> None:
+    import csv
+    import sys
+
+    plain = [{**row, "problem": _words(row["problem"]), "config": _words(row["config"])}
+             for row in rows]
+    for row in plain:
+        row.pop("samples_ms")
+    writer = csv.DictWriter(sys.stdout, list(plain[0]) if plain else ["kernel"])
+    writer.writeheader()
+    writer.writerows(plain)
+
+
+@click.command("report")
+@click.argument("kernel")
+@click.option("--device", metavar="NAME", help="Only this device's folder or name.")
+@click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
+@_OUT
+def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> None:
+    """Write the report of KERNEL from what is in the store.
+
+    \b
+    autotune report sgemm
+    """
+    from autotune.report import from_rows, write_html, write_markdown
+    from autotune.store import Store, default_url
+
+    records = _own_records(kernel, device)
+    with Store.open(default_url()) as store:
+        for record in records:
+            rows = store.rows(kernel=kernel, device=record.device.name)
+            content = from_rows(rows, record, _space_of(record, spaces))
+            folder = out / record.device.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            for file in write_markdown(content, folder):
+                click.echo(str(file))
+            write_html(content, folder / f"{kernel}.html")
+            click.echo(str(folder / f"{kernel}.html"))
+
+
+def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
+    """The space as it is declared now; None where the device or the kernel is not here."""
+    from autotune.backends import backend
+    from autotune.catalog import find_kernel
+    from autotune.device import for_arch
+    from autotune.errors import AutotuneError
+    from autotune.space import enumerate_space
+
+    try:
+        kernel = find_kernel(record.kernel, spaces)
+        if record.device.backend == "cuda":
+            return enumerate_space(kernel, for_arch(record.device.arch))
+        return enumerate_space(kernel, backend(record.device.backend).devices()[0])
+    except (AutotuneError, IndexError):
+        return None
+
+
+def _own_records(kernel: str, device: str | None) -> list[TunedRecord]:
+    """What this user tuned, one record per device.
+
+    Raises
+    ------
+    UsageError
+        If there is none.
+    """
+    from autotune import tuned
+    from autotune.errors import UsageError
+    from autotune.publish import tuned_folder
+
+    found = tuned.read_all(tuned_folder(), kernel)
+    chosen = [one for one in found if device in (None, one.device.name, one.device.folder)]
+    if not chosen:
+        where = f" on {device}" if device else ""
+        raise UsageError(f"{kernel} is not tuned{where} yet; run: autotune run {kernel}")
+    return chosen
+
+
+@click.command("export")
+@click.argument("kernel")
+@click.argument("format", default="header")
+@click.option("--device", metavar="NAME", help="Only this device's name.")
+@click.option("--from", "source", type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder of tuned records; default: yours.")
+@_OUT
+def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
+    """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
+
+    \b
+    autotune export sgemm header --out include/autotune
+    """
+    from autotune import tuned
+    from autotune.cache import write_atomically
+    from autotune.errors import UsageError, unknown
+    from autotune.export import FORMATS, export_measurements, export_records
+
+    if format not in FORMATS:
+        raise UsageError(unknown("format", format, FORMATS))
+    if FORMATS[format].source == "records":
+        records = tuned.read_all(source, kernel) if source else _own_records(kernel, device)
+        files = export_records(format, records)
+    else:
+        files = {}
+        for one in _measured(kernel, device):
+            size = "-".join(f"{name}{value}" for name, value in one.problem.items())
+            folder = f"{_folder(one.device_name)}/{size}"
+            exported = export_measurements(format, one)
+            files.update({f"{folder}/{name}": text for name, text in exported.items()})
+    for name, text in files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out / name, text.encode())
+        click.echo(str(out / name))
+
+
+def _measured(kernel: str, device: str | None) -> list[Any]:
+    """Everything in the store, by device and problem.
+
+    Raises
+    ------
+    UsageError
+        If there is nothing.
+    """
+    from autotune.catalog import find_kernel
+    from autotune.errors import UsageError
+    from autotune.export import Results
+    from autotune.store import Store, default_url
+
+    with Store.open(default_url()) as store:
+        rows = store.rows(kernel=kernel, device=device)
+    if not rows:
+        raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
+    parameters = find_kernel(kernel).parameters
+    groups: dict[Any, list[Any]] = {}
+    for row in rows:
+        groups.setdefault((row.device_name, row.problem), []).append(row)
+    return [
+        Results(
+            kernel=kernel,
+            device_name=name,
+            problem=problem,
+            parameters=parameters,
+            measurements=[row.measurement for row in group],
+            timestamps=[row.created for row in group],
+        )
+        for (name, problem), group in groups.items()
+    ]
+
+
+def _folder(name: str) -> str:
+    from autotune.device import Device
+
+    return Device("cuda", name, "").folder
+
+
+@click.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+def import_(file: Path) -> None:
+    """Merge the tuned record FILE into yours, so that lookup finds it.
+
+    \b
+    autotune import colleague/sgemm.json
+    """
+    from autotune import tuned
+    from autotune.publish import tuned_folder
+
+    merged = tuned.update(tuned_folder(), tuned.read(file))
+    for outcome in merged.outcomes:
+        click.echo(f"{_words(outcome.problem)}: {outcome.action}, {outcome.reason}")
+
+
+@click.command("compare")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@_JSON
+def compare(files: tuple[Path, ...], as_json: bool) -> None:
+    """Compare tuned records of one kernel, problem by problem.
+
+    Times of different devices are shown side by side; a ratio is given for the same device only.
+
+    \b
+    autotune compare old/sgemm.json new/sgemm.json
+    """
+    from autotune import tuned
+    from autotune.cli.tables import print_table
+
+    records = [tuned.read(file) for file in files]
+    problems = {str(dict(one.problem)): one.problem for r in records for one in r.entries}
+    rows = []
+    for problem in problems.values():
+        entries = [record.entry(problem) for record in records]
+        row = {"problem": _words(problem)}
+        for number, (record, one) in enumerate(zip(records, entries, strict=True), 1):
+            text = f"{one.median_ms:.4g} ms" if one else ""
+            row[f"{number}: {record.device.name}"] = text
+        first, last = entries[0], entries[-1]
+        same = len({record.device.name for record in records}) == 1
+        row["last / first"] = (
+            f"{last.median_ms / first.median_ms:.3f}" if first and last and same else ""
+        )
+        rows.append(row)
+    if as_json:
+        emit_json(rows)
+    else:
+        print_table(rows)
+
+
+def _words(values: Any) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+COMMANDS = {
+    "lookup": lookup,
+    "results": results,
+    "report": report,
+    "export": export,
+    "import": import_,
+    "compare": compare,
+}

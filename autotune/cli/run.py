@@ -1,0 +1,272 @@
+"""`autotune run`: tune a kernel, or measure one configuration, or replay a recorded space."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from autotune.cli import emit_json
+
+if TYPE_CHECKING:
+    from autotune import tuned
+    from autotune.publish import Published
+    from autotune.tuning import Request, RunResult
+
+
+@click.command("run")
+@click.argument("kernel")
+@click.option("--effort", type=click.Choice(["quick", "full"]), default="quick", show_default=True,
+              help="quick: 60 s on the quick problems; full: 10 minutes per problem, all problems.")
+@click.option("--budget", metavar="TIME|N", help="For the whole command: 90s, 10m, 2h or 200evals.")
+@click.option("--strategy", default="auto", show_default=True,
+              help="auto, random, exhaustive, kt:NAME or optuna:NAME; see autotune list strategies.")
+@click.option("--problem", "problems", multiple=True, metavar="FIELD=N,...",
+              help="Tune this problem instead (repeatable), for example m=512,n=512,k=512.")
+@click.option("--device", metavar="NAME",
+              help="cuda:0, opencl:cpu or replay:FILE; default: the first GPU, else the CPU.")
+@click.option("--config", metavar="NAME=V,...", help="Verify and time one configuration.")
+@click.option("--fix", "fixed", multiple=True, metavar="NAME=V,V",
+              help="Search only these values of a parameter (repeatable).")
+@click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE.npz",
+              help="Use these arrays as inputs.")
+@click.option("--timing", type=click.Choice(["cold", "hot"]), default="cold", show_default=True,
+              help="cold: the L2 cache is flushed before each sample.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Of the search and of the inputs.")
+@click.option("--fresh", is_flag=True, help="Measure again what is remembered.")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("reports"),
+              show_default=True, help="Record, header and report go to OUT/<device>/.")
+@click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
+def run(
+    kernel: str,
+    effort: str,
+    budget: str | None,
+    strategy: str,
+    problems: tuple[str, ...],
+    device: str | None,
+    config: str | None,
+    fixed: tuple[str, ...],
+    inputs: Path | None,
+    timing: str,
+    seed: int,
+    fresh: bool,
+    out: Path,
+    spaces: Path | None,
+    as_json: bool,
+) -> None:
+    """Find the fastest verified configuration of KERNEL for each problem.
+
+    Every configuration is compiled, checked against numpy on two data sets and timed, each in an
+    isolated process. Ctrl-C keeps what was measured; the same command goes on from there.
+
+    \b
+    autotune run sgemm
+    autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe
+    autotune run sgemm --config BM=64,BN=64
+    autotune run gemm --device replay:gemm-RTX_3090.json.gz --budget 200evals
+    """
+    from autotune.cli import parsing
+    from autotune.engine import Budget
+    from autotune.strategies import find
+
+    parsed_budget = Budget.parse(budget) if budget else None
+    find(strategy)
+    if device and device.startswith("replay:"):
+        _replay(Path(device.removeprefix("replay:")), kernel, strategy, parsed_budget, seed, as_json)
+        return
+
+    from autotune.backends import choose_device
+    from autotune.catalog import find_kernel
+    from autotune.tuning import EFFORTS, Request
+
+    declared = find_kernel(kernel, spaces)
+    request = Request(
+        kernel=declared,
+        device=choose_device(device, declared.backends),
+        problems=tuple(parsing.problem(declared, one) for one in problems),
+        effort=EFFORTS[effort],
+        strategy=strategy,
+        budget=parsed_budget,
+        seed=seed,
+        cold=timing == "cold",
+        fresh=fresh,
+        fixed=parsing.restriction(declared, fixed),
+        only=parsing.configuration(declared, config) if config else None,
+        inputs=parsing.inputs(inputs) if inputs else {},
+        command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
+    )
+    _tune(request.with_default_problems(), out, as_json)
+
+
+def _tune(request: Request, out: Path, as_json: bool) -> None:
+    from autotune.cli.progress import RunProgress
+    from autotune.publish import publish
+    from autotune.store import Store, default_url
+    from autotune.tuning import Tuning
+
+    with (
+        Store.open(default_url()) as store,
+        RunProgress(request.kernel.name, len(request.problems)) as progress,
+    ):
+        tuning = Tuning(request, store, progress)
+        try:
+            result = tuning.run()
+        finally:
+            tuning.close()
+    if request.only is not None:
+        _show_single(result, as_json)
+        return
+    published = publish(result, out)
+    if as_json:
+        from autotune import tuned
+
+        click.echo(tuned.encode(published.record).decode(), nl=False)
+    else:
+        _show_winners(result, published)
+    _say_where(result, published)
+
+
+def _show_winners(result: RunResult, published: Published) -> None:
+    from autotune.cli.tables import print_table, varying
+
+    entries = [published.record.entry(one.problem) for one in result.solved]
+    known = [one for one in entries if one is not None]
+    names = varying([dict(one.configuration) for one in known])
+    rows = []
+    for one in known:
+        low, high = one.interval_ms
+        rows.append(
+            {
+                "problem": _words(one.problem),
+                "median ms": f"{one.median_ms:.4g}",
+                "95 % interval": f"{low:.4g} … {high:.4g}",
+                "rate": _rate_of(one),
+                "vs vendor": _vendor_of(one),
+                "of limit": f"{one.limit_fraction:.0%} {one.limit_name}"
+                if one.limit_fraction else "",
+                "tied": str(one.tied),
+                "configuration": ", ".join(
+                    f"{name}={_plain(one.configuration[name])}" for name in names
+                ),
+            }
+        )
+    print_table(rows, title=f"{result.request.kernel.name} on {result.request.device.name}")
+
+
+def _rate_of(entry: tuned.Entry) -> str:
+    """The rate that says most: arithmetic where there is much of it per byte."""
+    flops, moved = entry.gflop_per_s, entry.gb_per_s
+    if flops and moved and flops > 4 * moved:
+        return f"{flops / 1000:.3g} TFLOP/s" if flops >= 1000 else f"{flops:.3g} GFLOP/s"
+    return f"{moved:.4g} GB/s" if moved else ""
+
+
+def _vendor_of(entry: tuned.Entry) -> str:
+    if entry.vendor is None:
+        return ""
+    low, high = entry.vendor.ratio_interval
+    return f"{entry.vendor.ratio:.3f} × {entry.vendor.name} ({low:.3f} … {high:.3f})"
+
+
+def _say_where(result: RunResult, published: Published) -> None:
+    """Tell on stderr what was tried, what was kept, and where the files are."""
+    for one in result.problems:
+        counts = Counter(measurement.status for measurement in one.measured)
+        tried = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        click.echo(f"{_words(one.problem)}: {tried}; {one.seconds:.0f} s", err=True)
+        for wrong in one.disqualified:
+            click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
+        if one.finals is None:
+            click.echo("  no winner: nothing was right in time", err=True)
+    for outcome in published.outcomes:
+        if outcome.action == "kept":
+            click.echo(f"{_words(outcome.problem)}: record kept, {outcome.reason}", err=True)
+    click.echo(f"header:  {published.header_file}", err=True)
+    click.echo(f"record:  {published.json_file}", err=True)
+    click.echo(f"report:  {published.markdown_file} and {published.html_file.name}", err=True)
+
+
+def _show_single(result: RunResult, as_json: bool) -> None:
+    """Show one configuration's measurement on each problem."""
+    from autotune.cli.tables import print_table
+    from autotune.results import row_of
+
+    rows = [
+        row_of(result.request.kernel.name, one.problem, measurement, result.request.device.name)
+        for one in result.problems
+        for measurement in one.measured
+    ]
+    if as_json:
+        emit_json(rows)
+        return
+    print_table([{"problem": _words(one["problem"]), **_facts(one)} for one in rows])
+
+
+def _facts(row: dict[str, Any]) -> dict[str, str]:
+    time_ms = row["median_ms"]
+    return {
+        "status": row["status"],
+        "median ms": "" if time_ms is None else f"{time_ms:.4g}",
+        "largest error": "" if row["max_error"] is None else f"{row['max_error']:.3g}",
+        "registers": str(row["registers"] or ""),
+        "spill bytes": "" if row["spill_bytes"] is None else str(row["spill_bytes"]),
+        "message": row["message"],
+    }
+
+
+def _replay(
+    file: Path, kernel: str, strategy: str, budget: Any, seed: int, as_json: bool
+) -> None:
+    """Search a recorded space; nothing is compiled or measured."""
+    import numpy as np
+
+    from autotune import replay
+    from autotune.cli.tables import print_table
+    from autotune.engine import Budget
+    from autotune.strategies import BudgetSpent, find
+
+    recording = replay.load(file)
+    wanted: Budget = budget or Budget(evaluations=200)
+    session = replay.ReplaySession(recording, wanted.evaluations or len(recording.space))
+    with suppress(BudgetSpent):
+        find(strategy)(recording.space, session, np.random.default_rng(seed))
+    measured = [recording.measurements[index] for index in session.path]
+    timed = sorted((one for one in measured if one.median_ms), key=lambda one: one.median_ms or 0)
+    rows = [
+        {
+            "rank": str(rank + 1),
+            "median ms": f"{one.median_ms:.4g}",
+            "of best recorded": f"{(recording.best_ms or 0) / (one.median_ms or 1):.1%}",
+            "configuration": str(one.configuration),
+        }
+        for rank, one in enumerate(timed[:5])
+    ]
+    if as_json:
+        emit_json([{**row, "configuration": dict(one.configuration), "median_ms": one.median_ms}
+                   for row, one in zip(rows, timed, strict=False)])
+    else:
+        print_table(rows, title=f"{recording.kernel} replayed from {file.name} ({kernel})")
+    click.echo(f"{len(measured)} of {len(recording.space)} recorded configurations asked", err=True)
+
+
+def _words(problem: Any) -> str:
+    return ", ".join(f"{name}={value}" for name, value in problem.items())
+
+
+def _plain(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _without_paths(arguments: list[str]) -> list[str]:
+    """A command line fit for a record: paths shortened to their last part."""
+    return [Path(one).name if "/" in one else one for one in arguments]
+
+
+COMMANDS = {"run": run}

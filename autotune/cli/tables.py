@@ -1,0 +1,40 @@
+"""Tables on stdout: aligned on a terminal, one line per row in a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
+    """Print rows with the same keys; columns that are empty everywhere are left out.
+
+    In a pipe lines are as long as they need to be, so that nothing is cut or wrapped.
+    """
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=10_000)
+    columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if _is_number(rows, name) else "left")
+    for row in rows:
+        table.add_row(*(_escaped(row[name]) for name in columns))
+    console.print(table)
+
+
+def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names to show: all of them, for a table of one row; those that matter come first."""
+    return list(rows[0]) if rows else []
+
+
+def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
+    return all(row[name][:1].isdigit() or not row[name] for row in rows)
+
+
+def _escaped(text: str) -> str:
+    """Text of users' files must not be taken for markup."""
+    return text.replace("[", r"\[")

@@ -1,0 +1,82 @@
+"""Writes what a run found where others look for it: tuned records, header, report.
+
+Knows places and formats, not how anything was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune import probe, tuned
+from autotune.cache import data_folder, write_atomically
+from autotune.errors import AutotuneError
+from autotune.export.header import render
+from autotune.recording import record_of
+from autotune.report import from_run, write_html, write_markdown
+from autotune.tuning import RunResult
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was written, and the record as it is now."""
+
+    #: The record of this run merged with what ``folder`` held.
+    record: tuned.TunedRecord
+    #: What became of each newly tuned problem.
+    outcomes: Sequence[tuned.Outcome]
+    folder: Path
+    json_file: Path
+    header_file: Path
+    markdown_file: Path
+    html_file: Path
+
+
+def tuned_folder() -> Path:
+    """Where lookup finds what this user tuned."""
+    return data_folder() / "tuned"
+
+
+def publish(run: RunResult, out: Path) -> Published:
+    """Merge a run into the user's tuned records and into ``out``, and write header and report.
+
+    Parameters
+    ----------
+    run : RunResult
+        With a winner for at least one problem.
+    out : Path
+        Files go to ``out/<device>/``.
+
+    Raises
+    ------
+    RecordError
+        If a record there cannot be replaced.
+    AutotuneError
+        If a file cannot be written.
+    """
+    limits = probe.known_limits(run.request.device)
+    new = record_of(run, limits)
+    tuned.update(tuned_folder(), new)
+    merged = tuned.update(out, new)
+    json_file = tuned.path_of(out, merged.record)
+    folder, name = json_file.parent, merged.record.kernel
+    try:
+        write_atomically(folder / f"{name}.hpp", render([merged.record]).encode())
+        content = from_run(run, merged.record, limits)
+        markdown = write_markdown(content, folder)
+        write_html(content, folder / f"{name}.html")
+    except OSError as error:
+        raise AutotuneError(
+            f"{folder}: cannot write the report ({error.strerror}); the results are in the store: "
+            f"free space and run: autotune report {name}"
+        ) from error
+    return Published(
+        record=merged.record,
+        outcomes=merged.outcomes,
+        folder=folder,
+        json_file=json_file,
+        header_file=folder / f"{name}.hpp",
+        markdown_file=next(one for one in markdown if one.suffix == ".md"),
+        html_file=folder / f"{name}.html",
+    )

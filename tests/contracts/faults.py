@@ -1,0 +1,114 @@
+"""Whatever a kernel does, the run goes on: one row per configuration, innocent ones unharmed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from autotune.backends import choose_device
+from autotune.catalog import find_kernel
+from autotune.engine import Budget
+from autotune.errors import NothingValidError
+from autotune.measurement import Measurement, Status
+from autotune.store import Store
+from autotune.tuning import Request, RunResult, Tuning
+
+SPACES = Path(__file__).parents[1] / "data" / "spaces"
+
+#: The ways to end that are right for each fault.
+EXPECTED = {
+    "none": {Status.OK, Status.STOPPED_EARLY},
+    "syntax_error": {Status.COMPILE_FAILED},
+    "too_much_shared": {Status.PRUNED},
+    "k_step_dropped": {Status.WRONG_RESULT},
+    "element_doubled": {Status.WRONG_RESULT},
+    "nan": {Status.WRONG_RESULT},
+    "unwritten": {Status.WRONG_RESULT},
+    "input_overwritten": {Status.WRONG_RESULT},
+    "hang": {Status.TIMED_OUT},
+    "out_of_bounds": {Status.WRONG_RESULT},
+    "illegal_address": {Status.CRASHED},
+}
+#: What the message must say.
+WORDS = {
+    "syntax_error": "error",
+    "too_much_shared": "shared",
+    "k_step_dropped": "exact data",
+    "element_doubled": "out[3]",
+    "nan": "out[2] is nan",
+    "unwritten": "not written",
+    "input_overwritten": "changed its input a",
+    "hang": "no result after",
+    "out_of_bounds": "outside the bounds of out",
+}
+
+
+class FaultContract:
+    """Subclass with ``selector``, the device to run on."""
+
+    selector: str
+    timeout_s = 10.0
+
+    def tuned(self, store: Path, **fixed: tuple[object, ...]) -> RunResult:
+        kernel = find_kernel("faulty", SPACES)
+        request = Request(
+            kernel=kernel,
+            device=choose_device(self.selector),
+            problems=kernel.problems["cuda"],
+            strategy="exhaustive",
+            budget=Budget(),
+            fixed=fixed,  # type: ignore[arg-type]
+            timeout_s=self.timeout_s,
+        )
+        with Store.open(store) as opened:
+            tuning = Tuning(request, opened)
+            try:
+                return tuning.run()
+            finally:
+                tuning.close()
+
+    def test_every_fault_gets_its_status_and_the_innocent_survive(self, tmp_path: Path) -> None:
+        """All faults in one run, interleaved with right configurations."""
+        run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=tuple(EXPECTED))
+        (result,) = run.problems
+        asked = Counter(one.configuration for one in result.measured)
+        assert set(asked.values()) == {1}
+        assert len(asked) == 2 * len(EXPECTED) - 1  # the space has one hang only
+        for one in result.measured:
+            fault = str(one.configuration["FAULT"])
+            assert one.status in EXPECTED[fault], f"{fault}: {one.status} {one.message}"
+            assert WORDS.get(fault, "") in one.message, f"{fault}: {one.message}"
+        with Store.open(tmp_path / "s.sqlite") as store:
+            rows = Counter(row.measurement.configuration for row in store.rows())
+        assert rows == asked
+        assert result.finals is not None
+        assert result.finals.winner.measurement.configuration["FAULT"] == "none"
+
+    def test_too_many_threads_are_pruned_before_compiling(self, tmp_path: Path) -> None:
+        run = self.tuned(tmp_path / "s.sqlite", BLOCK=(64, 16384), FAULT=("none",))
+        pruned = [one for one in run.problems[0].measured if one.status is Status.PRUNED]
+        (one,) = pruned
+        assert "16384 threads" in one.message
+        assert one.compile_s == 0
+
+    @pytest.mark.parametrize("fault", ["k_step_dropped", "nan"])
+    def test_a_kernel_that_is_only_wrong_has_no_winner(self, tmp_path: Path, fault: str) -> None:
+        with pytest.raises(NothingValidError, match="no configuration is right"):
+            self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=(fault,))
+
+    def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path: Path) -> None:
+        run = self.tuned(
+            tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled")
+        )
+        wrong = _only(run, Status.WRONG_RESULT)
+        (check,) = wrong.checks
+        assert check.first_wrong == 3
+        assert check.dataset == "exact"
+        assert check.bound == 0
+
+
+def _only(run: RunResult, status: Status) -> Measurement:
+    (one,) = [one for one in run.problems[0].measured if one.status is status]
+    return one
