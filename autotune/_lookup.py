@@ -25,8 +25,8 @@ from autotune._table import (
     Value,
     build_table,
     pick,
+    value_of,
 )
-from autotune.expression import evaluate
 
 FORMAT = "autotune tuned record"
 SCHEMA_VERSION = 1
@@ -248,12 +248,12 @@ def _tuned_config(table: Table, row: Row, quality: str, problem: Problem) -> Tun
     )
 
 
-def _grid(row: Row, problem: Problem, fields: Mapping[str, object]) -> Triple | None:
+def _grid(row: Row, problem: Problem, fields: Mapping[str, Any]) -> Triple | None:
     """The grid of a row's plan for a problem; None where it is not known or cannot be launched."""
     if row.plan.grid is None:
         return row.grid if row.problem == problem else None
     try:
-        x, y, z = (evaluate(axis, fields) for axis in row.plan.grid)
+        x, y, z = (value_of(axis, fields) for axis in row.plan.grid)
     except ValueError:
         return None
     return (x, y, z) if min(x, y, z) >= 0 and max(x, y, z) <= MAX_GRID else None
@@ -362,16 +362,22 @@ def check(document: Any, kernel: str) -> dict[str, Any]:
     """
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError("not a tuned record of autotune")
-    if int(document["schema_version"]) > SCHEMA_VERSION:
-        raise ValueError(f"schema {document['schema_version']} is newer than this autotune")
+    version = document["schema_version"]
+    if not isinstance(version, int) or version > SCHEMA_VERSION:
+        raise ValueError(f"schema {version!r} is newer than this autotune")
     if document["kernel"] != kernel:
         raise ValueError(f"it is of another kernel, {document['kernel']!r}")
     table = build_table([Loaded("", "", document)])
+    for one in (document["default"], *document["entries"]):
+        if set(one["configuration"]) != set(document["parameters"]):
+            raise ValueError(f"{one['configuration']!r} is not a configuration of this kernel")
     for group in table.devices.values():
         for row in (*group.exact.values(), *group.nearest.values()):
             _tuned_config(table, *pick(table, row.problem, arch=group.arch), row.problem)
-    for times in document["portfolio"]["median_ms"]:
-        sum(time_ms or 0 for time_ms in times)
+    portfolio = document["portfolio"]
+    for _, times in zip(portfolio["configurations"], portfolio["median_ms"], strict=True):
+        for _, time_ms in zip(portfolio["problems"], times, strict=True):
+            float(time_ms or 0)
     return document
 
 

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from autotune.expression import OPERATORS, Json, evaluate
+from autotune.expression import OPERATORS, Json
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
@@ -32,6 +32,9 @@ QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
 #: Shared memory that every CUDA architecture grants a block without asking.
 COMMON_SHARED_BYTES = 48 * 1024
+
+#: Largest integer of an expression, either sign.
+MAX_INTEGER = 2**63 - 1
 
 Value: TypeAlias = "int | bool | str"
 Problem: TypeAlias = "tuple[int | str, ...]"
@@ -53,7 +56,7 @@ class Plan(NamedTuple):
         if self.requires is None:
             return True
         try:
-            return evaluate(self.requires, fields) != 0
+            return value_of(self.requires, fields) != 0
         except ValueError:
             return False
 
@@ -62,6 +65,26 @@ class Plan(NamedTuple):
         if self.archs is not None:
             return arch in self.archs
         return self.shared_bytes <= COMMON_SHARED_BYTES
+
+
+def value_of(form: Json, fields: Mapping[str, Any]) -> int:
+    """Walk a stored expression in 64 bits, as the exported header does.
+
+    Raises
+    ------
+    ValueError
+        If a value on the way does not fit 64 bits, or something is divided by zero.
+    """
+    if isinstance(form, list):
+        left, right = value_of(form[1], fields), value_of(form[2], fields)
+        if right == 0 and form[0] in ("//", "%"):
+            raise ValueError("division by zero")
+        value = OPERATORS[str(form[0])](left, right)
+    else:
+        value = fields[form] if isinstance(form, str) else form
+    if not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise ValueError("more than 64 bits")
+    return value
 
 
 class Row(NamedTuple):
@@ -182,13 +205,19 @@ def _candidates(
     if number is None:
         return
     numbers = ((arch_number(one), one) for one in table.archs if one != arch)
-    for _, _, other in sorted((abs(n - number), n, one) for n, one in numbers if n is not None):
+    known = ((generations_apart(n, number), n, one) for n, one in numbers if n is not None)
+    for _, _, other in sorted(known):
         yield table.archs[other], NEAREST_ARCH, NEAREST_ARCH, arch
+
+
+def generations_apart(a: int, b: int) -> int:
+    """How far apart two CUDA architectures are: first by generation, then by number."""
+    return 1000 * abs(a // 10 - b // 10) + abs(a - b)
 
 
 def arch_number(arch: str) -> int | None:
     """90 for ``sm_90``; None for what is no CUDA architecture."""
-    return int(arch[3:]) if arch.startswith("sm_") and arch[3:].isdigit() else None
+    return int(arch[3:]) or None if arch.startswith("sm_") and arch[3:].isdigit() else None
 
 
 class Loaded(NamedTuple):
@@ -266,6 +295,9 @@ def _add_device(table: Table, one: Loaded) -> None:
 
 def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str) -> Row:
     problem = tuple(holder["problem"][name] for name in table.fields)
+    for value, integer in zip(problem, table.fields.values(), strict=True):
+        if not isinstance(value, int if integer else str):
+            raise ValueError(f"{holder['problem']!r} is not a problem of this kernel")
     return Row(
         problem,
         table.place(problem),

@@ -252,7 +252,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     """
     try:
         document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DamagedRecord(f"{name}: not a tuned record, or damaged: {error}") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise RecordError(f"{name}: not a tuned record of autotune")
@@ -265,7 +265,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     try:
         record = msgspec.convert(document, TunedRecord)
         _check(record)
-    except (msgspec.ValidationError, ValueError) as error:
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise DamagedRecord(f"{name}: damaged tuned record: {error}") from error
     return record
 

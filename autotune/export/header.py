@@ -18,6 +18,7 @@ from typing import Any
 from autotune import __version__
 from autotune._table import (
     COMMON_SHARED_BYTES,
+    MAX_INTEGER,
     SIXTEENTHS,
     Group,
     Loaded,
@@ -36,7 +37,7 @@ from autotune.export.reserved import RESERVED
 from autotune.tuned import Entry, TunedRecord, encode
 
 _INT = range(-(2**31) + 1, 2**31)
-_LONG = range(-(2**63) + 1, 2**63)
+_LONG = range(-MAX_INTEGER, MAX_INTEGER + 1)
 
 
 def render(records: Sequence[TunedRecord]) -> str:

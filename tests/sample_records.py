@@ -1,0 +1,215 @@
+"""Small tuned records for tests: of a kernel that no folder of real records has."""
+
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from autotune.tuned import (
+    Checks,
+    Entry,
+    FallbackRow,
+    LaunchStep,
+    Plan,
+    Portfolio,
+    Provenance,
+    RecordedDevice,
+    TunedRecord,
+    Vendor,
+    encode,
+)
+
+KERNEL = "demo_gemm"
+PARAMETERS: dict[str, tuple[Any, ...]] = {
+    "BM": (32, 64, 128),
+    "SWIZZLE": (False, True),
+    "VARIANT": ("simt", "3xtf32", "auto"),
+}
+FIELDS: dict[str, Any] = {"m": "integer", "n": "integer", "dtype": "categorical"}
+
+
+def ceil_div(a: Any, b: Any) -> list[Any]:
+    """Stored form of the smallest integer not below a / b."""
+    return ["-", 0, ["//", ["-", 0, a], b]]
+
+
+def plan(bm: int = 64, variant: str = "simt", swizzle: bool = False, **changes: Any) -> Plan:
+    """A plan whose grid covers m with tiles of bm."""
+    return Plan(
+        **{
+            "configuration": {"BM": bm, "SWIZZLE": swizzle, "VARIANT": variant},
+            "block": (bm, 2),
+            "shared_bytes": 128 * bm,
+            "grid": (ceil_div("m", bm), ["max", 1, ["//", "n", 64]]),
+            **changes,
+        }
+    )
+
+
+def entry(problem: dict[str, Any], chosen: Plan | None = None, **changes: Any) -> Entry:
+    """An entry with made-up evidence."""
+    of_plan = chosen or plan()
+    launch = {name: getattr(of_plan, name) for name in Plan.__struct_fields__}
+    steps = (LaunchStep(entry=KERNEL, concrete_grid=(7, 3), block=of_plan.block, args=("a", "m")),)
+    return Entry(
+        **{
+            **launch,
+            "problem": problem,
+            "steps": steps,
+            "median_ms": 0.25,
+            "interval_ms": (0.24, 0.26),
+            "samples": 30,
+            "source": "f00d",
+            "timing": "cold:flush",
+            "effort": "quick",
+            "strategy": "random",
+            "evaluations": 40,
+            "seed": 1,
+            "tuned_on": "2026-11-21",
+            "gflop_per_s": 51200.0,
+            "vendor": Vendor(
+                name="cublas", median_ms=0.26, ratio=1.04, ratio_interval=(1.03, 1.05)
+            ),
+            "checks": Checks(max_error=1e-5, rms_error=1e-6, bound=1e-4),
+            **changes,
+        }
+    )
+
+
+def record(
+    entries: Sequence[Entry] = (), device: str = "Test GPU A", arch: str = "sm_90", **changes: Any
+) -> TunedRecord:
+    """A record of the entries; without a fallback table its entries are the rows."""
+    return TunedRecord(
+        **{
+            "kernel": KERNEL,
+            "device": RecordedDevice(backend="cuda", name=device, arch=arch, uuid=f"GPU-{device}"),
+            "fields": FIELDS,
+            "parameters": PARAMETERS,
+            "default": plan(32),
+            "entries": tuple(entries),
+            "provenance": Provenance(
+                version="0.1.0", toolchain="NVRTC 13.0", driver="580.1", created="2026-11-21"
+            ),
+            **changes,
+        }
+    )
+
+
+def problem(m: int, n: int, dtype: str = "float32") -> dict[str, Any]:
+    """A problem of the kernel."""
+    return {"m": m, "n": n, "dtype": dtype}
+
+
+def random_record(seed: int, device: str, arch: str) -> TunedRecord:
+    """A record with everything that decides a lookup, drawn from a seed."""
+    rng = random.Random(seed)
+    plans = [_random_plan(rng) for _ in range(8)]
+    at = [
+        problem(2 ** rng.randrange(18) + rng.randrange(3), rng.randrange(1, 70000), dtype)
+        for dtype in ("float32", "half2", "int-8")
+        for _ in range(8)
+    ]
+    unique = {tuple(one.values()): one for one in at}.values()
+    entries = [entry(one, rng.choice(plans)) for one in unique]
+    rows = [
+        FallbackRow(problem=one, plan=rng.choice(plans), expected_fraction=rng.random())
+        for one in rng.sample(list(unique), 12)
+    ]
+    configurations = {str(one.configuration): one.configuration for one in plans}.values()
+    portfolio = Portfolio(
+        configurations=tuple(configurations),
+        problems=tuple(unique),
+        median_ms=tuple(
+            tuple(rng.choice((None, rng.random(), rng.random())) for _ in unique)
+            for _ in configurations
+        ),
+    )
+    return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio)
+
+
+def changed(**changes: Any) -> bytes:
+    """A record's bytes with top-level members replaced."""
+    document = json.loads(encode(record([entry(problem(64, 64))])))
+    return json.dumps({**document, **changes}).encode()
+
+
+def deep(depth: int) -> Any:
+    """An expression nested so often, and no expression at its end."""
+    form: Any = ["?"]
+    for _ in range(depth):
+        form = ["+", form, 1]
+    return form
+
+
+def with_entry(**changes: Any) -> bytes:
+    """A record's bytes with members of its entry replaced."""
+    document = json.loads(changed())
+    document["entries"][0] |= changes
+    return json.dumps(document).encode()
+
+
+#: Files that are no records: their bytes, and what the message says.
+WRONG = {
+    "empty": (b"", "damaged"),
+    "cut off": (changed()[:-40], "damaged"),
+    "not text": (b"\xff\xfe\x00", "damaged"),
+    "a list": (b"[]", "not a tuned record"),
+    "foreign": (b'{"cache": {}}', "not a tuned record"),
+    "newer": (changed(schema_version=2), "upgrade"),
+    "no version": (changed(schema_version="1"), "schema"),
+    "wrong type": (with_entry(median_ms="fast"), r"float.*\$\.entries\[0\]\.median_ms"),
+    "no block": (with_entry(block=None), "block"),
+    "other fields": (with_entry(problem={"m": 1}), "other fields"),
+    "str size": (with_entry(problem={"m": "1", "n": 1, "dtype": "x"}), "integer"),
+    "extra parameter": (with_entry(configuration={"BM": 1}), "lacks or adds parameters"),
+    "code as grid": (with_entry(grid=["__import__('os')"]), "expression"),
+    "unknown operator": (with_entry(grid=[["**", "m", 2]]), "expression"),
+    "deep grid": (with_entry(grid=[["+", ["+", ["+", 1], 2], 3]]), "expression"),
+    "nested deeply": (b"[" * 100_000, "damaged"),
+    "deeper grid": (with_entry(grid=[deep(300)]), "damaged|expression"),
+    "bad name": (changed(kernel="a b"), "not a name"),
+    "matrix shape": (
+        changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),
+        "portfolio",
+    ),
+}
+
+
+@contextmanager
+def without_privileges() -> Iterator[None]:
+    """Obey file permissions, which root does not."""
+    nobody, user = 65534, os.geteuid()
+    if user == 0:
+        os.seteuid(nobody)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def _random_plan(rng: random.Random) -> Plan:
+    requires = (
+        None,
+        ["==", ["%", "n", 2], 0],
+        ["and", ["<=", 64, "m"], ["<=", "m", ["*", 64, "n"]]],
+    )
+    grids = (
+        None,
+        (ceil_div("m", 128), 1),
+        (["min", "m", 65535], ["-", ["%", ["-", 5, "n"], 7], -1], ["//", ["+", "n", "m"], 9]),
+        (["*", "m", "n"],),
+        (["//", 1000, ["-", "m", 64]],),
+    )
+    archs = (None, ("sm_80", "sm_90", "sm_120"), ("sm_90",), ("opencl_cpu", "sm_75"))
+    return plan(
+        rng.choice(PARAMETERS["BM"]),
+        rng.choice(PARAMETERS["VARIANT"]),
+        rng.random() < 0.5,
+        requires=rng.choice(requires),
+        grid=rng.choice(grids),
+        archs=rng.choice(archs),
+        shared_bytes=rng.choice((0, 49152, 49153)),
+    )

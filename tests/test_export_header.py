@@ -1,0 +1,310 @@
+"""The exported header: compiles cleanly, asserts its own answers, and agrees with Python's lookup.
+
+One program is compiled from the headers of random records and asked a thousand random questions.
+"""
+
+import random
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_records import (
+    KERNEL,
+    PARAMETERS,
+    entry,
+    plan,
+    problem,
+    random_record,
+    record,
+)
+
+from autotune import _current, _lookup, tuned
+from autotune._lookup import clear_cache, lookup
+from autotune.errors import UsageError
+from autotune.export.header import comment, expression, identifier, render
+from autotune.tuned import RecordedDevice, TunedRecord, Vendor
+
+STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
+QUESTIONS = 1000
+CATEGORIES = ("float32", "half2", "int-8")
+
+#: Reads "which number m n category" lines, answers with everything a configuration says.
+ASK = """
+#include <cstdio>
+#include "demo_gemm.hpp"
+using namespace autotune::demo_gemm;
+
+int main() {
+  char how;
+  int where, category;
+  long long m, n;
+  const dtype_value categories[] = {CATEGORIES};
+  while (std::scanf(" %c %d %lld %lld %d", &how, &where, &m, &n, &category) == 5) {
+    const dtype_value dtype = categories[category];
+    const config c = how == 'a' ? lookup(where, m, n, dtype)
+                                : lookup(static_cast<device>(where), m, n, dtype);
+    const extent grid = c.grid(m, n, dtype);
+    std::printf("%d %d %d %u %u %u %u %d %.17g %d %u %u %u\\n", c.BM, c.SWIZZLE,
+                static_cast<int>(c.VARIANT), c.block.x, c.block.y, c.block.z, c.shared_bytes,
+                static_cast<int>(c.hit), c.expected_fraction, c.requires_met, grid.x, grid.y,
+                grid.z);
+  }
+}
+"""
+
+
+def compile_and_run(folder: Path, program: str, questions: str = "") -> str:
+    """Compile with every warning an error; return what the program prints."""
+    (folder / "main.cpp").write_text(program)
+    subprocess.run(["g++", *STRICT, "main.cpp", "-o", "main"], cwd=folder, check=True, timeout=120)
+    return subprocess.run(
+        ["./main"],
+        cwd=folder,
+        input=questions,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+
+
+def opencl(one: TunedRecord) -> TunedRecord:
+    """The same record as of an OpenCL device."""
+    device = RecordedDevice(backend="opencl", name="Some CPU", arch="opencl_cpu")
+    members = {name: getattr(one, name) for name in one.__struct_fields__}
+    return TunedRecord(**{**members, "device": device})
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TunedRecord]:
+    """Random records of two devices of one architecture, an older one and a CPU, for lookup too."""
+    made = [
+        random_record(1, "GPU A", "sm_90"),
+        random_record(2, "GPU B", "sm_90"),
+        random_record(3, "GPU C", "sm_80"),
+        opencl(random_record(4, "", "")),
+    ]
+    for one in made:
+        tuned.write(tmp_path / "given", one)
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "given"))
+    monkeypatch.setattr(_lookup, "shipped_folder", lambda: str(tmp_path / "none"))
+    monkeypatch.setattr(_current, "_first_visible", lambda visible: (None, None))
+    clear_cache()
+    return made
+
+
+def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> None:
+    """On measured, odd, huge and negative problems, in known and unknown places."""
+    header = render(records)
+    (tmp_path / f"{KERNEL}.hpp").write_text(header)
+    enumerators = ", ".join(f"dtype_value::{identifier(one)}" for one in CATEGORIES)
+    rng = random.Random(20261121)
+    folders = re.findall(r"^  (\w+),?  ///< [^,]*, (?:sm_|opencl)", header, re.MULTILINE)
+    assert len(folders) == len(records)
+    asked = [_question(rng, records, folders) for _ in range(QUESTIONS)]
+    lines = "".join(
+        f"{how} {where} {m} {n} {CATEGORIES.index(dtype)}\n" for how, where, m, n, dtype in asked
+    )
+    answers = compile_and_run(tmp_path, ASK.replace("CATEGORIES", enumerators), lines).splitlines()
+    assert len(answers) == QUESTIONS
+    qualities = set()
+    for question, answer in zip(asked, answers, strict=True):
+        expected = _python(question, folders)
+        qualities.add(expected[7])
+        _compare(question, expected, answer.split())
+    assert qualities == {0, 1, 2, 3, 4} or qualities == {0, 1, 3, 4}
+
+
+def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]) -> Any:
+    how = rng.choice("ad")
+    where = rng.choice((90, 90, 80, 86, 75, 100, 120, 1, 0, -2, 2**31 - 1))
+    if how == "d":
+        where = rng.randrange(len(folders))
+    if rng.random() < 0.3:
+        known = rng.choice(rng.choice(records).entries).problem
+        return how, where, known["m"], known["n"], known["dtype"]
+    sizes = [
+        rng.choice(
+            (
+                rng.randrange(1, 5000),
+                2 ** rng.randrange(63) + rng.randrange(-1, 2),
+                rng.randrange(2**63),
+                -rng.randrange(2**40),
+                0,
+            )
+        )
+        for _ in range(2)
+    ]
+    return how, where, *sizes, rng.choice(CATEGORIES)
+
+
+def _python(question: Any, folders: list[str]) -> list[Any]:
+    how, where, m, n, dtype = question
+    place = {"arch": where} if how == "a" else {"device": folders[where]}
+    c = lookup(KERNEL, **place, m=m, n=n, dtype=dtype)
+    return [
+        c["BM"],
+        int(c["SWIZZLE"]),
+        PARAMETERS["VARIANT"].index(c["VARIANT"]),
+        *c.block,
+        c.shared_bytes,
+        ("exact", "nearest_problem", "same_arch", "nearest_arch", "default").index(c.quality),
+        -1.0 if c.expected_fraction is None else c.expected_fraction,
+        int(c.requires_met),
+        *(c.grid or (0, 0, 0)),
+    ]
+
+
+def _compare(question: Any, expected: list[Any], answer: list[str]) -> None:
+    got = [float(one) if i == 8 else int(one) for i, one in enumerate(answer)]
+    assert got == expected, question
+
+
+def test_equal_records_give_equal_bytes(records: list[TunedRecord]) -> None:
+    """In whatever order they come."""
+    assert render(records) == render(records[::-1]) == render(records)
+
+
+def test_a_config_is_a_constant_expression(tmp_path: Path) -> None:
+    """Its members can be template arguments; the grid can be had for other sizes at run time."""
+    chosen = plan(128, "3xtf32", swizzle=True)
+    (tmp_path / f"{KERNEL}.hpp").write_text(render([record([entry(problem(512, 512), chosen)])]))
+    program = """
+#include "demo_gemm.hpp"
+#include "demo_gemm.hpp"
+#include <cstdio>
+namespace demo = autotune::demo_gemm;
+template <int BM, bool SWIZZLE, demo::VARIANT_value VARIANT> int tile() { return BM; }
+int main(int count, char**) {
+  constexpr demo::config c = demo::lookup(90, 512, 512, demo::dtype_value::float32);
+  static_assert(c.VARIANT == demo::VARIANT_value::v3xtf32 && c.hit == demo::quality::exact);
+  static_assert(demo::lookup(demo::device::Test_GPU_A, 512, 512, c.dtype_of).BM == 128);
+  const demo::extent grid = c.grid(1000 * count, 64, demo::dtype_value::float32);
+  std::printf("%d %u", tile<c.BM, c.SWIZZLE, c.VARIANT>(), grid.x);
+}
+""".replace("c.dtype_of", "demo::dtype_value::float32")
+    assert compile_and_run(tmp_path, program) == "128 8"
+
+
+def test_the_header_asserts_its_own_answers(tmp_path: Path) -> None:
+    """A header that was edited by hand no longer compiles."""
+    header = render([record([entry(problem(512, 512), plan(128)), entry(problem(8, 8), plan(64))])])
+    assert (
+        "static_assert(lookup(90, 512, 512, dtype_value::float32).hit == quality::exact)" in header
+    )
+    broken = header.replace("{{512, 512, ", "{{513, 512, ")
+    assert broken != header
+    for text, compiles in ((header, True), (broken, False)):
+        (tmp_path / "x.hpp").write_text(text)
+        command = ["g++", *STRICT, "-fsyntax-only", "-x", "c++", "x.hpp"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert (done.returncode == 0) == compiles, done.stderr
+
+
+@pytest.mark.nvcc
+def test_nvcc_takes_the_header(nvcc: str, tmp_path: Path) -> None:
+    """In a .cu file: a tuned member as a template argument of a kernel."""
+    header = render([record([entry(problem(512, 512), plan(128))])])
+    (tmp_path / f"{KERNEL}.hpp").write_text(header)
+    (tmp_path / "main.cu").write_text("""
+#include "demo_gemm.hpp"
+namespace demo = autotune::demo_gemm;
+template <int BM> __global__ void tiles(int* out) { out[threadIdx.x] = BM; }
+void start(int* out, int m) {
+  constexpr demo::config c = demo::lookup(90, 512, 512, demo::dtype_value::float32);
+  const demo::extent grid = c.grid(m, 512, demo::dtype_value::float32);
+  tiles<c.BM><<<dim3(grid.x, grid.y), dim3(c.block.x, c.block.y), c.shared_bytes>>>(out);
+}
+""")
+    subprocess.run(
+        [nvcc, "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-c", "main.cu"],
+        cwd=tmp_path,
+        check=True,
+        timeout=300,
+    )
+
+
+# ---------------------------------------------------------------------- awkward records
+
+
+def syntax_check(header: str, folder: Path) -> None:
+    """Compile a header alone."""
+    (folder / "x.hpp").write_text(header)
+    command = ["g++", *STRICT, "-fsyntax-only", "-x", "c++", "x.hpp"]
+    subprocess.run(command, cwd=folder, check=True, timeout=60)
+
+
+def test_a_record_of_nothing_but_a_default(tmp_path: Path) -> None:
+    """Tables of no rows are no zero-sized arrays."""
+    syntax_check(render([record()]), tmp_path)
+    only = record(fields={"dtype": "categorical"}, default=plan(32, grid=(1,)))
+    syntax_check(render([only]), tmp_path)
+
+
+def test_keywords_and_odd_names_become_identifiers(tmp_path: Path) -> None:
+    """Names of parameters, fields and values may be what C++ reserves, or all alike."""
+    names: dict[str, Any] = {
+        "parameters": {"BM": (1, 2**40), "int": ("float", "FLOAT", "default"), "__X__": (True,)},
+        "fields": {"long": "integer", "arch": "categorical", "number": "integer"},
+    }
+    values = {"BM": 2**40, "int": "float", "__X__": True}
+    chosen = plan(configuration=values, grid=(["*", "long", 2**63 - 1], ["+", "number", 2**70]))
+    at = [{"long": 1, "arch": one, "number": 2} for one in ("a-b", "a b", "9", "", 'quote"\\')]
+    one = record([entry(each, chosen) for each in at], default=chosen, **names)
+    syntax_check(render([one]), tmp_path)
+
+
+INJECTION = 'x\n#error "injected"\\\n*/ int main() { ??/\n'
+
+
+def test_text_cannot_leave_its_comment(tmp_path: Path) -> None:
+    """Names from a driver or a file end no comment and continue no line."""
+    vendor = Vendor(name=INJECTION, median_ms=1.0, ratio=1.0, ratio_interval=(0.9, 1.1))
+    made = entry(problem(8, 8, INJECTION), vendor=vendor, timing=INJECTION)
+    one = record([made], device=INJECTION, arch="sm_90")
+    header = render([one])
+    assert not re.search(r"^#error", header, re.MULTILINE)
+    syntax_check(header, tmp_path)
+    assert comment("a\\") == "a/"
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        (["-", 0, ["//", ["-", 0, "m"], 128]], "ceil_div(m, number{128})"),
+        (["//", ["+", "n", 1], "k"], "floor_div((n + number{1}), k)"),
+        (["and", ["==", "m", 0], ["<=", "m", "n"]], "both((m == number{0}), (m <= n))"),
+        (["min", "m", 2**70], "minimum(m, number{0, false})"),
+    ],
+)
+def test_expressions_in_cpp(form: Any, text: str) -> None:
+    """Readable where they can be, and never more than 64 bits."""
+    assert expression(form) == text
+
+
+def _other_kernel(one: TunedRecord) -> list[TunedRecord]:
+    return [one, record(kernel="other")]
+
+
+def _other_parameters(one: TunedRecord) -> list[TunedRecord]:
+    chosen = plan(configuration={"BM": 32})
+    return [one, record(parameters={"BM": (32,)}, default=chosen, device="Test GPU B")]
+
+
+@pytest.mark.parametrize(
+    ("records_of", "message"),
+    [
+        (lambda one: [], "no tuned records"),
+        (_other_kernel, "one kernel, not of demo_gemm, other"),
+        (_other_parameters, "left out: other problem fields or parameters"),
+    ],
+)
+def test_records_that_make_no_header(
+    records_of: Callable[[TunedRecord], list[TunedRecord]], message: str
+) -> None:
+    """Said before anything is written."""
+    with pytest.raises(UsageError, match=message):
+        render(records_of(record()))

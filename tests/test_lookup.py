@@ -1,0 +1,643 @@
+"""Lookup: how good the hit is, which record answers, and that nothing at hand can break it."""
+
+import ctypes
+import json
+import pickle
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_records import (
+    KERNEL,
+    WRONG,
+    entry,
+    plan,
+    problem,
+    random_record,
+    record,
+    without_privileges,
+)
+
+import autotune
+from autotune import _current, _lookup, _table, tuned
+from autotune._lookup import TunedConfig, clear_cache, lookup
+from autotune.device import Device
+from autotune.errors import UsageError
+from autotune.tuned import FallbackRow, Portfolio, RecordedDevice
+
+
+@pytest.fixture(autouse=True)
+def _own_records(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No shipped records, no GPU, and nothing remembered from the test before."""
+    monkeypatch.setattr(_lookup, "shipped_folder", lambda: str(tmp_path / "shipped"))
+    monkeypatch.setattr(_current, "_first_visible", lambda visible: (None, None))
+    monkeypatch.setattr(_current, "_current_ordinal", lambda cuda: None)
+    clear_cache()
+
+
+def put(folder: Path, *records: tuned.TunedRecord) -> None:
+    """Write records and forget what was read before."""
+    for one in records:
+        tuned.write(folder, one)
+    clear_cache()
+
+
+@pytest.fixture
+def given_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that AUTOTUNE_TUNED names."""
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "given"))
+    return tmp_path / "given"
+
+
+def tile(config: TunedConfig) -> Any:
+    """What tells the plans of these tests apart."""
+    return config["BM"]
+
+
+# ---------------------------------------------------------------------- how good the hit is
+
+
+@pytest.fixture
+def tuned_folder(given_folder: Path) -> Path:
+    """Two devices of sm_90, one of sm_80, each with a tile of its own."""
+    put(
+        given_folder,
+        record([entry(problem(512, 512), plan(128))]),
+        record([entry(problem(64, 64), plan(64))], "Test GPU B"),
+        record([entry(problem(64, 64), plan(32, archs=("sm_80", "sm_86")))], "Old GPU", "sm_80"),
+    )
+    return given_folder
+
+
+@pytest.mark.parametrize(
+    ("where", "size", "quality", "expected_tile"),
+    [
+        ({"device": "Test GPU A"}, 512, "exact", 128),
+        ({"device": "Test_GPU_A"}, 512, "exact", 128),
+        ({"device": "GPU-Test GPU A"}, 512, "exact", 128),
+        ({"device": "Test GPU A"}, 64, "nearest_problem", 128),
+        ({"device": "Test GPU C", "arch": 90}, 64, "same_arch", 64),
+        ({"arch": "sm_90"}, 64, "exact", 64),
+        ({"arch": 90}, 512, "exact", 128),
+        ({"arch": "9.0"}, 500, "nearest_problem", 128),
+        ({"arch": "sm_90a"}, 70, "nearest_problem", 64),
+        ({"arch": "sm_86"}, 64, "nearest_arch", 32),
+        ({"arch": "sm_100"}, 64, "nearest_arch", 64),
+        ({"device": "Test GPU C"}, 64, "default", 32),
+        ({"arch": "gfx942"}, 64, "default", 32),
+        ({}, 64, "default", 32),
+    ],
+)
+def test_quality(
+    where: dict[str, Any], size: int, quality: str, expected_tile: int, tuned_folder: Path
+) -> None:
+    """The first group of records that has an answer gives it, and says how good it is."""
+    config = lookup(KERNEL, **where, **problem(size, size))
+    assert (config.quality, tile(config)) == (quality, expected_tile)
+
+
+def test_a_device_object_tells_its_architecture(tuned_folder: Path) -> None:
+    """A device that was never tuned is still of an architecture."""
+    other = Device(backend="cuda", name="Test GPU C", arch="sm_90")
+    assert lookup(KERNEL, device=other, **problem(64, 64)).quality == "same_arch"
+
+
+def test_what_a_config_says(tuned_folder: Path) -> None:
+    """Everything needed to launch, and where it comes from."""
+    config = lookup(KERNEL, device="Test GPU A", **problem(512, 640))
+    assert dict(config) == {"BM": 128, "SWIZZLE": False, "VARIANT": "simt"}
+    assert (config.block, config.shared_bytes, config.grid) == ((128, 2, 1), 16384, (4, 10, 1))
+    assert config.source == f"AUTOTUNE_TUNED:Test_GPU_A/{KERNEL}"
+    assert (config.expected_fraction, config.stale_reasons, config.requires_met) == (None, (), True)
+    assert len(config) == 3
+    assert "BM=128" in repr(config)
+
+
+def test_a_config_is_immutable_and_can_be_pickled(tuned_folder: Path) -> None:
+    """One answer is shared by all who ask, and may cross to another process."""
+    config = lookup(KERNEL, arch=90, **problem(512, 512))
+    with pytest.raises(AttributeError):
+        config.block = (1, 1, 1)  # type: ignore[misc]
+    again = pickle.loads(pickle.dumps(config))
+    assert again == config
+    assert (again.grid, again.quality, again.source) == (config.grid, config.quality, config.source)
+
+
+def test_an_exact_hit_is_all_there_is(tuned_folder: Path) -> None:
+    """Its expected fraction is 1."""
+    assert lookup(KERNEL, arch=90, **problem(512, 512)).expected_fraction == 1
+
+
+def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:
+    """A size nearby gets the plan chosen for the surroundings; the size itself its winner."""
+    row = FallbackRow(problem=problem(512, 512), plan=plan(32), expected_fraction=0.9)
+    put(given_folder, record([entry(problem(512, 512), plan(128))], fallback=(row,)))
+    near = lookup(KERNEL, arch=90, **problem(512, 513))
+    assert (tile(near), near.expected_fraction) == (32, 0.9)
+    assert tile(lookup(KERNEL, arch=90, **problem(512, 512))) == 128
+
+
+def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
+    """What a plan loses on another device was not measured."""
+    row = FallbackRow(problem=problem(512, 512), plan=plan(32), expected_fraction=0.9)
+    put(given_folder, record(fallback=(row,)))
+    assert lookup(KERNEL, arch=100, **problem(512, 513)).expected_fraction is None
+    assert lookup(KERNEL, device="X", arch=90, **problem(512, 513)).expected_fraction is None
+
+
+def test_stale_entries_say_so(given_folder: Path) -> None:
+    """Near the problem as well."""
+    put(given_folder, record([entry(problem(64, 64), stale_reasons=("the driver changed",))]))
+    for size in (64, 65):
+        config = lookup(KERNEL, arch=90, **problem(size, size))
+        assert config.stale_reasons == ("the driver changed",)
+
+
+def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
+    """A half kernel is no answer for float32."""
+    assert lookup(KERNEL, arch=90, **problem(512, 512, "float16")).quality == "default"
+
+
+def test_of_two_equally_near_the_first_answers(given_folder: Path) -> None:
+    """1024 lies between 512 and 2048 on the logarithmic scale; tables are ordered."""
+    rows = tuple(
+        FallbackRow(problem=problem(m, 64), plan=plan(bm)) for m, bm in ((2048, 128), (512, 32))
+    )
+    put(given_folder, record(fallback=rows))
+    assert tile(lookup(KERNEL, arch=90, **problem(1024, 64))) == 128
+
+
+def test_of_two_architectures_equally_near_the_older_answers(given_folder: Path) -> None:
+    """Newer hardware runs older plans more often than the reverse."""
+    archs = ("sm_80", "sm_85", "sm_90")
+    for arch, bm in (("sm_90", 128), ("sm_80", 32)):
+        put(given_folder, record([entry(problem(64, 64), plan(bm, archs=archs))], arch, arch))
+    assert tile(lookup(KERNEL, arch="sm_85", **problem(64, 64))) == 32
+
+
+# ---------------------------------------------------------------------- plans with conditions
+
+
+def test_a_plan_whose_requirement_is_broken_does_not_answer(given_folder: Path) -> None:
+    """The next nearest row does, and at last the default."""
+    picky = plan(128, requires=["==", ["%", "n", 4], 0])
+    put(given_folder, record([entry(problem(512, 512), picky), entry(problem(8, 8), plan(64))]))
+    assert tile(lookup(KERNEL, arch=90, **problem(512, 516))) == 128
+    assert tile(lookup(KERNEL, arch=90, **problem(512, 511))) == 64
+    put(given_folder, record([entry(problem(512, 512), picky)]))
+    assert lookup(KERNEL, arch=90, **problem(512, 511)).quality == "default"
+
+
+def test_a_default_that_may_not_be_used_says_so(given_folder: Path) -> None:
+    """Nothing is raised, and the caller can tell."""
+    put(given_folder, record(default=plan(32, requires=["//", 1, ["-", "m", 5]])))
+    assert lookup(KERNEL, arch=90, **problem(6, 1)).requires_met
+    assert not lookup(KERNEL, arch=90, **problem(5, 1)).requires_met
+    assert not lookup(KERNEL, arch=90, **problem(8, 1)).requires_met
+
+
+@pytest.mark.parametrize(
+    ("archs", "shared_bytes", "answers"),
+    [
+        (("sm_80", "sm_90"), 99, True),
+        (("sm_90",), 99, False),
+        (None, 49152, True),
+        (None, 49153, False),
+    ],
+)
+def test_other_architectures_answer_only_with_what_is_valid_here(
+    archs: Any, shared_bytes: int, answers: bool, given_folder: Path
+) -> None:
+    """Examined when it was recorded; where it was not, what every architecture can run."""
+    chosen = plan(128, archs=archs, shared_bytes=shared_bytes)
+    put(given_folder, record([entry(problem(64, 64), chosen)]))
+    assert (lookup(KERNEL, arch=80, **problem(64, 64)).quality == "nearest_arch") == answers
+
+
+def test_an_untraced_grid_is_known_for_its_problem_only(given_folder: Path) -> None:
+    """The measured grid where it was measured, None elsewhere."""
+    put(given_folder, record([entry(problem(64, 64), plan(64, grid=None))]))
+    assert lookup(KERNEL, arch=90, **problem(64, 64)).grid == (7, 3, 1)
+    assert lookup(KERNEL, arch=90, **problem(64, 65)).grid is None
+
+
+def test_a_grid_that_cannot_be_launched_is_none(given_folder: Path) -> None:
+    """Too large for CUDA, or divided by zero."""
+    put(
+        given_folder, record([entry(problem(64, 64), plan(64, grid=(["//", "m", ["-", "n", 2]],)))])
+    )
+    assert lookup(KERNEL, arch=90, **problem(9, 5)).grid == (3, 1, 1)
+    assert lookup(KERNEL, arch=90, **problem(9, 2)).grid is None
+    assert lookup(KERNEL, arch=90, **problem(2**40, 3)).grid is None
+
+
+# ---------------------------------------------------------------------- several devices of an arch
+
+
+def test_an_architecture_takes_the_least_worst_case_loss(given_folder: Path) -> None:
+    """A's winner is twice as slow on B; B's winner loses a tenth on A."""
+    at = problem(64, 64)
+    both = (plan(128).configuration, plan(64).configuration)
+
+    def measured(*times: float) -> Portfolio:
+        return Portfolio(
+            configurations=both, problems=(at,), median_ms=tuple((one,) for one in times)
+        )
+
+    put(
+        given_folder,
+        record([entry(at, plan(128))], portfolio=measured(1.0, 1.1)),
+        record([entry(at, plan(64))], "Test GPU B", portfolio=measured(2.0, 1.0)),
+    )
+    assert tile(lookup(KERNEL, arch=90, **at)) == 64
+    assert tile(lookup(KERNEL, device="Test GPU A", **at)) == 128
+
+
+def test_without_a_matrix_the_first_device_answers(given_folder: Path) -> None:
+    """Nothing better is known, and the order of folders is the same everywhere."""
+    at = problem(64, 64)
+    put(given_folder, record([entry(at, plan(64))], "B"), record([entry(at, plan(128))], "A"))
+    assert tile(lookup(KERNEL, arch=90, **at)) == 128
+
+
+# ---------------------------------------------------------------------- layers and the environment
+
+
+def test_layers_are_asked_in_order_problem_by_problem(
+    tmp_path: Path, given_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AUTOTUNE_TUNED, the user's data, shipped; a narrow run does not hide a wide one."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    sizes = (64, 512, 4096)
+    put(tmp_path / "shipped", record([entry(problem(n, n), plan(32)) for n in sizes]))
+    put(
+        tmp_path / "data/autotune/tuned",
+        record([entry(problem(n, n), plan(64)) for n in sizes[:2]]),
+    )
+    put(given_folder, record([entry(problem(64, 64), plan(128))]))
+    answers = [lookup(KERNEL, arch=90, **problem(n, n)) for n in sizes]
+    assert [tile(one) for one in answers] == [128, 64, 32]
+    assert [one.source.split(":")[0] for one in answers] == ["AUTOTUNE_TUNED", "user", "shipped"]
+
+
+def test_the_users_data_are_in_the_home_folder_by_default() -> None:
+    """XDG's default."""
+    put(Path.home() / ".local/share/autotune/tuned", record([entry(problem(64, 64), plan(128))]))
+    assert lookup(KERNEL, arch=90, **problem(64, 64)).source.startswith("user:")
+
+
+def test_the_current_folder_is_never_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write a file where a program starts must not choose what it launches."""
+    put(tmp_path, record([entry(problem(64, 64))]))
+    put(tmp_path / "reports", record([entry(problem(64, 64))]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        lookup(KERNEL, arch=90, **problem(64, 64))
+
+
+def test_shipped_records_are_the_checkouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the package in a checkout; inside it where it is installed."""
+    monkeypatch.undo()
+    root = Path(autotune.__file__).parent.parent
+    assert _lookup.shipped_folder() == str(root / "reports")
+    monkeypatch.setattr(_lookup, "__file__", "/elsewhere/site-packages/autotune/_lookup.py")
+    assert _lookup.shipped_folder() == "/elsewhere/site-packages/autotune/_bundled/reports"
+
+
+def test_disabled_lookup_answers_with_the_default(
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules out tuning while looking for a fault; 0 and empty mean enabled."""
+    for value, quality in (("1", "default"), ("0", "exact"), ("", "exact")):
+        monkeypatch.setenv("AUTOTUNE_DISABLE", value)
+        assert lookup(KERNEL, arch=90, **problem(512, 512)).quality == quality
+
+
+def test_a_new_record_is_noticed(given_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long-lived process gets what was tuned meanwhile."""
+    put(given_folder, record([entry(problem(64, 64), plan(64))]))
+    monkeypatch.setattr(_lookup, "RECHECK_S", 0)
+    first = lookup(KERNEL, arch=90, **problem(64, 64))
+    assert lookup(KERNEL, arch=90, **problem(64, 64)) is first
+    tuned.write(given_folder, record([entry(problem(64, 64), plan(128))]))
+    assert tile(lookup(KERNEL, arch=90, **problem(64, 64))) == 128
+
+
+def test_another_folder_is_noticed_at_once(
+    given_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment is read at every call."""
+    put(given_folder, record([entry(problem(64, 64), plan(64))]))
+    put(tmp_path / "second", record([entry(problem(64, 64), plan(128))]))
+    assert tile(lookup(KERNEL, arch=90, **problem(64, 64))) == 64
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "second"))
+    assert tile(lookup(KERNEL, arch=90, **problem(64, 64))) == 128
+
+
+def test_answers_do_not_pile_up(given_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may ask for ever new sizes."""
+    put(given_folder, record([entry(problem(64, 64))]))
+    monkeypatch.setattr(_lookup, "MAX_ANSWERS", 10)
+    for n in range(1, 50):
+        lookup(KERNEL, arch=90, **problem(n, n))
+    assert all(len(one.answers) <= 10 for one in _lookup._cache.values())
+
+
+def test_records_of_another_shape_are_left_out(tuned_folder: Path) -> None:
+    """A record from before a parameter came cannot answer; the newest says what the shape is."""
+    old = json.loads(tuned.encode(record([entry(problem(512, 512))], "Older GPU", "sm_75")))
+    old["parameters"].pop("SWIZZLE")
+    for one in (old["default"], *old["entries"]):
+        one["configuration"].pop("SWIZZLE")
+    old["provenance"]["created"] = "2025-01-01"
+    path = tuned_folder / "A_Older_GPU" / f"{KERNEL}.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(old))
+    clear_cache()
+    with pytest.warns(RuntimeWarning, match="A_Older_GPU.*left out"):
+        config = lookup(KERNEL, arch=75, **problem(512, 512))
+    assert config.quality == "nearest_arch"
+
+
+# ---------------------------------------------------------------------- which device is this
+
+
+def test_the_environment_names_the_architecture(
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For machines that only build."""
+    monkeypatch.setenv("AUTOTUNE_ARCH", "sm_90")
+    assert lookup(KERNEL, **problem(512, 512)).quality == "exact"
+    assert lookup(KERNEL, arch="gfx942", **problem(512, 512)).quality == "default"
+
+
+def test_the_current_device_is_asked_before_the_first_visible(
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process on its second GPU must not get the first one's plan."""
+    monkeypatch.setattr(_current, "_first_visible", lambda visible: ("Old GPU", "sm_80"))
+    assert tile(lookup(KERNEL, **problem(64, 64))) == 32
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
+    monkeypatch.setattr(_current, "_current_ordinal", lambda cuda: 1)
+    monkeypatch.setitem(_current._by_ordinal, 1, ("Test GPU B", "sm_90"))
+    assert tile(lookup(KERNEL, **problem(64, 64))) == 64
+
+
+def test_without_a_gpu_the_users_cpu_records_answer(given_folder: Path) -> None:
+    """Who tunes on the CPU because there is no GPU gets what was tuned."""
+    device = RecordedDevice(backend="opencl", name="Some CPU", arch="opencl_cpu")
+    put(
+        given_folder,
+        record([entry(problem(64, 64))]).__class__(
+            **{
+                name: getattr(record([entry(problem(64, 64), plan(128))]), name)
+                for name in record().__struct_fields__
+            }
+            | {"device": device}
+        ),
+    )
+    config = lookup(KERNEL, **problem(64, 64))
+    assert (config.quality, tile(config)) == ("exact", 128)
+    assert config.source.startswith("AUTOTUNE_TUNED:opencl_Some_CPU/")
+
+
+class _FakeDriver:
+    """The driver library as `_current` uses it: two devices."""
+
+    def __init__(self, status: int, ordinal: int = 1) -> None:
+        self.status, self.ordinal = status, ordinal
+
+    def cuCtxGetDevice(self, out: Any) -> int:  # noqa: N802
+        out._obj.value = self.ordinal
+        return self.status
+
+    def cuDeviceGet(self, out: Any, number: int) -> int:  # noqa: N802
+        out._obj.value = number
+        return 0
+
+    def cuDeviceGetName(self, out: Any, size: int, handle: ctypes.c_int) -> int:  # noqa: N802
+        out.value = f"GPU {handle.value}".encode()
+        return 0
+
+    def cuDeviceGetAttribute(self, out: Any, key: int, handle: ctypes.c_int) -> int:  # noqa: N802
+        out._obj.value = {75: 9 + handle.value, 76: 0}[key]
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(0, ("GPU 1", "sm_100")), (201, ("GPU 0", "sm_90")), (3, None), (4, None)],
+)
+def test_the_driver_is_asked_for_the_current_device(
+    status: int, expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its device with a context, device 0 in a thread without, none where not initialised."""
+    monkeypatch.undo()
+    _current.forget()
+    ordinal = _current._current_ordinal(_FakeDriver(status))
+    assert (None if ordinal is None else _current._by_ordinal[ordinal]) == expected
+    _current.forget()
+
+
+class _FakeNvml:
+    """The management library as `_current` uses it: two GPUs, and a MIG slice of the second."""
+
+    names: tuple[bytes, ...] = (b"GPU 0", b"GPU 1", b"GPU 1 MIG 1g.10gb")
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: int, out: Any) -> int:  # noqa: N802
+        out._obj.value = index + 1
+        return 0 if index < 2 else 2
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: bytes, out: Any) -> int:  # noqa: N802
+        out._obj.value = 3 if uuid.startswith(b"MIG-") else 2
+        return 0 if uuid else 2
+
+    def nvmlDeviceGetName(self, handle: Any, out: Any, size: int) -> int:  # noqa: N802
+        out.value = self.names[handle.value - 1]
+        return 0
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: Any, out: Any) -> int:  # noqa: N802
+        out._obj.value = 2
+        return 0 if handle.value == 3 else 2
+
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any, major: Any, minor: Any) -> int:  # noqa: N802
+        major._obj.value, minor._obj.value = 7 + handle.value, 0
+        return 0 if handle.value < 3 else 3
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("0", ("GPU 0", "sm_80")),
+        ("1", ("GPU 1", "sm_90")),
+        ("GPU-1", ("GPU 1", "sm_90")),
+        ("MIG-1", ("GPU 1 MIG 1g.10gb", "sm_90")),
+        ("7", (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_nvml_knows_the_first_visible_gpu(first: str, expected: Any) -> None:
+    """By number, by uuid, and as a slice of a GPU; what is hidden is not there."""
+    assert _current._ask_nvml(_FakeNvml(), first) == expected
+
+
+# ---------------------------------------------------------------------- total for every size
+
+
+@given(m=st.integers(-(10**30), 10**30), n=st.integers(-10, 2**40), arch=st.integers(0, 130))
+def test_no_size_is_refused(m: int, n: int, arch: int) -> None:
+    """Negative, zero and astronomic sizes get an answer as well."""
+    loaded = [
+        _table.Loaded("test", name, json.loads(tuned.encode(random_record(3, name, arch_name))))
+        for name, arch_name in (("A", "sm_90"), ("B", "sm_80"))
+    ]
+    table = _table.build_table(loaded)
+    asked = (m, n, "float32")
+    config = _lookup._tuned_config(table, *_table.pick(table, asked, None, f"sm_{arch}"), asked)
+    assert config.quality in _table.QUALITIES
+    assert config.grid is None or all(0 <= one < 2**31 for one in config.grid)
+
+
+@given(st.integers(1, 2**64 - 1))
+def test_sixteenths_are_exact(n: int) -> None:
+    """k is floor(16·log2(n)) just when 2^k <= n^16 < 2^(k+1)."""
+    k = _table.sixteenths(n)
+    assert 2**k <= n**16 < 2 ** (k + 1)
+
+
+def test_sixteenths_at_every_power_and_beside_it() -> None:
+    """Where rounding would show first."""
+    for octave in range(64):
+        assert _table.sixteenths(2**octave) == 16 * octave
+        if octave:
+            assert _table.sixteenths(2**octave - 1) < 16 * octave
+    assert _table.sixteenths(0) == _table.sixteenths(-5) == 0
+
+
+# ---------------------------------------------------------------------- mistakes of the caller
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"m": 1, "n": 1, "dtipe": "x"}, "unknown problem field 'dtipe'; did you mean 'dtype'"),
+        ({"m": 1, "n": 1}, "'dtype' is missing"),
+        ({"m": 1.5, "n": 1, "dtype": "x"}, "m=1.5 must be an integer"),
+        ({"m": "1", "n": 1, "dtype": "x"}, "m='1' must be an integer"),
+        ({"m": [], "n": 1, "dtype": "x"}, "must be an integer"),
+        ({"m": 1, "n": 1, "dtype": 32}, "dtype=32 must be a str"),
+    ],
+)
+def test_wrong_fields_are_usage_errors(
+    asked: dict[str, Any], message: str, tuned_folder: Path
+) -> None:
+    """Unlike a size that nobody tuned, a wrong name is a mistake."""
+    with pytest.raises(UsageError, match=message):
+        lookup(KERNEL, arch=90, **asked)
+
+
+def test_an_unknown_kernel_names_the_known_ones(tuned_folder: Path) -> None:
+    """And how to tune it."""
+    with pytest.raises(UsageError, match=rf"'demo_gem'; did you mean '{KERNEL}'.*autotune run"):
+        lookup("demo_gem", m=1)
+
+
+@pytest.mark.parametrize("name", ["../secret", "a/b", "", "x\0y", 5])
+def test_a_kernel_is_a_name_and_no_path(name: Any) -> None:
+    """Nothing outside the folders of records is ever opened."""
+    with pytest.raises(UsageError, match="identifier"):
+        lookup(name, m=1)
+
+
+# ---------------------------------------------------------------------- files that are wrong
+
+
+# A time of the wrong type is nothing that lookup reads.
+@pytest.mark.parametrize("case", sorted(set(WRONG) - {"wrong type"}))
+def test_a_wrong_file_is_a_miss_with_a_warning(case: str, tuned_folder: Path) -> None:
+    """A production process goes on with what is left."""
+    (tuned_folder / "Test_GPU_A" / f"{KERNEL}.json").write_bytes(WRONG[case][0])
+    with pytest.warns(RuntimeWarning, match="left out"):
+        config = lookup(KERNEL, device="Test GPU A", arch=90, **problem(512, 512))
+    assert (config.quality, tile(config)) == ("same_arch", 64)
+
+
+def test_a_file_cut_anywhere_is_a_miss(tuned_folder: Path) -> None:
+    """Disks fill at any byte."""
+    path = tuned_folder / "Test_GPU_A" / f"{KERNEL}.json"
+    whole = path.read_bytes()
+    for length in range(0, len(whole) - 1, 97):
+        path.write_bytes(whole[:length])
+        clear_cache()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert lookup(KERNEL, arch=90, **problem(512, 512)).quality == "nearest_problem"
+        assert len(caught) == 1
+
+
+def test_files_without_permission_are_a_miss(tuned_folder: Path) -> None:
+    """Another user's private records stay private, and do no harm."""
+    (tuned_folder / "Test_GPU_A" / f"{KERNEL}.json").chmod(0)
+    for folder in (tuned_folder, *tuned_folder.parents):
+        if folder.owner() == tuned_folder.owner() and len(folder.parts) > 2:
+            folder.chmod(0o755)
+    with without_privileges(), pytest.warns(RuntimeWarning, match="Permission denied"):
+        config = lookup(KERNEL, device="Test GPU A", arch=90, **problem(512, 512))
+    assert config.quality == "same_arch"
+
+
+def test_a_folder_that_cannot_be_listed_is_a_miss(tuned_folder: Path) -> None:
+    """The same one level up: nothing is known, and the message says why."""
+    tuned_folder.chmod(0)
+    with (
+        without_privileges(),
+        pytest.warns(RuntimeWarning, match="Permission denied"),
+        pytest.raises(UsageError, match="unknown kernel"),
+    ):
+        lookup(KERNEL, arch=90, **problem(512, 512))
+
+
+# ---------------------------------------------------------------------- what it costs
+
+HEAVY = ("numpy", "msgspec", "click", "rich", "jinja2", "cupy", "torch", "dataclasses", "inspect")
+
+
+def test_lookup_imports_nothing_heavy(tuned_folder: Path) -> None:
+    """Not even when it answers; neither does it leave a library of CUDA loaded."""
+    asked = f"lookup({KERNEL!r}, arch=90, m=512, n=512, dtype='float32').quality"
+    program = f"""if True:
+        import sys, time
+        start = time.perf_counter()
+        from autotune import lookup
+        seconds = time.perf_counter() - start
+        assert {asked} == "exact"
+        lookup({KERNEL!r}, m=512, n=512, dtype='float32')
+        found = [name for name in {HEAVY!r} if name in sys.modules]
+        assert not found, found
+        assert "libcuda" not in open("/proc/self/maps").read()
+        assert seconds < 2, seconds  # 0.03 on an idle machine; benchmarks/lookup.py measures
+    """
+    root = Path(autotune.__file__).parent.parent
+    subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=60)
+
+
+def test_every_public_name_is_there() -> None:
+    """What `__all__` promises, and nothing that is misspelt."""
+    assert sorted(autotune._HOMES) == [one for one in autotune.__all__ if one != "__version__"]
+    for name in autotune.__all__:
+        assert name in dir(autotune)
+        assert getattr(autotune, name) is not None
+    with pytest.raises(AttributeError, match="lookupp"):
+        _ = autotune.lookupp
+
+
+def test_the_version_is_the_projects() -> None:
+    """A bare checkout has no metadata, so the number is written twice."""
+    pyproject = Path(autotune.__file__).parent.parent / "pyproject.toml"
+    assert f'version = "{autotune.__version__}"' in pyproject.read_text(encoding="utf-8")

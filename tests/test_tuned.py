@@ -1,0 +1,339 @@
+"""The tuned record: equal bytes, merging per problem, and files that are wrong."""
+
+import math
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_records import (
+    KERNEL,
+    PARAMETERS,
+    WRONG,
+    changed,
+    entry,
+    plan,
+    problem,
+    random_record,
+    record,
+    without_privileges,
+)
+
+from autotune import tuned
+from autotune.device import for_arch
+from autotune.errors import RecordError, UsageError
+from autotune.fallback import fallback_table
+from autotune.tuned import FallbackRow, Portfolio, RecordedDevice
+from autotune.values import Configuration, Problem
+
+
+def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
+    """Write and read are inverse, at the place that lookup searches."""
+    written = random_record(1, "Test GPU A", "sm_90")
+    path = tuned.write(tmp_path, written)
+    assert path == tmp_path / "Test_GPU_A" / f"{KERNEL}.json"
+    again = tuned.read(path)
+    assert tuned.encode(again) == path.read_bytes()
+    assert {str(one.problem) for one in again.entries} == {
+        str(one.problem) for one in written.entries
+    }
+    assert tuned.read_all(tmp_path) == tuned.read_all(tmp_path, KERNEL) == [again]
+
+
+def test_no_file_is_left_beside_the_record(tmp_path: Path) -> None:
+    """Temporary files go, and others may read the record."""
+    path = tuned.write(tmp_path, record([entry(problem(64, 64))]))
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o444 == 0o444
+
+
+def test_order_of_construction_does_not_show() -> None:
+    """Equal content gives equal bytes, whatever order names and entries came in."""
+    entries = [entry(problem(n, n)) for n in (512, 64, 128)]
+    shuffled = [
+        msgspec.structs.replace(
+            one,
+            problem=dict(reversed(one.problem.items())),
+            configuration=dict(reversed(one.configuration.items())),
+        )
+        for one in reversed(entries)
+    ]
+    assert tuned.encode(record(entries)) == tuned.encode(record(shuffled))
+
+
+def test_configurations_and_problems_are_accepted_as_they_are() -> None:
+    """The engine's own mappings need no conversion."""
+    chosen = plan(configuration=Configuration(BM=64, SWIZZLE=False, VARIANT="simt"))
+    one = entry(Problem(problem(64, 64)), chosen)
+    assert tuned.encode(record([one])) == tuned.encode(record([entry(problem(64, 64))]))
+
+
+def test_the_device_of_a_record_is_the_measured_one() -> None:
+    """Identity and limits are taken over, and the folder is the device's."""
+    device = for_arch("sm_90")
+    kept = RecordedDevice.of(device)
+    assert (kept.name, kept.shared_bytes_per_block) == (device.name, device.shared_bytes_per_block)
+    assert kept.folder == device.folder
+
+
+def test_no_path_of_this_machine_is_written() -> None:
+    """A record is shared; it says nothing of where it was made."""
+    assert str(Path.cwd()) not in tuned.encode(random_record(2, "A", "sm_80")).decode()
+
+
+# ---------------------------------------------------------------------- merging
+
+
+def merged_actions(old: Any, new: Any) -> list[tuple[str, str]]:
+    """Action and reason of every new entry."""
+    return [(one.action, one.reason) for one in tuned.merge(old, new).outcomes]
+
+
+def test_a_first_record_is_added() -> None:
+    """Without an old record every entry is new."""
+    new = record([entry(problem(64, 64))])
+    assert tuned.merge(None, new).record == new
+    assert merged_actions(None, new) == [("added", "not tuned before")]
+
+
+@pytest.mark.parametrize(
+    ("old_effort", "new_effort", "new_source", "action"),
+    [
+        ("quick", "quick", "f00d", "replaced"),
+        ("quick", "full", "f00d", "replaced"),
+        ("full", "quick", "f00d", "kept"),
+        ("full", "quick", "beef", "replaced"),
+    ],
+)
+def test_an_entry_is_replaced_by_effort_or_when_stale(
+    old_effort: str, new_effort: str, new_source: str, action: str
+) -> None:
+    """Less effort replaces only what the source has outrun."""
+    at = problem(64, 64)
+    old = record([entry(at, effort=old_effort, median_ms=1.0), entry(problem(8, 8))])
+    new = record([entry(at, effort=new_effort, source=new_source, median_ms=2.0)])
+    result = tuned.merge(old, new)
+    assert [one.action for one in result.outcomes] == [action]
+    assert result.record.entry(at).median_ms == (1.0 if action == "kept" else 2.0)
+    assert result.record.entry(problem(8, 8)) is not None
+
+
+def test_entries_of_an_older_source_are_marked_stale() -> None:
+    """What stays although the source moved on says so, once."""
+    old = record([entry(problem(8, 8)), entry(problem(64, 64))])
+    new = record([entry(problem(64, 64), source="beef")])
+    once = tuned.merge(old, new).record
+    twice = tuned.merge(once, new).record
+    assert once.entry(problem(64, 64)).stale_reasons == ()
+    assert once.entry(problem(8, 8)).stale_reasons == ("the source changed since",)
+    assert twice.entry(problem(8, 8)).stale_reasons == ("the source changed since",)
+
+
+def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
+    """One more problem does not cost the fallback table of many."""
+    at = [problem(n, n) for n in (64, 128, 256)]
+    rows = tuple(FallbackRow(problem=one, plan=plan(128)) for one in at)
+    configurations = (plan(128).configuration,)
+    wide = Portfolio(
+        configurations=configurations, problems=tuple(at), median_ms=((1.0, 2.0, 3.0),)
+    )
+    old = record([entry(one) for one in at], portfolio=wide, fallback=rows)
+    extra = FallbackRow(problem=problem(9, 9), plan=plan(32))
+    mine = FallbackRow(problem=problem(64, 64), plan=plan(32))
+    new = record([entry(problem(9, 9))], fallback=(mine, extra))
+    kept = tuned.merge(old, new).record
+    assert kept.portfolio == wide
+    assert kept.fallback == (*rows, extra)
+
+
+@pytest.mark.parametrize("change", ["kernel", "device"])
+def test_other_kernels_and_devices_do_not_merge(change: str) -> None:
+    """Merging is per kernel and device."""
+    old = record([entry(problem(8, 8))])
+    other = record(kernel="other") if change == "kernel" else record(device="Test GPU B")
+    with pytest.raises(UsageError, match="cannot merge"):
+        tuned.merge(old, other)
+
+
+def test_update_merges_with_the_file(tmp_path: Path) -> None:
+    """What is on disk and what is new end up in one file."""
+    tuned.update(tmp_path, record([entry(problem(8, 8))]))
+    result = tuned.update(tmp_path, record([entry(problem(9, 9))]))
+    assert [one.action for one in result.outcomes] == ["added"]
+    assert len(tuned.read(tuned.path_of(tmp_path, result.record)).entries) == 2
+
+
+def _update_many(directory: str, first: int) -> None:
+    for n in range(first, first + 10):
+        tuned.update(directory, record([entry(problem(n, n))]))
+
+
+def test_two_processes_lose_nothing(tmp_path: Path) -> None:
+    """Two GPUs of one name may be tuned at once."""
+    context = multiprocessing.get_context("spawn")
+    workers = [
+        context.Process(target=_update_many, args=(str(tmp_path), first)) for first in (100, 200)
+    ]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join(60)
+    assert [one.exitcode for one in workers] == [0, 0]
+    assert len(tuned.read_all(tmp_path)[0].entries) == 20
+
+
+# ---------------------------------------------------------------------- files that are wrong
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_file_is_a_record_error(case: str, tmp_path: Path) -> None:
+    """Every kind of wrong file ends in one error class, whose message says what is wrong."""
+    data, message = WRONG[case]
+    path = tmp_path / "x.json"
+    path.write_bytes(data)
+    with pytest.raises(RecordError, match=message):
+        tuned.read(path)
+
+
+def test_a_missing_file_is_a_record_error(tmp_path: Path) -> None:
+    """Tools name the file."""
+    with pytest.raises(RecordError, match=r"nothing\.json.*No such file"):
+        tuned.read(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_json_cannot_hold_is_not_written(value: float, tmp_path: Path) -> None:
+    """A record that could not be read back replaces nothing."""
+    good = record([entry(problem(8, 8))])
+    path = tuned.write(tmp_path, good)
+    with pytest.raises(RecordError, match=KERNEL):
+        tuned.update(tmp_path, record([entry(problem(8, 8), median_ms=value)]))
+    assert tuned.read(path) == good
+
+
+def test_missing_permission_is_a_record_error(tmp_path: Path) -> None:
+    """The operator reads which file."""
+    path = tuned.write(tmp_path, record())
+    path.chmod(0)
+    path.parent.chmod(0o500)
+    with without_privileges():
+        with pytest.raises(RecordError, match=rf"{path.name}.*Permission denied"):
+            tuned.read(path)
+        with pytest.raises(RecordError, match="Permission denied"):
+            tuned.update(tmp_path, record())
+
+
+def test_a_file_in_the_folders_place_is_a_record_error(tmp_path: Path) -> None:
+    """Also where the cause is no permission."""
+    (tmp_path / "Test_GPU_A").write_text("")
+    with pytest.raises(RecordError, match="cannot write"):
+        tuned.update(tmp_path, record())
+
+
+def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
+    """Tuning goes on, and the evidence is kept."""
+    path = tuned.write(tmp_path, record([entry(problem(8, 8))]))
+    path.write_bytes(path.read_bytes()[:100])
+    tuned.update(tmp_path, record([entry(problem(9, 9))]))
+    assert len(tuned.read(path).entries) == 1
+    assert path.with_name(path.name + ".damaged").stat().st_size == 100
+
+
+@pytest.mark.parametrize("data", [b'{"cache": {}}', changed(schema_version=99)])
+def test_foreign_and_newer_files_are_never_replaced(data: bytes, tmp_path: Path) -> None:
+    """An older autotune does not destroy what it cannot read."""
+    path = tuned.path_of(tmp_path, record())
+    path.parent.mkdir()
+    path.write_bytes(data)
+    with pytest.raises(RecordError):
+        tuned.update(tmp_path, record([entry(problem(9, 9))]))
+    assert path.read_bytes() == data
+
+
+def test_a_failed_write_leaves_the_old_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk costs the new record only, and leaves nothing lying about."""
+    path = tuned.write(tmp_path, record([entry(problem(8, 8))]))
+    before = path.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RecordError, match="No space left"):
+        tuned.update(tmp_path, record([entry(problem(9, 9))]))
+    assert path.read_bytes() == before
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+
+
+# ---------------------------------------------------------------------- the fallback table
+
+
+def portfolio_of(times: list[list[float | None]], sizes: list[int]) -> tuple[Portfolio, list[Any]]:
+    """A portfolio of as many plans as rows, and the plans."""
+    plans = [plan(bm, variant) for variant in PARAMETERS["VARIANT"] for bm in PARAMETERS["BM"]]
+    plans = plans[: len(times)]
+    return (
+        Portfolio(
+            configurations=tuple(one.configuration for one in plans),
+            problems=tuple(problem(n, n) for n in sizes),
+            median_ms=tuple(tuple(row) for row in times),
+        ),
+        plans,
+    )
+
+
+def test_a_winner_by_a_hair_gives_way_to_one_that_wins_around() -> None:
+    """The odd one out at 256 is 1 % faster there and half as fast at its neighbours."""
+    steady, odd = [1.0, 1.0, 1.01, 1.0, 1.0], [2.0, 2.0, 1.0, 2.0, 2.0]
+    rows = fallback_table(*portfolio_of([odd, steady], [64, 128, 256, 512, 1024]))
+    assert {row.plan.configuration["BM"] for row in rows} == {64}
+    assert rows[2].expected_fraction == pytest.approx(1, abs=0.01)
+
+
+def test_two_regimes_keep_their_own_winners() -> None:
+    """Small and large sizes differ by more than a neighbour's weight."""
+    small, large = [1.0, 1.0, 1.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 1.0, 1.0, 1.0]
+    rows = fallback_table(*portfolio_of([small, large], [8, 16, 32, 4096, 8192, 16384]))
+    assert [row.plan.configuration["BM"] for row in rows] == [32, 32, 32, 64, 64, 64]
+
+
+def test_three_problems_promise_nothing() -> None:
+    """Under four problems the expected fraction is not known."""
+    rows = fallback_table(*portfolio_of([[1.0, 1.0, 1.0]], [8, 64, 512]))
+    assert [row.expected_fraction for row in rows] == [None] * 3
+
+
+def test_problems_that_nothing_runs_get_no_row() -> None:
+    """A column of failures has no plan to offer."""
+    rows = fallback_table(*portfolio_of([[1.0, None], [2.0, None]], [8, 64]))
+    assert [dict(row.problem)["m"] for row in rows] == [8]
+
+
+def test_plans_must_belong_to_the_portfolio() -> None:
+    """A mix-up would put one configuration's grid beside another's tiles."""
+    portfolio, plans = portfolio_of([[1.0], [1.0]], [8])
+    with pytest.raises(UsageError, match="one plan per configuration"):
+        fallback_table(portfolio, plans[::-1])
+
+
+@given(
+    st.lists(
+        st.lists(st.one_of(st.none(), st.floats(0.1, 10)), min_size=5, max_size=5),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_rows_offer_only_what_runs_and_never_promise_more_than_the_best(
+    times: list[list[float | None]],
+) -> None:
+    """Whatever the matrix: plans are the portfolio's, fractions are in (0, 1]."""
+    portfolio, plans = portfolio_of(times, [8, 64, 100, 512, 5000])
+    for row in fallback_table(portfolio, plans):
+        assert row.plan in plans
+        assert row.expected_fraction is None or 0 < row.expected_fraction <= 1
