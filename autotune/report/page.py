@@ -1,0 +1,201 @@
+"""The report as one HTML file: plotly embedded, nothing fetched, opens from a folder.
+
+Knows the template; figures are drawn by ``page.js`` from data that this module writes as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from autotune.report import tables, wording
+from autotune.report.content import ProblemContent, ReportContent
+from autotune.report.effects import Effect, effects, search_steps
+from autotune.values import Value
+
+_HERE = Path(__file__).parent
+
+
+def write_html(content: ReportContent, path: Path | str) -> Path:
+    """Write the page.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    MissingDependencyError
+        If plotly is not installed.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    unfinished.write_text(html(content), encoding="utf-8")
+    unfinished.replace(path)
+    return path
+
+
+def html(content: ReportContent) -> str:
+    """The text of the page."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        content=content,
+        name=wording.one_line(content.kernel),
+        device=wording.one_line(content.device.name),
+        tables=tables,
+        problems=[_problem_view(content, one) for one in content.problems],
+        data={"problems": [_problem_data(content, one) for one in content.problems]},
+        style=(_HERE / "page.css").read_text(encoding="utf-8"),
+        script=(_HERE / "page.js").read_text(encoding="utf-8"),
+        plotly=_plotly(),
+        to_json=_to_json,
+    )
+
+
+def _plotly() -> str:
+    """The source of plotly.js."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        from autotune.errors import MissingDependencyError
+
+        raise MissingDependencyError("plotly", "tune", "the HTML report") from error
+    return str(get_plotlyjs())
+
+
+def _to_json(data: object) -> str:
+    """JSON that is safe inside a script element: nothing in it can end the element."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+    """What the template shows of one problem."""
+    return {
+        "name": tables.problem_name(problem),
+        "finals": tables.finals(problem),
+        "outcomes": tables.outcomes(problem),
+        "importance": tables.importance(problem, effects(problem, content.space)),
+        "resources": tables.resources(problem),
+        "has_trials": bool(problem.trials),
+        "is_timed": problem.best_ms is not None,
+        "failed": len(tables.failed(problem)),
+        "seconds": problem.seconds,
+    }
+
+
+def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+    """What the figures show of one problem."""
+    values = _value_lists(content, problem)
+    best = problem.best_ms or 1.0
+    unit, length = wording.time_unit(best)
+    return {
+        "name": tables.problem_name(problem),
+        "unit": unit,
+        "best": best / length,
+        "parameters": [
+            {"name": name, "values": [tables.value_text(one) for one in listed]}
+            for name, listed in values.items()
+        ],
+        "trials": _trials_data(problem, values, length),
+        "effects": [_effect_data(one) for one in effects(problem, content.space)],
+        "finals": _finals_data(problem),
+    }
+
+
+def _value_lists(content: ReportContent, problem: ProblemContent) -> dict[str, list[Value]]:
+    """Values of each parameter: the declared ones, then others that were met."""
+    declared = content.space.parameters if content.space else content.record.parameters
+    lists = {name: list(values) for name, values in declared.items()}
+    for trial in problem.trials:
+        for name, value in trial.configuration.items():
+            known = lists.setdefault(name, [])
+            if value not in known:
+                known.append(value)
+    return lists
+
+
+def _trials_data(
+    problem: ProblemContent, values: Mapping[str, list[Value]], length: float
+) -> dict[str, Any]:
+    """Trials by column; messages once each, for many fail alike."""
+    steps = search_steps(problem.trials)
+    messages = list(dict.fromkeys(wording.one_line(one.message) for one in problem.trials))
+    number = {text: i for i, text in enumerate(messages)}
+    winner = problem.winner
+    return {
+        "time": [
+            None if one.median_ms is None else float(f"{one.median_ms / length:.6g}")
+            for one in problem.trials
+        ],
+        "seconds": [round(one.seconds, 3) for one in steps],
+        "status": [str(one.status) for one in problem.trials],
+        "messages": messages,
+        "message": [number[wording.one_line(one.message)] for one in problem.trials],
+        "values": [
+            [
+                listed.index(one.configuration[name]) if name in one.configuration else -1
+                for name, listed in values.items()
+            ]
+            for one in problem.trials
+        ],
+        "winner": next((i for i, one in enumerate(problem.trials) if one is winner), -1),
+    }
+
+
+def _effect_data(effect: Effect) -> dict[str, Any]:
+    share = "" if effect.share is None else f"explains {wording.percent(effect.share)}"
+    return {
+        "name": wording.one_line(effect.parameter),
+        "share": share,
+        "values": [
+            {
+                "text": tables.value_text(one.value),
+                "relative": [float(f"{value:.6g}") for value in one.relative],
+                "failed": one.failed,
+            }
+            for one in effect.values
+        ],
+    }
+
+
+def _finals_data(problem: ProblemContent) -> list[dict[str, Any]]:
+    """Rows of the finals figure, best first, vendors last."""
+    winner = next((one for one in problem.finalists if one.won), None)
+    rows: list[dict[str, Any]] = []
+    for one in problem.finalists:
+        low, high = one.ratio.low, one.ratio.high
+        if one.won:
+            low, high = (bound / one.median_ms for bound in one.interval_ms)
+        other = winner.configuration if winner else one.configuration
+        rows.append(
+            {
+                "name": "winner" if one.won else tables.difference_text(one.configuration, other),
+                "kind": "winner" if one.won else "tied" if one.tied else "slower",
+                "time": wording.time(one.median_ms),
+                "ratio": [low, one.ratio.value, high],
+            }
+        )
+    for vendor in problem.baselines:
+        rows.append(
+            {
+                "name": wording.one_line(vendor.name),
+                "kind": "vendor",
+                "time": wording.time(vendor.median_ms),
+                "ratio": [vendor.ratio.low, vendor.ratio.value, vendor.ratio.high],
+            }
+        )
+    return rows

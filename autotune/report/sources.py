@@ -1,0 +1,192 @@
+"""Where a report's content comes from: a run that just ended, or rows of the results store.
+
+Knows runs and rows; lays nothing out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from autotune import selection, tuned
+from autotune.measurement import Measurement
+from autotune.probe import MeasuredLimits
+from autotune.report.content import (
+    BaselineContent,
+    FinalistContent,
+    ProblemContent,
+    ReportContent,
+    content_of,
+    resources_of,
+)
+from autotune.report.wording import without_paths
+from autotune.space import Space
+from autotune.values import Configuration, Problem
+
+if TYPE_CHECKING:
+    from autotune.store import Row
+    from autotune.tuning import ProblemResult, RunResult
+
+#: Rows that differ in one of these were not measured alike and never share a figure.
+_ALIKE = ("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
+
+
+def from_run(
+    run: RunResult, record: tuned.TunedRecord, limits: MeasuredLimits | None = None
+) -> ReportContent:
+    """The content of a run that just ended.
+
+    Parameters
+    ----------
+    run : RunResult
+        Problems without a winner are reported too, with what went wrong.
+    record : tuned.TunedRecord
+        As merged and written: what lookup answers with.
+    limits : MeasuredLimits, optional
+        What the device reaches.
+    """
+    request = run.request
+    budget = request.total_budget
+    spent = [one for one in (_seconds(budget.seconds), _count(budget.evaluations)) if one]
+    about = {
+        "command": _command(request.command),
+        "strategy": request.strategy,
+        "seed": str(request.seed),
+        "effort": request.effort.name,
+        "budget": " or ".join(spent),
+        "timing": request.timing,
+        "source": run.source,
+        "toolchain": run.toolchain,
+        "inputs": "given by the user: " + ", ".join(request.inputs) if request.inputs else "",
+    }
+    problems = [_of_result(one, request.seed) for one in run.problems]
+    space = run.problems[0].space if run.problems else None
+    return content_of(record, problems, space, limits, about)
+
+
+def from_rows(
+    rows: Sequence[Row],
+    record: tuned.TunedRecord,
+    space: Space | None = None,
+    limits: MeasuredLimits | None = None,
+) -> ReportContent:
+    """The content of what the store remembers about a kernel and the record's device.
+
+    Of each problem it takes the rows that were measured alike: as its entry of the record was,
+    where there are such, else as the newest. Samples of finals are not stored.
+
+    Parameters
+    ----------
+    rows : sequence of Row
+        Oldest first, as `Store.rows` lists them; those of other kernels or devices are left out.
+    record : tuned.TunedRecord
+        What lookup answers with.
+    space : Space, optional
+        The declared space, for what constraints removed.
+    limits : MeasuredLimits, optional
+        What the device reaches.
+    """
+    by_problem: dict[Problem, list[Row]] = {}
+    for row in rows:
+        if (row.kernel, row.device_name) == (record.kernel, record.device.name):
+            by_problem.setdefault(row.problem, []).append(row)
+    chosen = {
+        problem: _measured_alike(found, record.entry(problem))
+        for problem, found in by_problem.items()
+    }
+    problems = [
+        ProblemContent(problem, _newest(row.measurement for row in found))
+        for problem, found in chosen.items()
+    ]
+    return content_of(record, problems, space, limits, _about_rows(chosen.values()))
+
+
+def _of_result(result: ProblemResult, seed: int) -> ProblemContent:
+    """One problem of a run."""
+    finals = result.finals
+    return ProblemContent(
+        problem=result.problem,
+        trials=_newest((*result.measured, *result.disqualified)),
+        finalists=_finalists(finals, seed) if finals else (),
+        baselines=_baselines(finals) if finals else (),
+        seconds=result.seconds or None,
+    )
+
+
+def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """One measurement per configuration: the last word, in the place of the first."""
+    found: dict[Configuration, Measurement] = {}
+    for one in measured:
+        found[one.configuration] = one
+    return tuple(found.values())
+
+
+def _finalists(finals: selection.Result, seed: int) -> tuple[FinalistContent, ...]:
+    return tuple(
+        FinalistContent(
+            configuration=one.measurement.configuration,
+            median_ms=one.median_ms,
+            interval_ms=one.interval_ms,
+            samples=len(one.samples_ms),
+            ratio=selection.ratio(one.samples_ms, finals.winner.samples_ms, seed),
+            tied=any(one is other for other in finals.tied),
+            won=one is finals.winner,
+            resources=resources_of(one.measurement),
+        )
+        for one in finals.finalists
+    )
+
+
+def _baselines(finals: selection.Result) -> tuple[BaselineContent, ...]:
+    found = [BaselineContent(name, ms, ratio) for name, (ms, ratio) in finals.vendors.items()]
+    return tuple(sorted(found, key=lambda one: one.median_ms))
+
+
+def _measured_alike(rows: Sequence[Row], entry: tuned.Entry | None) -> list[Row]:
+    """The newest rows of one kind, preferably the kind of the record's entry."""
+    fitting = [
+        row for row in rows if entry and (row.source, row.timing) == (entry.source, entry.timing)
+    ]
+    kind = _kind((fitting or rows)[-1])
+    return [row for row in rows if _kind(row) == kind]
+
+
+def _kind(row: Row) -> tuple[str, ...]:
+    return tuple(str(getattr(row, name)) for name in _ALIKE)
+
+
+def _about_rows(chosen: Iterable[Sequence[Row]]) -> dict[str, str]:
+    rows = [row for found in chosen for row in found]
+    if not rows:
+        return {}
+    named = {one.name for one in fields(rows[0])}
+    shown = [one for one in ("strategy", "seed", "timing", "source", "toolchain") if one in named]
+    days = sorted({row.created[:10] for row in rows})
+    return {
+        **{name: _listed(str(getattr(row, name)) for row in rows) for name in shown},
+        "measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
+        "runs": str(len({row.run_id for row in rows})),
+    }
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _command(command: str) -> str:
+    """A command line with no folder of this machine in it."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return without_paths(command)
+    return shlex.join(without_paths(word, whole=True) for word in words)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:g} s"
+
+
+def _count(evaluations: int | None) -> str:
+    return "" if evaluations is None else f"{evaluations} evaluations"

@@ -1,0 +1,487 @@
+"""A report's tables and sentences as plain text, the same for Markdown and HTML. No markup."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autotune import tuned
+from autotune.measurement import Measurement, Status
+from autotune.report import wording
+from autotune.report.content import FinalistContent, ProblemContent, ReportContent, resources_of
+from autotune.report.effects import Effect
+from autotune.values import Configuration
+
+NONE = "–"
+
+#: How a status is called in a sentence.
+STATUS_WORDS = {
+    Status.OK: "right and timed",
+    Status.STOPPED_EARLY: "right, clearly slower, stopped early",
+    Status.PRUNED: "needs more than the device has",
+    Status.COMPILE_FAILED: "does not compile",
+    Status.LAUNCH_FAILED: "does not launch",
+    Status.WRONG_RESULT: "wrong result",
+    Status.TIMED_OUT: "timed out",
+    Status.CRASHED: "crashed",
+    Status.IMPLAUSIBLE: "faster than the device can be",
+}
+_LIMIT_WORDS = {
+    "read": "read bandwidth",
+    "copy": "copy bandwidth",
+    "ffma": "FP32 rate (FFMA)",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of text.
+
+    ``numeric`` columns are aligned right, ``wide`` ones may wrap; rows in ``strong`` stand out.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    wide: frozenset[int] = frozenset()
+    strong: frozenset[int] = frozenset()
+
+
+def headline(content: ReportContent) -> str:
+    """One sentence: how much was done, and how good it is."""
+    entries = [one.entry for one in content.problems if one.entry]
+    parts = [f"{len(entries)} of {_plural(len(content.problems), 'problem')} tuned"]
+    if content.trials:
+        parts[0] += f", {_plural(content.trials, 'configuration')} tried"
+    parts += [*_vendor_sentence(entries), *_limit_sentence(entries)]
+    return "; ".join(parts) + "."
+
+
+def warnings(content: ReportContent) -> list[str]:
+    """What a reader must not overlook, one sentence each."""
+    found = []
+    for one in content.problems:
+        name = problem_name(one)
+        if one.entry is None:
+            found.append(f"{name}: no answer, because {_why_none(one)}.")
+            continue
+        found += [f"{name}: should be tuned again, {why}." for why in one.entry.stale_reasons]
+        if one.is_superseded:
+            found.append(
+                f"{name}: the record keeps an earlier winner (effort {one.entry.effort}); the "
+                "figures show the later, less thorough search."
+            )
+        if one.entry.spill_bytes:
+            found.append(f"{name}: the winner spills {one.entry.spill_bytes} B per thread.")
+    return found
+
+
+def problem_name(problem: ProblemContent) -> str:
+    """How a problem is called in titles and tables."""
+    return wording.one_line(str(problem.problem)) or "the problem"
+
+
+def answers(content: ReportContent) -> Table:
+    """Per problem: time, interval, rate, vendor, limit, ties."""
+    vendors = dict.fromkeys(
+        one.entry.vendor.name for one in content.problems if one.entry and one.entry.vendor
+    )
+    vendor = next(iter(vendors)) if len(vendors) == 1 else "vendor"
+    columns = (
+        "Problem",
+        "Time",
+        "95 % interval",
+        "Rate",
+        f"Speed vs {vendor} (95 %)",
+        "Share of measured limit",
+        "Tied",
+        "Tried",
+    )
+    rows = tuple(_answer(one, len(vendors) > 1) for one in content.problems)
+    keep = [
+        i
+        for i, title in enumerate(columns)
+        if i < 4 or title == "Tied" or any(row[i] != NONE for row in rows)
+    ]
+    return Table(
+        tuple(columns[i] for i in keep),
+        tuple(tuple(row[i] for i in keep) for row in rows),
+        numeric=frozenset(range(1, len(keep))),
+    )
+
+
+def configurations(content: ReportContent) -> Table:
+    """Per problem: the winner's parameters and resources."""
+    solved = [(one, one.entry) for one in content.problems if one.entry]
+    names = list(dict.fromkeys(name for _, entry in solved for name in entry.configuration))
+    columns = ("Problem", *names, "Block", "Registers", "Spills", "Shared per block")
+    rows = tuple(
+        (
+            problem_name(one),
+            *(value_text(entry.configuration.get(name, NONE)) for name in names),
+            " × ".join(map(str, entry.block)),
+            wording.count(entry.registers),
+            wording.size(entry.spill_bytes),
+            wording.size(_entry_shared(entry)),
+        )
+        for one, entry in solved
+    )
+    return Table(columns, rows, numeric=frozenset(range(1, len(columns))))
+
+
+def verification(content: ReportContent) -> Table:
+    """Per problem: the winner's error and the bound it kept."""
+    rows = []
+    for one in content.problems:
+        checks = one.entry.checks if one.entry else None
+        if checks is not None:
+            used = checks.max_error / checks.bound if checks.bound else 0.0
+            figures = (checks.max_error, checks.rms_error, checks.bound)
+            texts = (wording.number(value, 3) for value in figures)
+            rows.append((problem_name(one), *texts, wording.percent(used)))
+    columns = ("Problem", "Largest error", "RMS error", "Bound", "Bound used")
+    return Table(columns, tuple(rows), numeric=frozenset(range(1, 5)))
+
+
+def outcomes(problem: ProblemContent) -> Table:
+    """How trials ended, by kind, with an example of each failure."""
+    rows = []
+    for status in Status:
+        those = [one for one in problem.trials if one.status is status]
+        if those:
+            example = those[0] if not status.is_timed else None
+            rows.append(
+                (
+                    str(status),
+                    STATUS_WORDS[status],
+                    wording.count(len(those)),
+                    wording.percent(len(those) / len(problem.trials)),
+                    wording.one_line(example.message) or NONE if example else NONE,
+                    configuration_text(example.configuration) if example else NONE,
+                )
+            )
+    columns = ("Status", "Meaning", "Count", "Share", "Example", "Its configuration")
+    return Table(columns, tuple(rows), numeric=frozenset({2, 3}), wide=frozenset({4, 5}))
+
+
+def importance(problem: ProblemContent, found: Sequence[Effect]) -> Table:
+    """What each parameter explains, what the winner holds, and what the worst value costs."""
+    winner = problem.entry.configuration if problem.entry else {}
+    rows = []
+    for effect in found:
+        timed = [one for one in effect.values if one.best is not None]
+        worst = max(timed, key=lambda one: one.best or 0, default=None)
+        cost = f"{value_text(worst.value)}: {wording.ratio(worst.best or 0)}" if worst else NONE
+        rows.append(
+            (
+                wording.one_line(effect.parameter),
+                NONE if effect.share is None else wording.percent(effect.share),
+                value_text(winner[effect.parameter]) if effect.parameter in winner else NONE,
+                cost,
+                wording.count(effect.timed),
+            )
+        )
+    columns = ("Parameter", "Explains alone", "Winner's value", "Costliest value", "Timed")
+    return Table(columns, tuple(rows), numeric=frozenset(range(1, 5)))
+
+
+def finals(problem: ProblemContent) -> Table:
+    """The finalists and the vendor, best first."""
+    winner = next((one.configuration for one in problem.finalists if one.won), Configuration())
+    rows = [_final(one, winner) for one in problem.finalists]
+    strong = frozenset(i for i, one in enumerate(problem.finalists) if one.won)
+    dashes = (NONE,) * 3
+    rows += [
+        (
+            wording.one_line(one.name),
+            wording.time(one.median_ms),
+            NONE,
+            _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
+            "vendor",
+            *dashes,
+        )
+        for one in problem.baselines
+    ]
+    columns = (
+        "Configuration",
+        "Median",
+        "95 % interval",
+        "Time / winner's (95 %)",
+        "Verdict",
+        "Registers",
+        "Spills",
+        "Shared per block",
+    )
+    return Table(
+        columns,
+        tuple(rows),
+        numeric=frozenset({1, 2, 3, 5, 6, 7}),
+        wide=frozenset({0}),
+        strong=strong,
+    )
+
+
+def resources(problem: ProblemContent) -> str:
+    """One sentence on what the compiled configurations take; empty where nobody says."""
+    known = [(resources_of(one), one) for one in problem.trials if one.entries]
+    registers = sorted(one.registers for one, _ in known if one.registers is not None)
+    spilling = [(one, trial) for one, trial in known if one.spill_bytes]
+    parts = []
+    if registers:
+        middle = registers[len(registers) // 2]
+        parts.append(f"{registers[0]} to {registers[-1]} registers per thread (median {middle})")
+    if any(one.spill_bytes is not None for one, _ in known):
+        parts.append(f"{len(spilling)} of {len(known)} spill")
+    shared = [one.shared_bytes for one, _ in known if one.shared_bytes]
+    if shared:
+        parts.append(f"up to {wording.size(max(shared))} of shared memory per block")
+    if not parts:
+        return ""
+    return f"Of {_plural(len(known), 'compiled configuration')}: {', '.join(parts)}."
+
+
+def removals(content: ReportContent) -> Table:
+    """What each constraint removes from the full product."""
+    found = content.space.removals if content.space else ()
+    ordered = sorted(found, key=lambda one: -one.share)
+    rows = tuple(
+        (
+            wording.one_line(one.name),
+            wording.percent(one.share),
+            wording.one_line(one.doc.strip().split("\n\n")[0]),
+        )
+        for one in ordered
+    )
+    return Table(("Constraint", "Removes", "Demands"), rows, frozenset({1}), frozenset({2}))
+
+
+def space_sentence(content: ReportContent) -> str:
+    """How large the space is, and how much of it was tried."""
+    space = content.space
+    if space is None:
+        return ""
+    kept = len(space) / space.cartesian if space.cartesian else 0.0
+    text = (
+        f"{_plural(len(space.parameters), 'parameter')} span "
+        f"{_plural(space.cartesian, 'combination')}, of which {wording.count(len(space))} "
+        f"({wording.percent(kept)}) are valid on this device."
+    )
+    most = max((len(one.trials) for one in content.problems), default=0)
+    if most and len(space):
+        share = wording.percent(min(1.0, most / len(space)))
+        text += f" At most {wording.count(most)} ({share}) were tried on one problem."
+    return text
+
+
+def portfolio(content: ReportContent) -> Table:
+    """Each configuration of the portfolio on each problem, as time over the problem's best."""
+    matrix = content.record.portfolio
+    columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
+    best = [min((ms for ms in one if ms is not None), default=None) for one in columns]
+    rows = []
+    for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
+        cells = [
+            wording.ratio(ms / least) if ms is not None and least else "failed"
+            for ms, least in zip(times, best, strict=True)
+        ]
+        rows.append((configuration_text(Configuration(dict(configuration))), *cells))
+    names = (wording.one_line(_fields_text(one)) for one in matrix.problems)
+    return Table(
+        ("Configuration", *names),
+        tuple(rows),
+        frozenset(range(1, 1 + len(matrix.problems))),
+        frozenset({0}),
+    )
+
+
+def device_limits(content: ReportContent) -> Table:
+    """What the device reaches, and what its data sheet promises."""
+    device, measured = content.device, content.limits
+    peaks = (
+        wording.bandwidth(device.peak_gb_per_s) if device.peak_gb_per_s else NONE,
+        wording.arithmetic(device.peak_gflop_per_s) if device.peak_gflop_per_s else NONE,
+    )
+    if measured is None and peaks == (NONE, NONE):
+        return Table((), ())
+    reached = (
+        (
+            wording.bandwidth(measured.read_gb_per_s),
+            wording.bandwidth(measured.copy_gb_per_s),
+            wording.arithmetic(measured.ffma_gflop_per_s),
+            f"{wording.number(measured.launch_us, 3)} µs",
+        )
+        if measured
+        else (NONE,) * 4
+    )
+    rows = (
+        ("Read bandwidth", reached[0], peaks[0]),
+        ("Copy bandwidth (read + write)", reached[1], peaks[0]),
+        ("FP32 rate (FFMA)", reached[2], peaks[1]),
+        ("Launch latency", reached[3], NONE),
+    )
+    return Table(("Limit", "Measured", "Peak by clocks"), rows, frozenset({1, 2}))
+
+
+def provenance(content: ReportContent) -> Table:
+    """What it was measured with, so that it can be measured again."""
+    device, about = content.device, content.record.provenance
+    run = dict(content.run)
+    entries = [one.entry for one in content.problems if one.entry]
+    sources = {"source": _listed(one.source for one in entries), **run}.get("source", "")
+    named = {
+        "Kernel": content.kernel,
+        "Device": f"{device.name} ({device.arch})",
+        "Device uuid": device.uuid,
+        "Driver": device.driver or about.driver,
+        "Toolchain": run.get("toolchain") or about.toolchain,
+        "autotune": about.version,
+        "Date": run.get("measured") or about.created,
+        "Command": run.get("command", ""),
+        "Strategy": run.get("strategy") or _listed(one.strategy for one in entries),
+        "Seed": run.get("seed") or _listed(str(one.seed) for one in entries),
+        "Effort": run.get("effort") or _listed(one.effort for one in entries),
+        "Budget": run.get("budget", ""),
+        "Runs": run.get("runs", ""),
+        "Inputs": run.get("inputs", ""),
+        "Timing": run.get("timing") or _listed(one.timing for one in entries),
+        "Source (sha256)": ", ".join(one[:16] for one in sources.split(", ")),
+        "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
+    }
+    rows = tuple((name, wording.one_line(text)) for name, text in named.items() if text)
+    return Table(("What", "Value"), rows, wide=frozenset({1}))
+
+
+def configuration_text(configuration: Configuration) -> str:
+    """A configuration on one line."""
+    return wording.one_line(_fields_text(configuration))
+
+
+def difference_text(one: Configuration, winner: Configuration) -> str:
+    """What a configuration has otherwise than the winner."""
+    changed = {name: value for name, value in one.items() if winner.get(name) != value}
+    return wording.one_line(_fields_text(changed)) or configuration_text(one)
+
+
+def value_text(value: object) -> str:
+    """A parameter's value."""
+    return wording.one_line(str(int(value)) if isinstance(value, bool) else str(value))
+
+
+def limit_words(name: str) -> str:
+    """What a measured limit is called."""
+    return _LIMIT_WORDS.get(name, wording.one_line(name))
+
+
+def rate_text(entry: tuned.Entry) -> str:
+    """The rate that the binding limit is about; both where none is known."""
+    moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
+    done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
+    if entry.limit_name == "ffma":
+        return done or moved or NONE
+    if entry.limit_name is not None:
+        return moved or done or NONE
+    return ", ".join(one for one in (moved, done) if one) or NONE
+
+
+# ---------------------------------------------------------------------- inside
+
+
+def _answer(problem: ProblemContent, name_vendor: bool) -> tuple[str, ...]:
+    entry, tried = problem.entry, wording.count(len(problem.trials) or None)
+    if entry is None:
+        return (problem_name(problem), "no winner", NONE, NONE, NONE, NONE, NONE, tried)
+    vendor, limit = NONE, NONE
+    if entry.vendor:
+        vendor = wording.ratio(entry.vendor.ratio, entry.vendor.ratio_interval)
+        vendor += f" {entry.vendor.name}" if name_vendor else ""
+    if entry.limit_fraction is not None:
+        share = wording.percent(entry.limit_fraction)
+        limit = f"{share} of {limit_words(entry.limit_name or '')}"
+    return (
+        problem_name(problem),
+        wording.time(entry.median_ms),
+        wording.interval(entry.median_ms, entry.interval_ms),
+        rate_text(entry),
+        wording.one_line(vendor),
+        limit,
+        wording.count(entry.tied),
+        wording.count(len(problem.trials) or entry.evaluations),
+    )
+
+
+def _final(one: FinalistContent, winner: Configuration) -> tuple[str, ...]:
+    verdict = "winner" if one.won else "tied" if one.tied else "slower"
+    text = configuration_text(one.configuration)
+    return (
+        text if one.won else difference_text(one.configuration, winner),
+        wording.time(one.median_ms),
+        wording.interval(one.median_ms, one.interval_ms),
+        NONE if one.won else _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
+        verdict,
+        wording.count(one.resources.registers),
+        wording.size(one.resources.spill_bytes),
+        wording.size(one.resources.shared_bytes),
+    )
+
+
+def _ratio_text(value: float, low: float, high: float) -> str:
+    return wording.ratio(value, (low, high))
+
+
+def _entry_shared(entry: tuned.Entry) -> int | None:
+    if entry.static_shared_bytes is None and not entry.shared_bytes:
+        return None
+    return (entry.static_shared_bytes or 0) + entry.shared_bytes
+
+
+def _vendor_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
+    vendors = [one.vendor for one in entries if one.vendor]
+    if not vendors:
+        return []
+    ratios = [one.ratio for one in vendors]
+    names = wording.one_line(" and ".join(dict.fromkeys(one.name for one in vendors)))
+    if len(ratios) == 1:
+        return [f"{wording.ratio(ratios[0], vendors[0].ratio_interval)} the speed of {names}"]
+    mean = math.exp(sum(math.log(one) for one in ratios) / len(ratios))
+    return [
+        f"{min(ratios):.3f}× to {max(ratios):.3f}× the speed of {names} "
+        f"(geometric mean {mean:.3f}×)"
+    ]
+
+
+def _limit_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
+    shares = [one.limit_fraction for one in entries if one.limit_fraction is not None]
+    if not shares:
+        return []
+    names = dict.fromkeys(limit_words(one.limit_name) for one in entries if one.limit_name)
+    low, high = wording.percent(min(shares)), wording.percent(max(shares))
+    span = low if low == high else f"{low} to {high}"
+    return [f"{span} of the device's measured {' or '.join(names)}"]
+
+
+def _why_none(problem: ProblemContent) -> str:
+    if not problem.trials:
+        return "nothing was measured"
+    counts: dict[Status, int] = {}
+    for one in problem.trials:
+        counts[one.status] = counts.get(one.status, 0) + 1
+    listed = ", ".join(f"{wording.count(n)} {status}" for status, n in counts.items())
+    return f"no configuration is both right and timed ({listed})"
+
+
+def failed(problem: ProblemContent) -> list[Measurement]:
+    """Trials that brought no time."""
+    return [one for one in problem.trials if not one.status.is_timed]
+
+
+def _fields_text(values: object) -> str:
+    return str(Configuration(dict(values))) if isinstance(values, dict) else str(values)
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{wording.count(number)} {noun}" + ("" if number == 1 else "s")

@@ -1,0 +1,120 @@
+"""Numbers as a person reads them, with their units, and text made harmless. Knows no report."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from xml.sax.saxutils import escape
+
+#: An absolute path of two or more parts in running text; an address such as https://… is none.
+_PATH = re.compile(r"(?<![\w/:.])(?:file://)?(?:/[\w.+@~ -]*[\w.+@~-])+/([\w.+@~-]+)")
+#: Whatever could begin markup in Markdown as GitHub reads it: emphasis, code, links, bare
+#: addresses, HTML, table cells, mathematics.
+_MARKUP = re.compile(
+    r"[\\`*{}\[\]<>#|~$@!&^]|:(?=//)|(?<=mailto):|(?<=xmpp):|(?<=www)\."
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+)
+_TIMES = (("s", 1e3), ("ms", 1.0), ("µs", 1e-3), ("ns", 1e-6))
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number to some significant digits, never in scientific form between 1e-4 and 1e15."""
+    if value and not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.{max(1, digits - 1)}g}"
+    text = f"{value:.{digits}g}"
+    return f"{float(text):.0f}" if "e" in text else text
+
+
+def time_unit(ms: float) -> tuple[str, float]:
+    """The unit in which a time is at least 1, and its length in milliseconds."""
+    return next((one for one in _TIMES if ms >= one[1]), _TIMES[-1])
+
+
+def time(ms: float) -> str:
+    """A time with its unit, for example ``490.7 µs``."""
+    unit, length = time_unit(ms)
+    return f"{_fixed(ms / length)} {unit}"
+
+
+def interval(ms: float, bounds_ms: tuple[float, float]) -> str:
+    """The bounds of a time in the time's own unit, for example ``456.9 – 591.5``."""
+    _, length = time_unit(ms)
+    return " – ".join(_fixed(one / length) for one in bounds_ms)
+
+
+def ratio(value: float, bounds: tuple[float, float] | None = None) -> str:
+    """A ratio with its interval, for example ``1.042× (1.038 – 1.047)``."""
+    text = f"{value:.3f}×" if value < 100 else f"{value:.0f}×"
+    return text if bounds is None else f"{text} ({bounds[0]:.3f} – {bounds[1]:.3f})"
+
+
+def percent(share: float) -> str:
+    """A share in percent: tenths, and never a 0 or 100 that is not exact."""
+    if 0 < share < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= share < 1:
+        return "> 99.9 %"
+    return f"{100 * share:.1f} %"
+
+
+def bandwidth(gb_per_s: float) -> str:
+    """A rate of bytes."""
+    return f"{number(gb_per_s)} GB/s" if gb_per_s < 1e4 else f"{number(gb_per_s / 1e3)} TB/s"
+
+
+def arithmetic(gflop_per_s: float) -> str:
+    """A rate of operations."""
+    if gflop_per_s < 1e3:
+        return f"{number(gflop_per_s)} GFLOP/s"
+    return f"{number(gflop_per_s / 1e3)} TFLOP/s"
+
+
+def size(count: int | None) -> str:
+    """A number of bytes."""
+    if count is None:
+        return "–"
+    return f"{count} B" if count < 10240 else f"{number(count / 1024)} KiB"
+
+
+def count(value: int | None) -> str:
+    """A number of things; a dash where it is unknown."""
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f")
+
+
+def without_paths(text: str, whole: bool = False) -> str:
+    """Text with absolute paths cut to their last part.
+
+    Parameters
+    ----------
+    whole : bool
+        The text is one word of a command: cut whatever begins with a slash, spaces or not.
+    """
+    if whole:
+        head, mark, value = text.partition("=") if text.startswith("-") else ("", "", text)
+        if value.startswith(("/", "file://")):
+            return f"{head}{mark}…/{value.rstrip('/').rpartition('/')[2]}"
+    return _PATH.sub(r"…/\1", text)
+
+
+def one_line(text: str, limit: int = 300) -> str:
+    """Text of others on one line: no control or direction characters, no paths, not too long."""
+    kept = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
+    line = " ".join(without_paths(kept).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def markdown(text: str) -> str:
+    """Text that Markdown shows as it is, in a paragraph as in a table."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", one_line(text, 4000))
+
+
+def xml(text: str) -> str:
+    """Text that SVG shows as it is."""
+    return escape(one_line(text), {'"': "&quot;"})
+
+
+def _fixed(value: float) -> str:
+    """Four significant digits, zeros kept: the digits say how precise a time is."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.{3 if value < 10 else 2 if value < 100 else 1}f}"
