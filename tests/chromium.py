@@ -1,4 +1,4 @@
-"""Drives a headless Chromium over a pipe, with the standard library alone. Knows no page of ours."""
+"""Drives a headless Chromium over a pipe, by the standard library. Knows no page of ours."""
 
 import base64
 import json

@@ -13,7 +13,7 @@ from autotune.measurement import Measurement, Status
 from autotune.probe import MeasuredLimits
 from autotune.selection import Ratio
 from autotune.space import Space
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, Value
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,12 @@ class ReportContent:
     def trials(self) -> int:
         """Configurations tried, over all problems."""
         return sum(len(one.trials) for one in self.problems)
+
+    def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
+        """A configuration without the parameters that have one value only: they are no choice."""
+        declared = self.record.parameters
+        free = {k: v for k, v in configuration.items() if len(declared.get(k, (0, 0))) > 1}
+        return Configuration(free or dict(configuration))
 
 
 def content_of(

@@ -81,7 +81,7 @@ def parameters_figure(problem: ProblemContent, found: Sequence[Effect]) -> str:
     height = 230
     figure = Figure(_WIDTH, 40 + height * rows, f"Time by parameter value, {name}")
     figure.text(16, 24, "Time over the best of the search, by value", "dim")
-    figure.text(_WIDTH - 20, 24, "bar: median    diamond: fastest with this value", "dim", "end")
+    figure.text(_WIDTH - 20, 24, "bar: median, box: middle half, diamond: fastest", "dim", "end")
     top = max(max(one.relative) for effect in found for one in effect.values if one.relative)
     wide = (_WIDTH - 20) / _PANEL_COLUMNS
     for i, effect in enumerate(found):
@@ -140,7 +140,8 @@ def finals_figure(problem: ProblemContent) -> str:
     if not problem.finalists:
         return _empty(f"Finals, {name}", "No finals are known")
     winner = next((one for one in problem.finalists if one.won), problem.finalists[0])
-    bounds = [one.ratio for one in (*problem.finalists, *problem.baselines)]
+    bounds = [one.ratio for one in problem.finalists]
+    bounds += [one.ratio for one in problem.baselines]
     low, high = min(one.low for one in bounds), max(one.high for one in bounds)
     room = max(0.01, 0.06 * (high - low))
     lines = len(bounds)
@@ -149,7 +150,9 @@ def finals_figure(problem: ProblemContent) -> str:
     x = Scale(min(1.0, low) - room, max(1.0, high) + room, left, _WIDTH - 100)
     figure.text(16, 24, "Time over the winner's, 95 % intervals", "dim")
     figure.text(_WIDTH - 20, 24, "median", "dim", "end")
-    figure.x_axis(x, 50 + 26 * lines, "× the winner's time (right is slower)", top=40)
+    figure.x_axis(
+        x, 50 + 26 * lines, "Time over the winner's (right is slower)", top=40, suffix="×"
+    )
     figure.line(x(1), 40, x(1), 50 + 26 * lines, "thin green")
     for i, one in enumerate(problem.finalists):
         _finalist(figure, one, winner.configuration, x, 60 + 26 * i)
@@ -182,7 +185,7 @@ def _finalist(
 
 
 def _row(figure: Figure, y: float, words: str, value: str, style: str) -> None:
-    figure.text(16, y + 4, _cut(words, 38), style)
+    figure.text(16, y + 4, _cut(words, 34), style)
     figure.text(_WIDTH - 20, y + 4, value, style, "end")
 
 

@@ -14,6 +14,8 @@ from autotune.report.wording import markdown
 
 #: With more problems than this the details of each are folded away.
 _OPEN_PROBLEMS = 4
+#: Kinds of figures, in the order they are shown.
+_HEADINGS = {"finals": "Finals", "search": "Search", "parameters": "Parameters"}
 
 
 def write_markdown(content: ReportContent, folder: Path | str) -> tuple[Path, ...]:
@@ -34,10 +36,10 @@ def write_markdown(content: ReportContent, folder: Path | str) -> tuple[Path, ..
         for i, problem in enumerate(content.problems, 1)
         for kind, text in _figures(content, problem).items()
     }
+    ours = re.compile(rf"{stem}-\d+-({'|'.join(_HEADINGS)})\.svg")
     for old in folder.glob(f"{stem}-*.svg"):
-        if re.fullmatch(rf"{stem}-\d+-(search|parameters|finals)\.svg", old.name):
-            if old.name not in drawn:
-                old.unlink()
+        if ours.fullmatch(old.name) and old.name not in drawn:
+            old.unlink()
     files = {f"{stem}.md": page(content), **drawn}
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
@@ -63,6 +65,7 @@ def _lines(content: ReportContent) -> Iterator[str]:
     yield from _section("Answer", tables.answers(content))
     if any(one.entry for one in content.problems):
         yield from _section("Winning configurations", tables.configurations(content), 3)
+    yield from _section("Resources of the winners", tables.winner_resources(content), 3)
     yield from _section("One configuration for all problems", tables.portfolio(content), 3)
     folded = len(content.problems) > _OPEN_PROBLEMS
     for i, problem in enumerate(content.problems, 1):
@@ -84,20 +87,30 @@ def _problem(
     if folded:
         yield "<details><summary>Finals, search and parameters</summary>\n"
     drawn = _figures(content, problem)
-    headings = {"finals": "Finals", "search": "Search", "parameters": "Parameters"}
     details = {
-        "finals": tables.finals(problem),
+        "finals": tables.finals(content, problem),
         "search": tables.outcomes(problem),
         "parameters": tables.importance(problem, effects(problem, content.space)),
     }
     for kind in drawn:
-        yield f"### {headings[kind]}\n"
-        yield f"![{headings[kind]}, {name}]({stem}-{number}-{kind}.svg)\n"
+        yield f"### {_HEADINGS[kind]}\n"
+        yield f"![{_HEADINGS[kind]}, {name}]({stem}-{number}-{kind}.svg)\n"
         yield from _table(details[kind])
+        if kind == "search":
+            yield from _examples(content, problem)
     if tables.resources(problem):
         yield markdown(tables.resources(problem)) + "\n"
     if folded:
         yield "</details>\n"
+
+
+def _examples(content: ReportContent, problem: ProblemContent) -> Iterator[str]:
+    found = tables.failure_examples(content, problem)
+    for status, message, configuration in found:
+        example = f"for example {markdown(configuration)}: {markdown(message)}"
+        yield f"- **{markdown(status)}**, {example}"
+    if found:
+        yield ""
 
 
 def _figures(content: ReportContent, problem: ProblemContent) -> dict[str, str]:

@@ -73,7 +73,9 @@
       (t.time[i] === null ? "" : digits(t.time[i]) + " " + problem.unit + " ") + t.status[i] +
       (t.messages[t.message[i]] ? "<br>" + wrapped(t.messages[t.message[i]]) : "");
     const timed = t.time.filter((one) => one !== null);
-    const low = Math.min(...timed) * 0.95, high = Math.max(...timed) * 1.06;
+    const least = Math.min(...timed), most = Math.max(...timed, least * 1.1);
+    // Room below the best for the crosses of what failed.
+    const low = least * (least / most) ** 0.12, high = most * (most / least) ** 0.04;
     const points = (name, keep, marker, y) => ({
       type: "scatter", mode: "markers", name, marker, hoverinfo: "text",
       x: all.filter(keep).map(along), y: all.filter(keep).map(y), text: all.filter(keep).map(hover),
@@ -92,7 +94,7 @@
         { color: colour("amber"), size: 6, opacity: 0.7 }, (i) => t.time[i]),
       points("failed", (i) => FAILED(t.status[i]),
         { color: colour("red"), size: 7, symbol: "x-thin", line: { width: 1.5, color: colour("red") } },
-        () => low * 1.015),
+        () => low * (least / low) ** 0.35),
       { type: "scatter", mode: "lines", name: "best so far", line: { shape: "hv", width: 2.5,
         color: colour("blue") }, hoverinfo: "skip", ...best },
     ].filter((one) => one.x.length);
@@ -139,7 +141,7 @@
         margin: { l: 44, r: 8, t: 6, b: 28 },
         xaxis: { tickvals: fastest.map((_, i) => i), range: [-0.5, fastest.length - 0.5],
           ticktext: effect.values.map((v) => plain(v.text)), showgrid: false, fixedrange: true },
-        yaxis: { ...logAxis(0.97, high, "×"), fixedrange: true },
+        yaxis: { ...logAxis(high ** -0.05, high, "×"), fixedrange: true },
       }), CONFIG);
     }
   }
@@ -150,13 +152,16 @@
     // Slow ones first, so that fast lines lie on top.
     rows.sort((a, b) => t.time[b] - t.time[a]);
     const logs = rows.map((i) => Math.log10(t.time[i] / problem.best));
+    // 0 for the fastest to 1 for the slowest. Spreads the lines of one value, which would else
+    // cover each other, and colours them: times have long tails, ranks have none.
+    const rank = rows.map((_, k) => 1 - k / Math.max(1, rows.length - 1));
     const columns = problem.parameters.map((one, i) => [one, i]).filter(([one]) => one.values.length > 1);
     const highest = Math.max(...logs, 0.02);
     const ticks = logTicks(1, 10 ** highest) || [1, 10 ** highest];
     const dimensions = columns.map(([one, i]) => ({
-      label: plain(one.name), values: rows.map((row) => t.values[row][i]),
+      label: plain(one.name), values: rows.map((row, k) => t.values[row][i] + 0.56 * (rank[k] - 0.5)),
       tickvals: one.values.map((_, k) => k), ticktext: one.values.map(plain),
-      range: [-0.15, one.values.length - 0.85],
+      range: [-0.4, one.values.length - 0.6],
     }));
     dimensions.push({ label: "time / best", values: logs, range: [0, highest],
       tickvals: ticks.map(Math.log10), ticktext: ticks.map((one) => digits(one) + "×") });
@@ -165,8 +170,8 @@
     Plotly.newPlot(box, [{
       type: "parcoords", dimensions, labelfont: { color: colour("ink"), size: 13 },
       tickfont: { color: colour("dim"), size: 12 }, rangefont: { color: "rgba(0,0,0,0)" },
-      line: { color: logs, colorscale: [[0, fast], [0.25, colour("grey")], [1, slow]], cmin: 0,
-        cmax: highest },
+      line: { color: rank, colorscale: [[0, fast], [0.1, fast], [0.35, colour("grey")], [1, slow]],
+        cmin: 0, cmax: 1 },
       unselected: { line: { color: colour("line"), opacity: 0.15 } },
     }], layout({ margin: { l: 60, r: 60, t: 44, b: 24 } }), CONFIG);
     const tell = () => {

@@ -86,14 +86,13 @@ def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, 
     """What the template shows of one problem."""
     return {
         "name": tables.problem_name(problem),
-        "finals": tables.finals(problem),
+        "finals": tables.finals(content, problem),
         "outcomes": tables.outcomes(problem),
         "importance": tables.importance(problem, effects(problem, content.space)),
         "resources": tables.resources(problem),
         "has_trials": bool(problem.trials),
         "is_timed": problem.best_ms is not None,
-        "failed": len(tables.failed(problem)),
-        "seconds": problem.seconds,
+        "examples": tables.failure_examples(content, problem),
     }
 
 

@@ -105,11 +105,11 @@ class Figure:
         size = f'width="{_n(width)}" height="{_n(height)}"'
         self.parts.append(f'<rect x="{_n(x)}" y="{_n(y)}" {size} class="{style}"/>')
 
-    def x_axis(self, scale: Scale, y: float, label: str, about: int = 6, top: float = 0) -> None:
+    def x_axis(self, scale: Scale, y: float, label: str, top: float = 0, suffix: str = "") -> None:
         """Ticks below ``y``, grid lines up to ``top``, and what they count."""
-        for tick in scale.ticks(about):
+        for tick in scale.ticks(6):
             self.line(scale(tick), top, scale(tick), y, "grid")
-            self.text(scale(tick), y + 17, number(tick), "dim small", "middle")
+            self.text(scale(tick), y + 17, number(tick) + suffix, "dim small", "middle")
         self.line(scale.start, y, scale.end, y, "axis")
         self.text((scale.start + scale.end) / 2, y + 36, label, "dim", "middle")
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune import tuned
-from autotune.measurement import Measurement, Status
+from autotune.measurement import Status
 from autotune.report import wording
 from autotune.report.content import FinalistContent, ProblemContent, ReportContent, resources_of
 from autotune.report.effects import Effect
-from autotune.values import Configuration
+from autotune.values import Configuration, Problem, Value
 
 NONE = "–"
 
@@ -112,22 +112,49 @@ def answers(content: ReportContent) -> Table:
 
 
 def configurations(content: ReportContent) -> Table:
-    """Per problem: the winner's parameters and resources."""
-    solved = [(one, one.entry) for one in content.problems if one.entry]
-    names = list(dict.fromkeys(name for _, entry in solved for name in entry.configuration))
-    columns = ("Problem", *names, "Block", "Registers", "Spills", "Shared per block")
+    """Per problem: the winner's parameters; those of one value only are left out."""
+    solved = [
+        (one, content.chosen(one.entry.configuration)) for one in content.problems if one.entry
+    ]
+    names = list(dict.fromkeys(name for _, chosen in solved for name in chosen))
     rows = tuple(
-        (
-            problem_name(one),
-            *(value_text(entry.configuration.get(name, NONE)) for name in names),
-            " × ".join(map(str, entry.block)),
-            wording.count(entry.registers),
-            wording.size(entry.spill_bytes),
-            wording.size(_entry_shared(entry)),
-        )
-        for one, entry in solved
+        (problem_name(one), *(value_text(chosen.get(name, NONE)) for name in names))
+        for one, chosen in solved
     )
+    columns = ("Problem", *(wording.one_line(name) for name in names))
     return Table(columns, rows, numeric=frozenset(range(1, len(columns))))
+
+
+def winner_resources(content: ReportContent) -> Table:
+    """Per problem: what the winner takes of the device."""
+    limit = content.device.shared_bytes_per_block
+    rows = []
+    for one in content.problems:
+        if one.entry is None:
+            continue
+        entry, shared = one.entry, _entry_shared(one.entry)
+        used = wording.percent(shared / limit) if shared is not None and limit else NONE
+        rows.append(
+            (
+                problem_name(one),
+                " × ".join(map(str, entry.block)),
+                wording.count(math.prod(entry.block)),
+                wording.count(entry.registers),
+                wording.size(entry.spill_bytes),
+                wording.size(shared),
+                used,
+            )
+        )
+    columns = (
+        "Problem",
+        "Block",
+        "Threads per block",
+        "Registers per thread",
+        "Spills per thread",
+        "Shared per block",
+        "Of the device's",
+    )
+    return Table(columns, tuple(rows), numeric=frozenset(range(1, 7)))
 
 
 def verification(content: ReportContent) -> Table:
@@ -145,24 +172,30 @@ def verification(content: ReportContent) -> Table:
 
 
 def outcomes(problem: ProblemContent) -> Table:
-    """How trials ended, by kind, with an example of each failure."""
-    rows = []
-    for status in Status:
-        those = [one for one in problem.trials if one.status is status]
-        if those:
-            example = those[0] if not status.is_timed else None
-            rows.append(
-                (
-                    str(status),
-                    STATUS_WORDS[status],
-                    wording.count(len(those)),
-                    wording.percent(len(those) / len(problem.trials)),
-                    wording.one_line(example.message) or NONE if example else NONE,
-                    configuration_text(example.configuration) if example else NONE,
-                )
-            )
-    columns = ("Status", "Meaning", "Count", "Share", "Example", "Its configuration")
-    return Table(columns, tuple(rows), numeric=frozenset({2, 3}), wide=frozenset({4, 5}))
+    """How trials ended, by kind."""
+    counts = _counts(problem)
+    rows = tuple(
+        (
+            str(status),
+            STATUS_WORDS[status],
+            wording.count(count),
+            wording.percent(count / len(problem.trials)),
+        )
+        for status, count in counts.items()
+    )
+    return Table(("Status", "Meaning", "Count", "Share"), rows, numeric=frozenset({2, 3}))
+
+
+def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tuple[str, str, str]]:
+    """For each kind of failure: its status, a message, and the configuration it is of."""
+    found = []
+    for status in _counts(problem):
+        if not status.is_timed:
+            those = [one for one in problem.trials if one.status is status]
+            one = next((one for one in those if one.message), those[0])
+            message = wording.one_line(one.message) or "no message"
+            found.append((str(status), message, configuration_text(content, one.configuration)))
+    return found
 
 
 def importance(problem: ProblemContent, found: Sequence[Effect]) -> Table:
@@ -182,14 +215,14 @@ def importance(problem: ProblemContent, found: Sequence[Effect]) -> Table:
                 wording.count(effect.timed),
             )
         )
-    columns = ("Parameter", "Explains alone", "Winner's value", "Costliest value", "Timed")
+    columns = ("Parameter", "Explains alone", "Winner's value", "Cost of the worst value", "Timed")
     return Table(columns, tuple(rows), numeric=frozenset(range(1, 5)))
 
 
-def finals(problem: ProblemContent) -> Table:
+def finals(content: ReportContent, problem: ProblemContent) -> Table:
     """The finalists and the vendor, best first."""
     winner = next((one.configuration for one in problem.finalists if one.won), Configuration())
-    rows = [_final(one, winner) for one in problem.finalists]
+    rows = [_final(content, one, winner) for one in problem.finalists]
     strong = frozenset(i for i, one in enumerate(problem.finalists) if one.won)
     dashes = (NONE,) * 3
     rows += [
@@ -285,8 +318,8 @@ def portfolio(content: ReportContent) -> Table:
             wording.ratio(ms / least) if ms is not None and least else "failed"
             for ms, least in zip(times, best, strict=True)
         ]
-        rows.append((configuration_text(Configuration(dict(configuration))), *cells))
-    names = (wording.one_line(_fields_text(one)) for one in matrix.problems)
+        rows.append((configuration_text(content, configuration), *cells))
+    names = (wording.one_line(str(Problem(dict(one)))) for one in matrix.problems)
     return Table(
         ("Configuration", *names),
         tuple(rows),
@@ -352,15 +385,15 @@ def provenance(content: ReportContent) -> Table:
     return Table(("What", "Value"), rows, wide=frozenset({1}))
 
 
-def configuration_text(configuration: Configuration) -> str:
-    """A configuration on one line."""
-    return wording.one_line(_fields_text(configuration))
+def configuration_text(content: ReportContent, configuration: Mapping[str, Value]) -> str:
+    """A configuration on one line, without what is no choice."""
+    return wording.one_line(str(content.chosen(configuration)))
 
 
 def difference_text(one: Configuration, winner: Configuration) -> str:
     """What a configuration has otherwise than the winner."""
     changed = {name: value for name, value in one.items() if winner.get(name) != value}
-    return wording.one_line(_fields_text(changed)) or configuration_text(one)
+    return wording.one_line(str(Configuration(changed) if changed else one))
 
 
 def value_text(value: object) -> str:
@@ -410,11 +443,12 @@ def _answer(problem: ProblemContent, name_vendor: bool) -> tuple[str, ...]:
     )
 
 
-def _final(one: FinalistContent, winner: Configuration) -> tuple[str, ...]:
+def _final(content: ReportContent, one: FinalistContent, winner: Configuration) -> tuple[str, ...]:
     verdict = "winner" if one.won else "tied" if one.tied else "slower"
-    text = configuration_text(one.configuration)
     return (
-        text if one.won else difference_text(one.configuration, winner),
+        configuration_text(content, winner)
+        if one.won
+        else difference_text(one.configuration, winner),
         wording.time(one.median_ms),
         wording.interval(one.median_ms, one.interval_ms),
         NONE if one.won else _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
@@ -463,20 +497,14 @@ def _limit_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
 def _why_none(problem: ProblemContent) -> str:
     if not problem.trials:
         return "nothing was measured"
-    counts: dict[Status, int] = {}
-    for one in problem.trials:
-        counts[one.status] = counts.get(one.status, 0) + 1
-    listed = ", ".join(f"{wording.count(n)} {status}" for status, n in counts.items())
+    listed = ", ".join(f"{wording.count(n)} {status}" for status, n in _counts(problem).items())
     return f"no configuration is both right and timed ({listed})"
 
 
-def failed(problem: ProblemContent) -> list[Measurement]:
-    """Trials that brought no time."""
-    return [one for one in problem.trials if not one.status.is_timed]
-
-
-def _fields_text(values: object) -> str:
-    return str(Configuration(dict(values))) if isinstance(values, dict) else str(values)
+def _counts(problem: ProblemContent) -> dict[Status, int]:
+    """How often trials ended in each way, in the order of the statuses."""
+    met = [one.status for one in problem.trials]
+    return {status: met.count(status) for status in Status if status in met}
 
 
 def _listed(words: Iterable[str]) -> str:
