@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import BrokenExecutor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -151,21 +151,16 @@ class CompilerPool:
     """
 
     def __init__(self, processes: int) -> None:
-        try:
-            from pebble import ProcessPool
-        except ImportError as error:
-            raise MissingDependencyError("pebble", "tune", "compiling in parallel") from error
-        self._pool = ProcessPool(
-            max_workers=processes,
-            context=spawn_context(),
-            initializer=begin_child,
-            initargs=[os.getpid()],
-        )
+        self._processes = processes
+        self._pool = self._new_pool()
         self._futures: dict[str, Future[Compiled]] = {}
 
     def submit(self, job: CompileJob) -> None:
         """Start compiling, unless that is under way; returns at once."""
         key = job.key
+        if not self._pool.active:  # pebble gives up the pool when an idle process is killed
+            self.close()
+            self._pool = self._new_pool()
         if key not in self._futures:
             self._futures[key] = self._pool.schedule(
                 compile_now, args=[job], timeout=COMPILE_TIMEOUT_S
@@ -180,7 +175,7 @@ class CompilerPool:
         except FutureTimeout:
             message = f"compiling took longer than {COMPILE_TIMEOUT_S:.0f} s"
             return Compiled(None, message, message, COMPILE_TIMEOUT_S, timed_out=True)
-        except OSError as error:  # pebble's ProcessExpired
+        except (OSError, BrokenExecutor) as error:  # the first is pebble's ProcessExpired
             message = f"the compiler process died ({error})"
             return Compiled(None, message, message, 0.0)
 
@@ -199,6 +194,18 @@ class CompilerPool:
         """Stop the processes; whatever they do is given up."""
         self._pool.stop()
         self._pool.join()
+
+    def _new_pool(self) -> Any:
+        try:
+            from pebble import ProcessPool
+        except ImportError as error:
+            raise MissingDependencyError("pebble", "tune", "compiling in parallel") from error
+        return ProcessPool(
+            max_workers=self._processes,
+            context=spawn_context(),
+            initializer=begin_child,
+            initargs=[os.getpid()],
+        )
 
     def __enter__(self) -> CompilerPool:
         return self

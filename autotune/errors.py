@@ -16,6 +16,8 @@
 Only ``cli`` turns them into text and an exit code.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -66,6 +68,11 @@ class MissingDependencyError(AutotuneError):
             f"{purpose} needs the package {package!r}, which is not installed; "
             f"run: pip install 'kernel-autotune[{extra}]'"
         )
+        self._given = (package, extra, purpose)
+
+    def __reduce__(self) -> tuple[type[MissingDependencyError], tuple[str, str, str]]:
+        """An exception is unpickled from its message, which is not what `__init__` takes."""
+        return type(self), self._given
 
 
 class StoreError(AutotuneError):

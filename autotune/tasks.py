@@ -112,7 +112,7 @@ def measure(
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
         return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
-    except LaunchError as error:
+    except (LaunchError, MemoryError) as error:  # memory: a workspace that is too large
         return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
     except ContextLostError as error:
         return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
@@ -126,7 +126,7 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Outcome:
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks)
         return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
-    except LaunchError as error:
+    except (LaunchError, MemoryError) as error:  # memory: a workspace that is too large
         return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
     except ContextLostError as error:
         return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from autotune import tasks
+from autotune.backends.base import ContextLostError, LaunchError
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.measurement import Binary, Measurement, Status
 from autotune.process import begin_child, spawn_context
 from autotune.tasks import Contender, Job, Outcome
 from autotune.timing import StoppingRule
 from autotune.values import Configuration
+from autotune.verify import WrongResult
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,10 +116,15 @@ class Worker:
         WorkerDied
             If the process ended; it has been replaced.
         """
-        future = self._pool.schedule(task, args=list(args), timeout=timeout_s)
+        if not self._pool.active:
+            self._replace()  # killed while idle, at which pebble gives up the whole pool
         try:
+            future = self._pool.schedule(task, args=list(args), timeout=timeout_s)
             result: R = future.result()
             return result
+        except BrokenExecutor as error:
+            self._replace()
+            raise WorkerDied("killed before the task began") from error
         except FutureTimeout as error:
             self._lost()
             raise WorkerTimeout(f"no answer after {timeout_s:g} s") from error
@@ -174,6 +182,11 @@ class Worker:
             return self.run(timeout_s, task, *args)
         except (WorkerTimeout, WorkerDied) as error:
             raise AutotuneError(f"the device process failed at {task.__name__}: {error}") from error
+        except ContextLostError as error:
+            self._replace()
+            raise AutotuneError(f"{task.__name__}: the device context is lost: {error}") from error
+        except (LaunchError, WrongResult) as error:
+            raise AutotuneError(f"{task.__name__}: {error}") from error
         except MemoryError as error:
             raise AutotuneError(
                 f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi "
