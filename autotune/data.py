@@ -12,7 +12,9 @@ import hashlib
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ _DEFAULT_ROUNDINGS = 64
 #: Data sets kept on disk; the least recently used go first.
 _CACHE_LIMIT_BYTES = 16 << 30
 _MANIFEST = "manifest.json"
+#: Folders in the making begin with this; one this old was left by a process that was killed.
+_SCRATCH, _ABANDONED_S = ".making.", 86400.0
 
 
 class Draw:
@@ -164,10 +168,13 @@ def prepare(
     found = _read(folder, which)
     if found is not None:
         return found
+    damaged = folder.is_dir()  # it was whole when it got its name
     _make_room()
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".making."))
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_SCRATCH))
     try:
         _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch)
+        if damaged:
+            shutil.rmtree(folder, ignore_errors=True)
         scratch.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else another process made the same one first
@@ -200,6 +207,8 @@ def _make(
     arguments, arrays = [], {}
     for name, value in declared.items():
         argument, array = _argument(kernel, name, value)
+        if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
+            raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
         arguments.append(argument)
         if array is not None:
             arrays[name] = array
@@ -291,6 +300,8 @@ def expected_outputs(
     given = {name: _as_float64(available[name]) for name in wanted}
     with np.errstate(all="ignore"):
         result = kernel.guarded("reference", reference, **given)
+    if result is None:
+        raise kernel.error("reference: returned nothing; return the expected output")
     by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
     expected = {}
     for name, output in outputs.items():
@@ -301,7 +312,8 @@ def expected_outputs(
             raise kernel.error(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
-        expected[name] = np.ascontiguousarray(values.reshape(output.shape), np.float64)
+        shaped = values.reshape(output.shape)
+        expected[name] = kernel.guarded("reference", np.ascontiguousarray, shaped, np.float64)
     return expected
 
 
@@ -348,14 +360,33 @@ def _read(folder: Path, which: str) -> Dataset | None:
         arguments = tuple(
             Argument(**{**one, "shape": tuple(one["shape"])}) for one in manifest["arguments"]
         )
+        dataset = Dataset(which, folder, arguments, dict(manifest["bounds"]))
+        _check_arrays(dataset)
         (folder / _MANIFEST).touch()
-        return Dataset(which, folder, arguments, dict(manifest["bounds"]))
+        return dataset
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
+def _check_arrays(dataset: Dataset) -> None:
+    """Map every file; ValueError where one is truncated or not what the manifest says."""
+    for one in dataset.arguments:
+        if one.kind in ("input", "inout", "constant"):
+            array = dataset.array(one.name)
+            if (array.dtype.str, array.shape) != (one.dtype, one.shape):
+                raise ValueError(one.name)
+        if one.kind in ("out", "inout"):
+            expected = dataset.expected(one.name)
+            if (expected.dtype.str, expected.shape) != ("<f8", one.shape):
+                raise ValueError(one.name)
+
+
 def _make_room() -> None:
-    """Remove the least recently used data sets beyond the limit."""
+    """Remove what killed processes left, and the least recently used data sets beyond the limit."""
+    for one in cache_folder("data").glob(f"{_SCRATCH}*"):
+        with suppress(OSError):  # another process may have finished or removed it
+            if time.time() - one.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(one, ignore_errors=True)
     kept = 0
     folders = [one for one in cache_folder("data").iterdir() if (one / _MANIFEST).exists()]
     for folder in sorted(folders, key=lambda one: -(one / _MANIFEST).stat().st_mtime):
