@@ -87,7 +87,7 @@ class DeviceData:
         self.scratch = kept
 
     def refresh(self, dataset: str, with_scratch: bool) -> None:
-        """Restore inputs, poison outputs (and scratch), and mend the guard bands."""
+        """Restore inputs and poison outputs; with scratch, poison that and mend all guard bands."""
         for argument in self.datasets[dataset].arguments:
             if argument.kind in ("input", "inout"):
                 pristine = self.pristine[dataset, argument.name]
@@ -97,6 +97,8 @@ class DeviceData:
         if with_scratch:
             for _, buffer in self.scratch.values():
                 self.executor.poison(buffer)
+            for buffer in self.all_buffers().values():
+                self.executor.mend_guards(buffer)
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
@@ -127,6 +129,7 @@ def verify(
         Executes the sequence once on the working buffers, and waits.
     repeats : int
         Runs; scratch keeps what a run left in it, since the sequence must not rely on a fresh one.
+        Guard bands are mended before the first: another configuration may have damaged them.
 
     Raises
     ------
@@ -185,7 +188,6 @@ def _wrong_message(data: DeviceData, check: CheckResult, repeat: int) -> str:
 def _bounds_kept(data: DeviceData, checks: tuple[CheckResult, ...]) -> None:
     for name, buffer in data.all_buffers().items():
         if not data.executor.guards_intact(buffer):
-            data.executor.mend_guards(buffer)
             raise WrongResult(f"wrote outside the bounds of {name}", checks)
 
 
