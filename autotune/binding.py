@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -196,9 +197,11 @@ def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
 
 def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
     try:
-        whole = [int(one) for one in (sizes if isinstance(sizes, tuple | list) else (sizes,))]
-    except (TypeError, ValueError) as error:
-        raise kernel.error(f"launch: {what}={sizes!r} is not a tuple of integers") from error
+        whole = [index(one) for one in (sizes if isinstance(sizes, tuple | list) else (sizes,))]
+    except TypeError as error:
+        raise kernel.error(
+            f"launch: {what}={sizes!r} is not a tuple of integers; divide with // or ceil_div"
+        ) from error
     if not 1 <= len(whole) <= 3 or min(whole) < 1:
         raise kernel.error(f"launch: {what}={sizes!r}; one to three positive integers expected")
     return _as_three(whole)
@@ -217,4 +220,11 @@ def _value(one: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generi
             return scalars[one]
         known = ", ".join([*buffers, *scalars])
         raise SpecError(f"launch: no argument {one!r} (known: {known})")
-    return one if isinstance(one, np.generic) else np.int32(one)
+    if isinstance(one, np.generic):
+        return one
+    try:
+        return np.int32(index(one))
+    except TypeError as error:
+        raise SpecError(f"launch: argument {one!r} is neither a name nor an integer") from error
+    except OverflowError as error:
+        raise SpecError(f"launch: argument {one} needs 64 bits; pass np.int64({one})") from error
