@@ -190,6 +190,9 @@ def _plugin_folders() -> Iterator[Path]:
     The entry point's value is a package whose folder holds space files.
     """
     for point in entry_points(group="autotune.kernels"):
-        spec = importlib.util.find_spec(point.module)
+        try:
+            spec = importlib.util.find_spec(point.module)
+        except Exception:  # whatever a package raises at import: it hurts no other
+            continue
         for place in (spec.submodule_search_locations or []) if spec else []:
             yield Path(place)

@@ -45,9 +45,11 @@ class Budget:
         units = {"evals": None, "s": 1.0, "m": 60.0, "h": 3600.0}
         for unit, seconds in units.items():
             number = text.removesuffix(unit)
-            if number != text and _is_positive(number):
-                if seconds is None:
-                    return cls(evaluations=int(float(number)))
+            if number == text:
+                continue
+            if seconds is None and number.isdecimal() and int(number) > 0:
+                return cls(evaluations=int(number))
+            if seconds is not None and _is_positive(number):
                 return cls(seconds=float(number) * seconds)
         raise UsageError(f"budget {text!r}: expected for example 90s, 10m, 2h or 200evals")
 
