@@ -49,12 +49,12 @@
       : { type: "log", range, ticksuffix: suffix, nticks: 5 };
   }
 
-  function configuration(problem, row, join = ", ") {
+  function configuration(problem, row) {
     const shown = [];
     problem.parameters.forEach((one, i) => {
-      if (row[i] >= 0) shown.push(one.name + "=" + one.values[row[i]]);
+      if (row[i] >= 0 && one.values.length > 1) shown.push(one.name + "=" + one.values[row[i]]);
     });
-    return shown.join(join);
+    return shown.join(", ");
   }
   function wrapped(text, width = 60) {
     const lines = [""];
@@ -93,7 +93,7 @@
       points("stopped early", (i) => t.status[i] === "stopped_early",
         { color: colour("amber"), size: 6, opacity: 0.7 }, (i) => t.time[i]),
       points("failed", (i) => FAILED(t.status[i]),
-        { color: colour("red"), size: 7, symbol: "x-thin", line: { width: 1.5, color: colour("red") } },
+        { color: colour("red"), size: 7, opacity: 0.6, symbol: "x-thin", line: { width: 1.5, color: colour("red") } },
         () => low * (least / low) ** 0.35),
       { type: "scatter", mode: "lines", name: "best so far", line: { shape: "hv", width: 2.5,
         color: colour("blue") }, hoverinfo: "skip", ...best },
@@ -159,12 +159,14 @@
     const highest = Math.max(...logs, 0.02);
     const ticks = logTicks(1, 10 ** highest) || [1, 10 ** highest];
     const dimensions = columns.map(([one, i]) => ({
-      label: plain(one.name), values: rows.map((row, k) => t.values[row][i] + 0.56 * (rank[k] - 0.5)),
+      label: plain(one.name), values: rows.map((row, k) => t.values[row][i] + 0.5 * rank[k]),
       tickvals: one.values.map((_, k) => k), ticktext: one.values.map(plain),
-      range: [-0.4, one.values.length - 0.6],
+      range: [-0.1, one.values.length - 0.4],
     }));
     dimensions.push({ label: "time / best", values: logs, range: [0, highest],
       tickvals: ticks.map(Math.log10), ticktext: ticks.map((one) => digits(one) + "×") });
+    if (rows.length >= 20) // the answer to the title's question, and a hint that axes can be brushed
+      dimensions.at(-1).constraintrange = [0, logs[Math.floor(0.9 * rows.length)]];
     box.style.minWidth = 90 * dimensions.length + "px";
     const fast = colour("blue"), slow = colour("line");
     Plotly.newPlot(box, [{
@@ -172,7 +174,7 @@
       tickfont: { color: colour("dim"), size: 12 }, rangefont: { color: "rgba(0,0,0,0)" },
       line: { color: rank, colorscale: [[0, fast], [0.1, fast], [0.35, colour("grey")], [1, slow]],
         cmin: 0, cmax: 1 },
-      unselected: { line: { color: colour("line"), opacity: 0.15 } },
+      unselected: { line: { color: colour("line"), opacity: 0.06 } },
     }], layout({ margin: { l: 60, r: 60, t: 44, b: 24 } }), CONFIG);
     const tell = () => {
       const kept = rows.filter((_, k) => dimensions.every((_, d) => inside(box.data[0].dimensions[d], k)));

@@ -59,22 +59,12 @@ def headline(content: ReportContent) -> str:
 
 
 def warnings(content: ReportContent) -> list[str]:
-    """What a reader must not overlook, one sentence each."""
-    found = []
+    """What a reader must not overlook: one sentence for each reason, with its problems."""
+    found: dict[str, list[str]] = {}
     for one in content.problems:
-        name = problem_name(one)
-        if one.entry is None:
-            found.append(f"{name}: no answer, because {_why_none(one)}.")
-            continue
-        found += [f"{name}: should be tuned again, {why}." for why in one.entry.stale_reasons]
-        if one.is_superseded:
-            found.append(
-                f"{name}: the record keeps an earlier winner (effort {one.entry.effort}); the "
-                "figures show the later, less thorough search."
-            )
-        if one.entry.spill_bytes:
-            found.append(f"{name}: the winner spills {one.entry.spill_bytes} B per thread.")
-    return found
+        for reason in _reasons(one):
+            found.setdefault(reason, []).append(problem_name(one))
+    return [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
 
 
 def problem_name(problem: ProblemContent) -> str:
@@ -499,6 +489,19 @@ def _why_none(problem: ProblemContent) -> str:
         return "nothing was measured"
     listed = ", ".join(f"{wording.count(n)} {status}" for status, n in _counts(problem).items())
     return f"no configuration is both right and timed ({listed})"
+
+
+def _reasons(problem: ProblemContent) -> list[str]:
+    entry = problem.entry
+    if entry is None:
+        return [f"no answer, because {_why_none(problem)}"]
+    reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
+    if problem.is_superseded:
+        reasons.append(
+            f"the record keeps an earlier winner (effort {entry.effort}); the figures show the "
+            "later, less thorough search"
+        )
+    return reasons
 
 
 def _counts(problem: ProblemContent) -> dict[Status, int]:

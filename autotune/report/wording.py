@@ -6,8 +6,11 @@ import re
 import unicodedata
 from xml.sax.saxutils import escape
 
-#: An absolute path of two or more parts in running text; an address such as https://… is none.
-_PATH = re.compile(r"(?<![\w/:.])(?:file://)?(?:/[\w.+@~ -]*[\w.+@~-])+/([\w.+@~-]+)")
+#: An address, which stays, or an absolute path of two or more parts.
+_ADDRESS_OR_PATH = re.compile(
+    r"(?!file:)\b(?P<address>[A-Za-z]\w*://\S*)"
+    r"|(?<![\w/.])(?:file:)?/+(?:[\w.+@~%-]+/+)+(?P<last>[\w.+@~%-]*)"
+)
 #: Whatever could begin markup in Markdown as GitHub reads it: emphasis, code, links, bare
 #: addresses, HTML, table cells, mathematics.
 _MARKUP = re.compile(
@@ -59,14 +62,14 @@ def percent(share: float) -> str:
 
 def bandwidth(gb_per_s: float) -> str:
     """A rate of bytes."""
-    return f"{number(gb_per_s)} GB/s" if gb_per_s < 1e4 else f"{number(gb_per_s / 1e3)} TB/s"
+    return f"{_fixed(gb_per_s)} GB/s" if gb_per_s < 1e4 else f"{_fixed(gb_per_s / 1e3)} TB/s"
 
 
 def arithmetic(gflop_per_s: float) -> str:
     """A rate of operations."""
     if gflop_per_s < 1e3:
-        return f"{number(gflop_per_s)} GFLOP/s"
-    return f"{number(gflop_per_s / 1e3)} TFLOP/s"
+        return f"{_fixed(gflop_per_s)} GFLOP/s"
+    return f"{_fixed(gflop_per_s / 1e3)} TFLOP/s"
 
 
 def size(count: int | None) -> str:
@@ -93,7 +96,7 @@ def without_paths(text: str, whole: bool = False) -> str:
         head, mark, value = text.partition("=") if text.startswith("-") else ("", "", text)
         if value.startswith(("/", "file://")):
             return f"{head}{mark}…/{value.rstrip('/').rpartition('/')[2]}"
-    return _PATH.sub(r"…/\1", text)
+    return _ADDRESS_OR_PATH.sub(lambda found: found["address"] or f"…/{found['last']}", text)
 
 
 def one_line(text: str, limit: int = 300) -> str:
@@ -115,6 +118,5 @@ def xml(text: str) -> str:
 
 def _fixed(value: float) -> str:
     """Four significant digits, zeros kept: the digits say how precise a time is."""
-    if value >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.{3 if value < 10 else 2 if value < 100 else 1}f}"
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:.{next((n for n in range(4) if rounded >= 10 ** (3 - n)), 3)}f}"
