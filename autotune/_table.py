@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isqrt
 from typing import Any, NamedTuple, TypeAlias
 
 from autotune.expression import OPERATORS, Json
@@ -131,19 +132,11 @@ class Table:
         return tuple(one if isinstance(one, str) else sixteenths(one) for one in problem)
 
 
-def _sixteenth_roots() -> tuple[int, ...]:
-    """``ceil(2**(63 + j/16))`` for j from 1 to 15: exact, so that C++ has the same numbers."""
-    roots = []
-    for j in range(1, 16):
-        low, high = 2**63, 2**64
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if middle**16 >= 2 ** (63 * 16 + j) else (middle + 1, high)
-        roots.append(low)
-    return tuple(roots)
-
-
-SIXTEENTHS: tuple[int, ...] = _sixteenth_roots()
+#: ``ceil(2**(63 + j/16))`` for j from 1 to 15: the floor of a 16th root is four floors of square
+#: roots, and none of these is a whole number. Exact, so that C++ has the same numbers.
+SIXTEENTHS: tuple[int, ...] = tuple(
+    isqrt(isqrt(isqrt(isqrt(1 << 16 * 63 + j)))) + 1 for j in range(1, 16)
+)
 
 
 def sixteenths(n: int) -> int:

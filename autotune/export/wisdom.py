@@ -27,9 +27,10 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
     Raises
     ------
     UsageError
-        If problems have more than three integer fields.
+        If problems have more than three integer fields, or two categories the same file name.
     """
     files: dict[str, list[str]] = {}
+    categories: dict[str, list[str]] = {}
     for record in sorted(records, key=lambda one: one.device.folder):
         sizes = [name for name, kind in record.fields.items() if kind == "integer"]
         if len(sizes) > _MOST_SIZES:
@@ -37,15 +38,19 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
                 f"{record.kernel}: a wisdom file holds {_MOST_SIZES} sizes, not {len(sizes)}"
             )
         for entry in record.entries:
-            key = _key(record, entry)
+            category = [one for one in entry.problem.values() if isinstance(one, str)]
+            key = _key(record.kernel, category)
+            if categories.setdefault(key, category) != category:
+                raise UsageError(
+                    f"{record.kernel}: {category} and {categories[key]} have the same wisdom file"
+                )
             lines = files.setdefault(key, [_header(record, key)])
             lines.append(_row(record, entry, [int(entry.problem[name]) for name in sizes]))
     return {f"{key}.wisdom": "\n".join(lines) + "\n" for key, lines in files.items()}
 
 
-def _key(record: TunedRecord, entry: Entry) -> str:
-    categories = [one for one in entry.problem.values() if isinstance(one, str)]
-    name = "-".join([record.kernel, *categories])
+def _key(kernel: str, category: Sequence[str]) -> str:
+    name = "-".join([kernel, *category])
     # Kernel Launcher replaces the same characters when it looks for the file.
     return "".join(
         one if one.isascii() and (one.isalnum() or one in "_-.") else "_" for one in name

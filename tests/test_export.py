@@ -1,0 +1,205 @@
+"""Exports: what other tools read is read back by those tools; equal input gives equal bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
+
+from autotune import replay, tuned
+from autotune.errors import UsageError
+from autotune.export import FORMATS, Results, export_measurements, export_records
+from autotune.measurement import Measurement, Status
+from autotune.values import Configuration, Problem
+
+
+def measured(bm: int, status: Status = Status.OK, **changes: Any) -> Measurement:
+    """A measurement of one tile."""
+    samples = (0.3, 0.1, 0.2) if status.is_timed else ()
+    values = {"BM": bm, "SWIZZLE": True, "VARIANT": "auto"}
+    return Measurement(Configuration(values), status, samples_ms=samples, compile_s=1.5, **changes)
+
+
+@pytest.fixture
+def results() -> Results:
+    """One configuration that ran and two that did not."""
+    return Results(
+        kernel=KERNEL,
+        device_name="Test GPU A",
+        problem=Problem(problem(64, 128)),
+        parameters=PARAMETERS,
+        measurements=(
+            measured(32),
+            measured(64, Status.WRONG_RESULT, message="c[5] is NaN"),
+            measured(128, Status.COMPILE_FAILED),
+        ),
+        timestamps=("2026-11-21T00:00:00+00:00",) * 3,
+    )
+
+
+@pytest.fixture
+def records() -> list[tuned.TunedRecord]:
+    """Two devices, two problems on the first."""
+    return [
+        record([entry(problem(512, 64), plan(128)), entry(problem(64, 8, "float16"))]),
+        record([entry(problem(64, 64))], "Test GPU B", "sm_80"),
+    ]
+
+
+# ---------------------------------------------------------------------- by name
+
+
+def test_every_format_gives_equal_bytes(records: list[tuned.TunedRecord], results: Results) -> None:
+    """No dates, no order of hashing, no order of reading."""
+    for name, one in FORMATS.items():
+        if one.source == "records":
+            assert export_records(name, records) == export_records(name, records[::-1])
+        else:
+            assert export_measurements(name, results) == export_measurements(name, results)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("header", {f"{KERNEL}.hpp"}),
+        ("json", {f"Test_GPU_A/{KERNEL}.json", f"Test_GPU_B/{KERNEL}.json"}),
+        ("wisdom", {f"{KERNEL}-float16.wisdom", f"{KERNEL}-float32.wisdom"}),
+    ],
+)
+def test_names_of_files(name: str, files: set[str], records: list[tuned.TunedRecord]) -> None:
+    """Relative, below the folder that is exported to."""
+    assert set(export_records(name, records)) == files
+
+
+def test_json_is_the_record(records: list[tuned.TunedRecord]) -> None:
+    """What lookup and import read."""
+    text = export_records("json", records)[f"Test_GPU_B/{KERNEL}.json"]
+    assert tuned.decode(text.encode()).device == records[1].device
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("hedder", "unknown format 'hedder'; did you mean 'header'"),
+        ("t4", "made from measurements"),
+    ],
+)
+def test_a_wrong_format_is_a_usage_error(
+    name: str, message: str, records: list[tuned.TunedRecord]
+) -> None:
+    """With the known ones."""
+    with pytest.raises(UsageError, match=message):
+        export_records(name, records)
+
+
+def test_nothing_tuned_is_a_usage_error() -> None:
+    """Instead of an empty file."""
+    with pytest.raises(UsageError, match="nothing is tuned"):
+        export_records("header", [])
+
+
+def test_records_are_not_measurements(results: Results) -> None:
+    """A header is made from winners."""
+    with pytest.raises(UsageError, match="made from records"):
+        export_measurements("header", results)
+
+
+# ---------------------------------------------------------------------- measurements
+
+
+def test_t4_keeps_to_its_schema(results: Results) -> None:
+    """As Kernel Tuner ships it."""
+    jsonschema = pytest.importorskip("jsonschema")
+    file_utils = pytest.importorskip("kernel_tuner.file_utils")
+    document = json.loads(export_measurements("t4", results)[f"{KERNEL}-t4.json"])
+    _, schema = file_utils.output_file_schema("results")
+    jsonschema.validate(document, schema)
+    rows = document["results"]
+    assert [one["invalidity"] for one in rows] == ["correct", "correctness", "compile"]
+    assert [one["correctness"] for one in rows] == [1, 0, 0]
+    assert rows[0]["measurements"] == [{"name": "time", "value": 0.2, "unit": "ms"}]
+    assert rows[0]["times"]["compilation_time"] == 1500
+    assert rows[0]["configuration"] == dict(results.measurements[0].configuration)
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_every_status_has_a_word_in_t4(status: Status, results: Results) -> None:
+    """A configuration that failed is never exported as one that ran."""
+    from dataclasses import replace
+
+    only = replace(results, measurements=(measured(32, status),), timestamps=())
+    row = json.loads(export_measurements("t4", only)[f"{KERNEL}-t4.json"])["results"][0]
+    assert (row["invalidity"] == "correct") == status.is_timed
+    assert "timestamp" not in row
+
+
+def test_kernel_tuner_reads_the_cache(results: Results, tmp_path: Path) -> None:
+    """As its own, closed cache file: reading changes nothing."""
+    util = pytest.importorskip("kernel_tuner.util")
+    path = tmp_path / "cache.json"
+    path.write_text(export_measurements("cache", results)[f"{KERNEL}-cache.json"])
+    data = util.read_cache(str(path), open_cache=False)
+    assert list(data["cache"]) == ["32,True,auto", "64,True,auto", "128,True,auto"]
+    assert data["cache"]["32,True,auto"]["time"] == 0.2
+    assert isinstance(data["cache"]["128,True,auto"]["__error__"], util.CompilationFailedConfig)
+    assert data["tune_params_keys"] == list(PARAMETERS)
+    assert data["problem_size"] == [64, 128]
+
+
+def test_replay_reads_the_cache(results: Results, tmp_path: Path) -> None:
+    """An exported space can be searched again without its device."""
+    path = tmp_path / "cache.json"
+    path.write_text(export_measurements("cache", results)[f"{KERNEL}-cache.json"])
+    recording = replay.load(path)
+    assert (recording.kernel, recording.device.name) == (KERNEL, "Test GPU A")
+    # Kernel Tuner keeps the first, cold sample, so a replay drops it; ours is dropped already.
+    assert recording.measurements[0].samples_ms == (0.1, 0.2)
+    assert len(recording.space) == 3
+
+
+def test_an_empty_cache_is_a_cache(results: Results) -> None:
+    """Nothing measured yet."""
+    from dataclasses import replace
+
+    text = export_measurements("cache", replace(results, measurements=(), timestamps=()))
+    assert json.loads(text[f"{KERNEL}-cache.json"])["cache"] == {}
+
+
+# ---------------------------------------------------------------------- wisdom
+
+
+def test_wisdom_lines(records: list[tuned.TunedRecord]) -> None:
+    """The header line and rows that Kernel Launcher's parser expects."""
+    text = export_records("wisdom", records)[f"{KERNEL}-float32.wisdom"]
+    header, *rows = [json.loads(line) for line in text.splitlines()]
+    assert header == {
+        "version": "1.0",
+        "key": f"{KERNEL}-float32",
+        "objective": "time",
+        "tunable_parameters": list(PARAMETERS),
+    }
+    assert [one["config"] for one in rows] == [[128, False, "simt"], [64, False, "simt"]]
+    assert [one["problem_size"] for one in rows] == [[512, 64, 1], [64, 64, 1]]
+    names = [one["environment"]["device_name"] for one in rows]
+    assert names == ["Test GPU A", "Test GPU B"]
+    assert all(isinstance(one, str) for row in rows for one in row["environment"].values())
+    assert all(one["time"] > 0 for one in rows)
+
+
+def test_wisdom_holds_three_sizes() -> None:
+    """More cannot be told apart there."""
+    fields = dict.fromkeys("abcd", "integer")
+    chosen = plan(grid=(1,))
+    one = record([entry(dict.fromkeys("abcd", 8), chosen)], fields=fields, default=chosen)
+    with pytest.raises(UsageError, match="3 sizes, not 4"):
+        export_records("wisdom", [one])
+
+
+def test_wisdom_keys_are_file_names() -> None:
+    """Whatever a category is called; two that would share a file are refused."""
+    at = [problem(8, 8, "../../x y"), problem(8, 8, "../../x_y")]
+    files = export_records("wisdom", [record([entry(at[0])])])
+    assert list(files) == [f"{KERNEL}-.._.._x_y.wisdom"]
+    with pytest.raises(UsageError, match="same wisdom file"):
+        export_records("wisdom", [record([entry(one) for one in at])])
