@@ -271,41 +271,82 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
 
 def _join(sizes: list[int], constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
     """All rows that every table accepts, in lexicographic order."""
-    conditional = {position for table in applicability for position in table.governs}
-    order = _parameter_order(len(sizes), [*applicability, *constraints])
-    pending = [(_needs(table, applicability), table) for table in constraints]
-    waiting = [(set(table.positions) | set(table.governs), table) for table in applicability]
+    conditions = [_condition(table, applicability) for table in constraints]
     rows = np.zeros((1, len(sizes)), np.int16)
     present: set[int] = set()
-    for position in order:
-        repeated = np.repeat(rows, sizes[position], axis=0)
-        repeated[:, position] = np.tile(np.arange(sizes[position], dtype=np.int16), len(rows))
-        rows, present = repeated, present | {position}
-        for _, table in [one for one in waiting if one[0] <= present]:
-            at_first = np.all(rows[:, list(table.governs)] == 0, axis=1)
-            rows = rows[at_first | _look(table, rows)]
-        waiting = [one for one in waiting if not one[0] <= present]
-        for _, table in [one for one in pending if one[0] <= present]:
-            rows = rows[_look(table, rows) | _idle(table, conditional, applicability, rows)]
-        pending = [one for one in pending if not one[0] <= present]
+    for position in _parameter_order(len(sizes), conditions, applicability):
+        rows = _extended(rows, position, sizes[position], applicability)
+        present |= {position}
+        for one in [one for one in conditions if one.needs <= present]:
+            rows = rows[_look(one.table, rows) | _idle(one, rows)]
+        conditions = [one for one in conditions if not one.needs <= present]
     return rows[np.lexsort(rows.T[::-1])]
 
 
-def _parameter_order(count: int, tables: list[_Table]) -> list[int]:
-    """Parameters in the order that completes small tables early."""
+@dataclass(frozen=True, eq=False)
+class _Condition:
+    """A constraint, and where it is not asked."""
+
+    table: _Table
+    #: Parameters that must be known before it can be applied.
+    needs: frozenset[int]
+    #: For each conditional parameter that it names: the rules that say whether it applies.
+    applies: tuple[tuple[_Table, ...], ...]
+
+
+def _condition(table: _Table, applicability: tuple[_Table, ...]) -> _Condition:
+    governing = [
+        tuple(rule for rule in applicability if position in rule.governs)
+        for position in table.positions
+    ]
+    rules = [rule for group in governing for rule in group]
+    needs = {*table.positions, *(position for rule in rules for position in rule.positions)}
+    return _Condition(table, frozenset(needs), tuple(group for group in governing if group))
+
+
+def _parameter_order(
+    count: int, conditions: list[_Condition], applicability: tuple[_Table, ...]
+) -> list[int]:
+    """What decides applicability first, then whatever completes the next constraint soonest.
+
+    Of constraints that need equally many further parameters the one that rejects most comes first,
+    so that rows are filtered before they multiply.
+    """
     order: list[int] = []
-    for table in sorted(tables, key=lambda one: one.values.size):
-        order += [position for position in table.positions if position not in order]
-    return order + [position for position in range(count) if position not in order]
 
+    def place(position: int, above: frozenset[int] = frozenset()) -> None:
+        """Append a parameter, after those that decide whether it applies."""
+        if position in order or position in above:
+            return
+        for rule in applicability:
+            if position in rule.governs:
+                for deciding in rule.positions:
+                    place(deciding, above | {position})
+        order.append(position)
 
-def _needs(table: _Table, applicability: tuple[_Table, ...]) -> set[int]:
-    """Parameters that must be present before a constraint can be applied."""
-    needs = set(table.positions)
     for rule in applicability:
-        if set(rule.governs) & set(table.positions):
-            needs |= set(rule.positions)
-    return needs
+        for position in rule.positions:
+            place(position)
+    waiting = list(conditions)
+    while waiting:
+        known = set(order)
+        waiting.sort(key=lambda one: (len(one.needs - known), one.table.values.mean()))
+        for position in sorted(waiting.pop(0).needs - known):
+            place(position)
+    for position in range(count):
+        place(position)
+    return order
+
+
+def _extended(rows: Rows, position: int, size: int, applicability: tuple[_Table, ...]) -> Rows:
+    """Rows with every value of one more parameter, or its first value where it does not apply."""
+    free = np.ones(len(rows), bool)
+    for rule in applicability:
+        if position in rule.governs:
+            free &= _look(rule, rows)
+    many = np.repeat(rows[free], size, axis=0)
+    many[:, position] = np.tile(np.arange(size, dtype=np.int16), int(free.sum()))
+    return np.concatenate([rows[~free], many])
 
 
 def _look(table: _Table, rows: Rows) -> NDArray[np.bool_]:
@@ -313,19 +354,13 @@ def _look(table: _Table, rows: Rows) -> NDArray[np.bool_]:
     return answers
 
 
-def _idle(
-    table: _Table, conditional: set[int], applicability: tuple[_Table, ...], rows: Rows
-) -> NDArray[np.bool_]:
+def _idle(condition: _Condition, rows: Rows) -> NDArray[np.bool_]:
     """Where a constraint names conditional parameters and none of them applies."""
-    named = conditional & set(table.positions)
-    if not named:
-        return np.zeros(len(rows), bool)
-    idle = np.ones(len(rows), bool)
-    for position in named:
+    idle = np.full(len(rows), bool(condition.applies))
+    for rules in condition.applies:
         applies = np.ones(len(rows), bool)
-        for rule in applicability:
-            if position in rule.governs:
-                applies &= _look(rule, rows)
+        for rule in rules:
+            applies &= _look(rule, rows)
         idle &= ~applies
     return idle
 

@@ -77,7 +77,6 @@ def run(
     from autotune.strategies import find
 
     parsed_budget = Budget.parse(budget) if budget else None
-    find(strategy)
     if device and device.startswith("replay:"):
         _replay(Path(device.removeprefix("replay:")), kernel, strategy, parsed_budget, seed, as_json)
         return
@@ -87,6 +86,7 @@ def run(
     from autotune.tuning import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
+    find(strategy)
     request = Request(
         kernel=declared,
         device=choose_device(device, declared.backends),

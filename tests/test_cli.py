@@ -1,0 +1,307 @@
+"""The command line as a user meets it: results on stdout, one message per error, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import run
+
+ROOT = Path(__file__).parents[1]
+SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")
+FAULTY = str(ROOT / "tests" / "data" / "spaces")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that commands write by default go here."""
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+
+
+def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """Run a command that must end with one clear message; return the message."""
+    assert run(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+    assert "internal error" not in captured.err
+    return captured.err
+
+
+# ---------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "sgem"], "did you mean 'sgemm'"),
+        (["run", "sgemm", "--strategy", "kt:genetic"], "kt:genetic_algorithm"),
+        (["run", "sgemm", "--device", "rocm:0"], "unknown device 'rocm:0'"),
+        (["run", "sgemm", "--device", "cuda:77"], "cuda:77"),
+        (["run", "sgemm", "--budget", "soon"], "expected for example 90s"),
+        (["run", "sgemm", "--problem", "m=1,n=2,q=3"], "unknown problem field 'q'"),
+        (["run", "sgemm", "--problem", "m=64"], "lacks n, k"),
+        (["run", "sgemm", "--problem", "m=-1,n=2,k=3"], "a positive integer expected"),
+        (["run", "sgemm", "--problem", "m"], "expected NAME=VALUE"),
+        (["run", "sgemm", "--config", "BMM=3"], "unknown parameter 'BMM'"),
+        (["run", "sgemm", "--fix", "BM=3"], "unknown value of BM"),
+        (["run", "sgemm", "--inputs", "nowhere.npz"], "nowhere.npz"),
+        (["run", "sgemm", "--effort", "heroic"], "heroic"),
+        (["run", "sgemm", "--spaces", "nowhere"], "not a folder"),
+        (["run", "x.py"], "no such space file"),
+        (["frobnicate"], "frobnicate"),
+        (["lookup", "sgemm", "m"], "expected NAME=VALUE"),
+        (["results", "sgem"], "did you mean 'sgemm'"),
+        (["export", "sgemm", "fortran"], "unknown format"),
+        (["export", "sgemm"], "not tuned yet"),
+        (["show", "sgemm", "--device", "sm_33"], "unknown architecture"),
+        (["new", "Bad-Name"], "lower-case letters"),
+    ],
+)
+def test_unknown_names_and_bad_values_are_usage_errors(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    expected = 4 if arguments[-1] == "cuda:77" and not _has_gpu() else 2
+    message = fails(capsys, expected, *arguments)
+    assert words in message
+
+
+def _has_gpu() -> bool:
+    from autotune.backends import backend
+
+    return bool(backend("cuda").devices())
+
+
+def test_without_a_gpu_asking_for_one_is_exit_code_4(capsys: pytest.CaptureFixture[str]) -> None:
+    if _has_gpu():
+        return  # the message is about machines that have none
+    message = fails(capsys, 4, "run", "sgemm", "--device", "cuda:0")
+    assert "nvidia-smi" in message or "pip install" in message
+
+
+# ---------------------------------------------------------------------- space files
+
+GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 2, 4, 8", "syntax error"),
+        ("ITEMS=(1, 2, 4, 8),", "items=(1, 2),", "unknown option 'items'"),
+        ("ITEMS=(1, 2, 4, 8),", "ITEMS=(),", "non-empty tuple"),
+        ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 'a'),", "all int"),
+        ("@saxpy.launch", "@saxpy.constraint\ndef c(ITEM):\n    'x'\n\n\n@saxpy.launch", "'ITEM'"),
+        ("@saxpy.launch", "@saxpy.constraint\ndef c(ITEMS):\n    'No.'\n    return False\n\n\n"
+         "@saxpy.launch", "no valid configuration"),
+        ("return alpha * x + y", "return (alpha * x + y)[:-1]", "has shape"),
+        ("return alpha * x + y", "return alpha * x + z", "NameError"),
+        ("def reference(x, y, alpha)", "def reference(x, y, beta)", "no input argument 'beta'"),
+        ('"out": Out(p.n), ', "", "computes nothing"),
+        ("c.BLOCK * c.ITEMS", "c.BLOK * c.ITEMS", "unknown parameter 'BLOK'"),
+        ("block=(c.BLOCK,)", "block=(0,)", "positive integers"),
+        ('"saxpy.cu"', '"saxpi.cu"', "saxpi.cu"),
+        ("import numpy as np", "import numpi as np", "No module named 'numpi'"),
+        ("import numpy as np", "raise SystemExit(0)", "SystemExit"),
+    ],
+)
+def test_a_wrong_space_file_is_one_message_with_its_place(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    assert old in GOOD
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "spaces" / "saxpy.py").write_text(GOOD.replace(old, new))
+    source = (ROOT / "examples" / "saxpy" / "kernels" / "saxpy.cu").read_text()
+    (tmp_path / "kernels" / "saxpy.cu").write_text(source)
+    arguments = ["run", "saxpy", "--spaces", str(tmp_path / "spaces"), "--device", "opencl:cpu"]
+    arguments += ["--strategy", "random", "--budget", "1evals"]
+    code = 3 if words == "no valid configuration" else 2
+    message = fails(capsys, code, *arguments)
+    assert "saxpy" in message
+    assert words in message
+
+
+# ---------------------------------------------------------------------- stores, records, recordings
+
+
+def test_a_damaged_store_is_left_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store.sqlite"
+    store.write_bytes(b"not a database at all" * 100)
+    monkeypatch.setenv("AUTOTUNE_STORE", str(store))
+    message = fails(capsys, 1, "results")
+    assert "store.sqlite" in message
+    assert store.read_bytes() == b"not a database at all" * 100
+
+
+def test_a_foreign_database_is_left_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "other.sqlite"
+    with sqlite3.connect(store) as database:
+        database.execute("create table songs (name)")
+    database.close()
+    monkeypatch.setenv("AUTOTUNE_STORE", str(store))
+    assert "other.sqlite" in fails(capsys, 1, "results")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format": "other"}', "[1, 2]", "\x00\x01"])
+def test_a_wrong_record_is_not_imported(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "r.json").write_text(content)
+    assert "r.json" in fails(capsys, 1, "import", str(tmp_path / "r.json"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8b\x08junk", b'{"cache": 3}'])
+def test_a_wrong_recording_is_not_replayed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "space.json").write_bytes(content)
+    message = fails(capsys, 1, "run", "gemm", "--device", f"replay:{tmp_path / 'space.json'}")
+    assert "space.json" in message
+
+
+# ---------------------------------------------------------------------- what works
+
+
+def test_help_of_every_command_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    from autotune.cli import _COMMANDS
+
+    for name in _COMMANDS:
+        assert run([name, "--help"]) == 0
+        assert f"autotune {name}" in capsys.readouterr().out.replace("Usage:", "")
+
+
+def test_list_json_parses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "--json"]) == 0
+    names = [one["kernel"] for one in json.loads(capsys.readouterr().out)]
+    assert {"sgemm", "reduce"} <= set(names)
+
+
+def test_a_broken_space_file_hurts_no_other(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "spaces" / "broken.py").write_text("def")
+    assert run(["list", "--spaces", str(tmp_path / "spaces"), "--json"]) == 0
+    listed = {one["kernel"]: one["about"] for one in json.loads(capsys.readouterr().out)}
+    assert "BROKEN line 1" in listed["broken"]
+    assert "sgemm" in listed
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_run_writes_everything_and_prints_the_record(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`run --json`, then `results --json`, `report`, `lookup` and `export` of what it found."""
+    arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
+    arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
+    assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["kernel"] == "saxpy"
+    assert [one["problem"] for one in record["entries"]] == [{"n": 5003}]
+    (folder,) = (tmp_path / "out").iterdir()
+    names = {one.name for one in folder.iterdir()}
+    assert {"saxpy.json", "saxpy.hpp", "saxpy.md", "saxpy.html"} <= names
+
+    assert run(["results", "saxpy", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 5
+    for key in ("kernel", "problem", "config", "status", "median_ms", "device"):
+        assert key in rows[0]
+
+    assert run(["lookup", "saxpy", "n=5003", "--device", record["device"]["name"], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["quality"] == "exact"
+    assert found["config"] == record["entries"][0]["configuration"]
+
+    assert run(["results", "saxpy", "--csv"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 6
+    assert run(["export", "saxpy", "--out", str(tmp_path / "inc")]) == 0
+    assert (tmp_path / "inc" / "saxpy.hpp").exists()
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_a_kernel_that_is_only_wrong_ends_with_3_and_writes_no_header(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["run", "faulty", "--spaces", FAULTY, "--fix", "FAULT=k_step_dropped"]
+    arguments += ["--fix", "BLOCK=32,64", "--device", "opencl:cpu", "--strategy", "exhaustive"]
+    message = fails(capsys, 3, *arguments, "--out", str(tmp_path / "out"))
+    assert "wrong_result" in message
+    assert not list(tmp_path.rglob("*.hpp"))
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_config_verifies_and_times_one(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--json"]
+    assert run([*arguments, "--device", "opencl:cpu", "--config", "BLOCK=64,ITEMS=2"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["config"] == {"BLOCK": 64, "ITEMS": 2}
+    assert row["status"] == "ok"
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_ctrl_c_keeps_results_and_exits_130(tmp_path: Path) -> None:
+    """The message says that the same command goes on; no traceback, rows are there."""
+    command = [sys.executable, "-m", "autotune", "run", "saxpy", "--spaces", SAXPY, "--budget"]
+    command += ["100s", "--device", "opencl:cpu", "--strategy", "random", "--problem", "n=200003"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(tmp_path)}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    store = tmp_path / "autotune" / "store.sqlite"
+    deadline = time.monotonic() + 60
+    while not _row_count(store) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    assert out == ""
+    assert "Traceback" not in errors
+    assert "goes on where this one stopped" in errors
+    assert _row_count(store)
+
+
+def _row_count(store: Path) -> int:
+    if not store.exists():
+        return 0
+    try:
+        with sqlite3.connect(store) as database:
+            (count,) = database.execute("select count(*) from measurements").fetchone()
+    except sqlite3.OperationalError:
+        return 0
+    return int(count)
+
+
+def test_a_pipe_closed_early_is_no_error() -> None:
+    command = f"{sys.executable} -m autotune list strategies | head -n 1"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, shell=True, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
+def test_an_unwritable_output_folder_is_one_message(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    message = fails(capsys, 2, "new", "fresh", "--into", str(tmp_path / "file"))
+    assert "file" in message
