@@ -1,0 +1,57 @@
+"""What works on this machine, what does not, and the command that mends it.
+
+========== ===============================================================
+`finding`   one thing that was looked at
+`nvidia`    driver, device files, clocks, MIG, other processes: by NVML
+`software`  packages per extra, CuPy and NVRTC against the driver, tools
+`places`    store, cache, disk, space folders, environment
+========== ===============================================================
+
+Looks only: it tunes nothing, prints nothing, never raises, and makes no device context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from autotune.doctor import nvidia, places, software
+from autotune.doctor.finding import Finding, State, first_line, tried
+
+__all__ = ["Finding", "State", "findings"]
+
+#: Topic, check, and the remedy to name where the check itself fails.
+_CHECKS: tuple[tuple[str, Callable[[nvidia.Nvidia], Iterator[Finding]], str], ...] = (
+    ("python", software.python, "pip install --upgrade kernel-autotune"),
+    ("packages", software.packages, "pip install 'kernel-autotune[tune]'"),
+    ("driver", nvidia.driver, "nvidia-smi"),
+    ("permissions", nvidia.permissions, "ls -l /dev/nvidia* /dev/dri"),
+    ("cupy", software.cupy, "pip install 'kernel-autotune[cuda13]'"),
+    ("nvrtc", software.nvrtc, "pip install 'kernel-autotune[nvrtc]'"),
+    ("opencl", software.opencl, "pip install 'kernel-autotune[cpu]'"),
+    ("gpu", nvidia.gpus, "nvidia-smi -q"),
+    ("tools", software.tools, "pip install 'kernel-autotune[test]'"),
+    ("environment", places.environment, "env | grep -E 'AUTOTUNE|CUDA'"),
+    ("store", places.store, "export AUTOTUNE_STORE=$HOME/autotune.sqlite"),
+    ("cache", places.cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
+    ("disk", places.disk, "df -h"),
+    ("spaces", places.spaces, "autotune list"),
+)
+
+
+def findings() -> list[Finding]:
+    """Look at everything that measuring depends on.
+
+    Returns
+    -------
+    list of Finding
+        In the order to read and mend them. Every ``warn`` and ``bad`` one has a remedy.
+    """
+    seen = tried(nvidia.look, nvidia.Nvidia())
+    found: list[Finding] = []
+    for topic, check, remedy in _CHECKS:
+        try:
+            found += check(seen)
+        except Exception as error:  # a doctor that falls ill helps nobody
+            text = f"cannot be used or looked at ({type(error).__name__}: {first_line(error)})"
+            found.append(Finding(topic, "bad", text, remedy))
+    return found

@@ -1,0 +1,57 @@
+"""One thing that the doctor looked at, and the small questions that every check asks.
+
+Knows nothing of what is looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as _metadata_version
+from typing import Literal, TypeVar
+
+T = TypeVar("T")
+State = Literal["ok", "warn", "bad"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    topic: str
+    state: State
+    text: str
+    #: The command that mends it, or installs what is optional; empty where nothing is to be done.
+    remedy: str = ""
+
+
+def tried(call: Callable[[], T], otherwise: T) -> T:
+    """The answer of something that not every machine can answer."""
+    with suppress(Exception):
+        return call()
+    return otherwise
+
+
+def version(name: str) -> str:
+    """Version of an installed distribution; empty where it is not installed."""
+    try:
+        return _metadata_version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def pip(extra: str) -> str:
+    return f"pip install 'kernel-autotune[{extra}]'"
+
+
+def number(text: str) -> int:
+    """The first number in a text; 0 where it has none."""
+    match = re.search(r"\d+", text)
+    return int(match[0]) if match else 0
+
+
+def first_line(error: object) -> str:
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

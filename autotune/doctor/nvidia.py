@@ -1,0 +1,214 @@
+"""What NVML and the device files say of NVIDIA's GPUs and driver. Makes no CUDA context."""
+
+from __future__ import annotations
+
+import grp
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune.doctor.finding import Finding, number, pip, tried
+
+#: Oldest driver branch of each CUDA major version. Source: CUDA 13.0 release notes, table 2.
+OLDEST_DRIVER = {13: 580, 12: 525}
+#: A GPU that works more than this before we start is somebody's.
+_BUSY_PERCENT = 10
+#: What holds a clock down. Source: NVML API reference, nvmlClocksEventReasons; idle and the user's
+#: own settings are left out.
+_HELD_DOWN = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal (software)",
+    0x40: "thermal (hardware)",
+    0x80: "power brake",
+}
+
+DEV = Path("/dev")
+PCI = Path("/sys/bus/pci/devices")
+PROC = Path("/proc/driver/nvidia")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    index: int
+    name: str
+    handle: Any
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    """What NVML says, or why it says nothing."""
+
+    #: Whether there is NVIDIA hardware, whatever the driver says.
+    present: bool = False
+    nvml: Any = None
+    driver: str = ""
+    #: Newest CUDA version that the driver runs.
+    cuda: tuple[int, int] = (0, 0)
+    gpus: tuple[Gpu, ...] = ()
+    #: Name of NVML's error; ``ImportError`` where its binding is not installed.
+    fault: str = ""
+
+    @property
+    def major(self) -> int:
+        """The CUDA major version to install for: the newest that the driver runs."""
+        branch = number(self.driver)
+        return next((cuda for cuda, oldest in OLDEST_DRIVER.items() if branch >= oldest), 13)
+
+
+def look() -> Nvidia:
+    """Ask NVML, which makes no CUDA context."""
+    text = tried(lambda: (PROC / "version").read_text(), "")
+    match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)", text)
+    driver = match[1] if match else ""
+    present = bool(driver) or (DEV / "nvidiactl").exists() or _has_nvidia_hardware()
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        cuda = pynvml.nvmlSystemGetCudaDriverVersion()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        return Nvidia(
+            present=True,
+            nvml=pynvml,
+            driver=str(pynvml.nvmlSystemGetDriverVersion()),
+            cuda=(cuda // 1000, cuda % 1000 // 10),
+            gpus=tuple(
+                Gpu(i, str(pynvml.nvmlDeviceGetName(one)), one) for i, one in enumerate(handles)
+            ),
+        )
+    except Exception as error:  # every NVML failure means that the driver does not answer
+        is_missing = isinstance(error, ImportError)
+        fault = "ImportError" if is_missing else type(error).__name__
+        return Nvidia(present=present, driver=driver, fault=fault)
+
+
+def _has_nvidia_hardware() -> bool:
+    """Whether a display or 3D controller of NVIDIA's is on the PCI bus."""
+    return any(
+        tried(lambda one=one: (one / "vendor").read_text().strip(), "") == "0x10de"  # type: ignore[misc]
+        and tried(lambda one=one: (one / "class").read_text(), "").startswith("0x03")  # type: ignore[misc]
+        for one in PCI.glob("*")
+    )
+
+
+def driver(nvidia: Nvidia) -> Iterator[Finding]:
+    newest = f"sudo apt-get install nvidia-driver-{OLDEST_DRIVER[13]}-server"
+    if not nvidia.present:
+        yield Finding("driver", "ok", "no NVIDIA GPU in this machine: OpenCL devices are used")
+    elif nvidia.fault == "ImportError":
+        text = (
+            f"NVIDIA driver {nvidia.driver or 'unknown'}; its state cannot be read without pynvml"
+        )
+        yield Finding("driver", "warn", text, pip("tune"))
+    elif nvidia.fault:
+        remedy = {
+            "NVMLError_LibRmVersionMismatch": "sudo reboot",  # updated under a running kernel
+            "NVMLError_DriverNotLoaded": "sudo modprobe nvidia",
+            "NVMLError_GpuIsLost": "sudo reboot",
+            "NVMLError_ResetRequired": "sudo nvidia-smi --gpu-reset",
+            "NVMLError_NoPermission": "sudo chmod a+rw /dev/nvidia*",
+        }.get(nvidia.fault, newest)
+        text = f"there is an NVIDIA GPU, and its driver does not answer ({nvidia.fault})"
+        yield Finding("driver", "bad", text, remedy)
+    elif not nvidia.gpus:
+        yield Finding("driver", "bad", f"driver {nvidia.driver} lists no GPU", "nvidia-smi -L")
+    else:
+        names = ", ".join(one.name for one in nvidia.gpus)
+        text = f"driver {nvidia.driver}, up to CUDA {nvidia.cuda[0]}.{nvidia.cuda[1]}: {names}"
+        if number(nvidia.driver) < min(OLDEST_DRIVER.values()):
+            yield Finding("driver", "bad", f"{text}; too old for CUDA 12", newest)
+        else:
+            yield Finding("driver", "ok", text)
+
+
+def permissions(nvidia: Nvidia) -> Iterator[Finding]:
+    nodes = [*DEV.glob("nvidia[0-9]*"), DEV / "nvidiactl", DEV / "nvidia-uvm"]
+    there = [one for one in (*nodes, *DEV.glob("dri/renderD*")) if one.exists()]
+    closed = [one for one in there if not os.access(one, os.R_OK | os.W_OK)]
+    for node in closed:
+        text = f"{node} may not be opened by this user"
+        yield Finding("permissions", "bad", text, _opening(node))
+    if nvidia.gpus and (DEV / "nvidiactl").exists() and not (DEV / "nvidia-uvm").exists():
+        text = "/dev/nvidia-uvm is not there: CUDA cannot start"
+        yield Finding("permissions", "bad", text, "sudo nvidia-modprobe -u -c 0")
+    elif there and not closed:
+        yield Finding("permissions", "ok", "device files may be opened")
+
+
+def gpus(nvidia: Nvidia) -> Iterator[Finding]:
+    for gpu in nvidia.gpus:
+        yield from _clocks(nvidia.nvml, gpu)
+        yield from _modes(nvidia.nvml, gpu)
+        yield from _others(nvidia.nvml, gpu)
+
+
+def _clocks(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
+    """Clock, temperature, and whether something holds the clock down."""
+    topic = f"gpu {gpu.index} clocks"
+    mhz = tried(lambda: nvml.nvmlDeviceGetClockInfo(gpu.handle, nvml.NVML_CLOCK_SM), 0)
+    most = tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu.handle, nvml.NVML_CLOCK_SM), 0)
+    celsius = tried(lambda: nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU), 0)
+    bits = tried(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu.handle)), 0)
+    reasons = [word for bit, word in _HELD_DOWN.items() if bits & bit]
+    text = f"{mhz} of {most} MHz, {celsius} °C"
+    if reasons:
+        text += f", held down by: {', '.join(reasons)}; times will be too long"
+        yield Finding(topic, "warn", text, f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,POWER")
+    else:
+        yield Finding(topic, "ok", text)
+
+
+def _modes(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
+    """Settings of the administrator's that matter to times."""
+    smi = f"sudo nvidia-smi -i {gpu.index}"
+    if tried(lambda: int(nvml.nvmlDeviceGetPersistenceMode(gpu.handle)), 1) == 0:
+        text = "off: the driver is set up again, and clocks forgotten, between processes"
+        yield Finding(f"gpu {gpu.index} persistence", "warn", text, f"{smi} -pm 1")
+    mig: Sequence[int] = tried(lambda: nvml.nvmlDeviceGetMigMode(gpu.handle), (0, 0))
+    if mig[0]:
+        text = "on: a slice is measured, and other slices share its power and clocks"
+        yield Finding(f"gpu {gpu.index} MIG", "warn", text, f"{smi} -mig 0")
+    mode = tried(lambda: int(nvml.nvmlDeviceGetComputeMode(gpu.handle)), 0)
+    if mode == nvml.NVML_COMPUTEMODE_PROHIBITED:
+        text = "prohibited: no process may compute"
+        yield Finding(f"gpu {gpu.index} compute mode", "bad", text, f"{smi} -c DEFAULT")
+
+
+def _others(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
+    """Processes beside us: two that share a GPU lengthen each other's times."""
+    topic = f"gpu {gpu.index} processes"
+    running: list[Any] = tried(
+        lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)), []
+    )
+    pids = [int(one.pid) for one in running if one.pid != os.getpid()]
+    busy = tried(lambda: int(nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu), 0)
+    if pids:
+        text = f"used by {', '.join(f'process {pid} ({_comm(pid)})' for pid in pids)}"
+        yield Finding(
+            topic, "warn", text, f"kill {' '.join(str(pid) for pid in pids)}  # if it is yours"
+        )
+    elif busy > _BUSY_PERCENT:
+        text = f"{busy} % busy with work that this system does not show"
+        yield Finding(topic, "warn", text, f"nvidia-smi -i {gpu.index} pmon -c 1")
+    else:
+        yield Finding(topic, "ok", "no other process computes")
+
+
+def _comm(pid: int) -> str:
+    """Name of a process; in a container it can be hidden."""
+    return tried(lambda: Path(f"/proc/{pid}/comm").read_text().strip(), "") or "not ours to see"
+
+
+def _opening(node: Path) -> str:
+    """The command that lets this user open a device file."""
+    facts = node.stat()
+    if facts.st_mode & stat.S_IRGRP and facts.st_mode & stat.S_IWGRP and facts.st_gid:
+        group = tried(lambda: grp.getgrgid(facts.st_gid).gr_name, "")
+        if group:
+            return f"sudo usermod -aG {group} $USER  # then log in again"
+    return f"sudo chmod a+rw {node}"

@@ -1,0 +1,123 @@
+"""Whether store, cache, disk and space folders can be used as they are. Knows no devices."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from autotune.cache import cache_folder, data_folder
+from autotune.doctor.finding import Finding, State, first_line, pip, tried
+from autotune.doctor.nvidia import Nvidia
+
+_LARGE_CACHE_BYTES = 10 << 30
+_LITTLE_DISK_BYTES = 5 << 30
+_TOO_LITTLE_DISK_BYTES = 1 << 30
+
+
+def environment(nvidia: Nvidia) -> Iterator[Finding]:
+    if os.environ.get("AUTOTUNE_DISABLE", "0") not in ("", "0"):
+        text = "AUTOTUNE_DISABLE is set: lookup answers with defaults only"
+        yield Finding("environment", "warn", text, "unset AUTOTUNE_DISABLE")
+    if nvidia.gpus and os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        text = "CUDA_VISIBLE_DEVICES hides every GPU"
+        yield Finding("environment", "bad", text, "unset CUDA_VISIBLE_DEVICES")
+
+
+def store(_: Nvidia) -> Iterator[Finding]:
+    from autotune.errors import MissingDependencyError, StoreError
+
+    aside = "export AUTOTUNE_STORE=$HOME/autotune.sqlite"
+    try:
+        from autotune.store import Store, default_url
+        from autotune.store.address import Address
+
+        address = Address.parse(default_url(), wait_s=2.0)
+    except MissingDependencyError as error:
+        text = first_line(error).partition("; run:")[0]
+        yield Finding("store", "bad", text, pip("tune"))
+        return
+    except StoreError as error:
+        yield Finding("store", "bad", first_line(error), aside)
+        return
+    try:
+        if address.path is None:
+            with address.engine().connect():
+                pass
+        elif address.path.exists():
+            Store.open(address.path, wait_s=2.0).close()
+            _try_writing(address.path.parent)
+        else:
+            _try_writing(_nearest(address.path.parent))
+    except Exception as error:  # of the database's driver
+        text = f"{address} cannot be used: {address.without_secrets(first_line(error))}"
+        yield Finding("store", "bad", text, aside)
+    else:
+        yield Finding("store", "ok", str(address))
+
+
+def cache(_: Nvidia) -> Iterator[Finding]:
+    folder = cache_folder("binaries").parent
+    _try_writing(folder)
+    size = sum(tried(lambda one=one: one.stat().st_size, 0) for one in folder.rglob("*"))  # type: ignore[misc]
+    text = f"{folder}: {_bytes(size)}"
+    if size > _LARGE_CACHE_BYTES:
+        text += "; everything in it can be made again"
+        yield Finding("cache", "warn", text, f"rm -r '{folder}'")
+    else:
+        yield Finding("cache", "ok", text)
+
+
+def disk(_: Nvidia) -> Iterator[Finding]:
+    folders = (cache_folder("binaries").parent, data_folder(), Path(tempfile.gettempdir()))
+    for folder in {one.stat().st_dev: one for one in reversed(folders)}.values():
+        free = shutil.disk_usage(folder).free
+        text = f"{_bytes(free)} free for {folder}"
+        if free >= _LITTLE_DISK_BYTES:
+            yield Finding("disk", "ok", text)
+        else:
+            state: State = "warn" if free >= _TOO_LITTLE_DISK_BYTES else "bad"
+            yield Finding("disk", state, text, f"rm -r '{folders[0]}'  # it can be made again")
+
+
+def spaces(_: Nvidia) -> Iterator[Finding]:
+    from autotune.catalog import space_folders
+
+    folders = space_folders()
+    places = itertools.chain(folders, *(one.glob("*.py") for one in folders))
+    opened = [one for one in places if _anybody_may_write(one)]
+    for place in opened:
+        text = f"anybody may write {place}, and it is code: it is not run"
+        yield Finding("spaces", "bad", text, f"chmod o-w '{place}'")
+    if not opened:
+        yield Finding("spaces", "ok", ", ".join(str(one) for one in folders) or "none found")
+
+
+def _bytes(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MB"
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    return next(one for one in (folder, *folder.parents) if one.exists())
+
+
+def _try_writing(folder: Path) -> None:
+    """Write a file that has no name.
+
+    Raises
+    ------
+    OSError
+    """
+    with tempfile.TemporaryFile(dir=folder) as stream:
+        stream.write(b"autotune")
+
+
+def _anybody_may_write(place: Path) -> bool:
+    """As `catalog` judges: a sticky folder protects what is in it."""
+    mode = place.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not (place.is_dir() and mode & stat.S_ISVTX)

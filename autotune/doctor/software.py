@@ -1,0 +1,159 @@
+"""Which packages, compilers and tools are installed, and whether they fit the driver.
+
+Reads versions; imports neither CuPy nor the search libraries.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from autotune import __version__
+from autotune.doctor.finding import Finding, first_line, number, pip, tried, version
+from autotune.doctor.nvidia import PROC, Nvidia
+
+#: Distributions of each extra, as in pyproject.toml; without cuda-toolkit, in whose place the
+#: machine's own toolkit serves as well (the check of NVRTC finds out).
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "tune": (
+        "cmaes", "kernel-tuner", "numpy", "nvidia-ml-py", "optuna", "pandas", "pebble", "plotly",
+        "scipy", "sqlalchemy",
+    ),
+    "cpu": ("intel-cmplr-lib-rt", "intel-opencl-rt", "pyopencl"),
+    "cuda13": ("cuda-bindings", "cupy-cuda13x"),
+    "cuda12": ("cuda-bindings", "cupy-cuda12x"),
+    "nvrtc": ("cuda-bindings",),
+    "postgres": ("psycopg",),
+    "counters": ("ncu-report",),
+    "test": ("hypothesis", "mypy", "pandas-stubs", "pytest", "pytest-xdist", "ruff"),
+}  # fmt: skip
+_PURPOSE = {
+    "tune": "searching and measuring",
+    "cpu": "measuring without a GPU",
+    "cuda13": "measuring on an NVIDIA GPU",
+    "cuda12": "measuring on an NVIDIA GPU",
+    "nvrtc": "compiling CUDA without a GPU",
+    "postgres": "a results store on a server",
+    "counters": "reading hardware counters",
+    "test": "the tests",
+}
+_TOOLS = {
+    "ncu": ("hardware counters", "sudo apt-get install cuda-nsight-compute-13-0"),
+    "compute-sanitizer": ("memory checks", "sudo apt-get install cuda-sanitizer-13-0"),
+    "nvcc": ("building with the exported header", "pip install 'kernel-autotune[test]'"),
+}
+
+
+def python(_: Nvidia) -> Iterator[Finding]:
+    release = ".".join(str(one) for one in sys.version_info[:3])
+    text = f"Python {release}, kernel-autotune {__version__}"
+    yield Finding("python", "ok", text)
+
+
+def packages(nvidia: Nvidia) -> Iterator[Finding]:
+    needed = {"tune", f"cuda{nvidia.major}" if nvidia.present else "cpu"}
+    if os.environ.get("AUTOTUNE_STORE", "").startswith("postgres"):
+        needed.add("postgres")
+    other_cuda = {"cuda12", "cuda13"} - needed
+    for extra, names in EXTRAS.items():
+        topic = f"packages [{extra}]"
+        missing = [name for name in names if _is_for_here(name) and not version(name)]
+        if not missing:
+            yield Finding(topic, "ok", ", ".join(f"{n} {version(n)}" for n in names if version(n)))
+        elif extra in needed:
+            text = f"missing: {', '.join(missing)}; needed for {_PURPOSE[extra]}"
+            yield Finding(topic, "bad", text, pip(extra))
+        elif extra not in other_cuda:
+            text = f"not installed: {', '.join(missing)}; optional, for {_PURPOSE[extra]}"
+            yield Finding(topic, "ok", text, pip(extra))
+
+
+def cupy(nvidia: Nvidia) -> Iterator[Finding]:
+    wheels = [one for one in ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x") if version(one)]
+    text = ", ".join(f"{one} {version(one)}" for one in wheels)
+    install = pip(f"cuda{nvidia.major}")
+    if not wheels and not version("cupy"):
+        if nvidia.present:
+            yield Finding("cupy", "bad", "not installed; launches kernels on the GPU", install)
+    elif len(wheels) > 1:
+        text += " are both `import cupy`, and overwrite each other"
+        yield Finding("cupy", "bad", text, f"pip uninstall -y {' '.join(wheels)} && {install}")
+    elif wheels and 0 < nvidia.cuda[0] < number(wheels[0].removeprefix("cupy-cuda")):
+        text += f" is for a newer CUDA than driver {nvidia.driver} runs ({nvidia.cuda[0]})"
+        yield Finding("cupy", "bad", text, f"pip uninstall -y {wheels[0]} && {install}")
+    else:
+        yield Finding("cupy", "ok", text or f"cupy {version('cupy')}, built here")
+
+
+def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
+    extra = f"cuda{nvidia.major}" if nvidia.present else "nvrtc"
+    try:
+        from autotune.backends import nvrtc
+
+        found, headers = nvrtc.version(), nvrtc.include_options()
+    except Exception as error:  # the binding raises several types where the library is missing
+        text = f"CUDA cannot be compiled here ({first_line(error)})"
+        yield Finding("nvrtc", "bad" if nvidia.present else "ok", text, pip(extra))
+        return
+    if 0 < nvidia.cuda[0] < number(found.removeprefix("nvrtc ")):
+        text = f"{found} compiles for a newer CUDA than driver {nvidia.driver} runs"
+        yield Finding("nvrtc", "bad", text, pip(extra))
+    elif not headers:
+        text = f"{found}; the CUDA headers that kernels include are not found"
+        yield Finding("nvrtc", "warn", text, pip(extra))
+    else:
+        yield Finding("nvrtc", "ok", f"{found}, with CUDA headers")
+
+
+def opencl(nvidia: Nvidia) -> Iterator[Finding]:
+    from autotune.backends import backend
+
+    opencl = backend("opencl")
+    devices = opencl.devices()
+    if devices:
+        text = ", ".join(f"{one.selector} {one.name} ({one.arch})" for one in devices)
+        yield Finding("opencl", "ok", text)
+    else:
+        text = first_line(opencl.why_unavailable()).partition("; run:")[0]
+        yield Finding("opencl", "ok" if nvidia.gpus else "bad", text, pip("cpu"))
+
+
+def tools(nvidia: Nvidia) -> Iterator[Finding]:
+    for name, (purpose, remedy) in _TOOLS.items():
+        place = _tool(name)
+        if place:
+            yield Finding(name, "ok", place)
+        else:
+            yield Finding(name, "ok", f"not found; optional, for {purpose}", remedy)
+    params = tried(lambda: (PROC / "params").read_text(), "")
+    if _tool("ncu") and nvidia.gpus and os.geteuid() and "RmProfilingAdminOnly: 1" in params:
+        text = "only administrators may read hardware counters"
+        line = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
+        remedy = f"echo '{line}' | sudo tee /etc/modprobe.d/nvidia-counters.conf && sudo reboot"
+        yield Finding("ncu", "warn", text, remedy)
+
+
+def _is_for_here(name: str) -> bool:
+    """Intel's run-time exists for one kind of machine only; others bring their own OpenCL."""
+    here = (sys.platform, os.uname().machine)
+    return not name.startswith("intel-") or here == ("linux", "x86_64")
+
+
+def _tool(name: str) -> str:
+    """Where a program of the CUDA toolkit is; empty where it is not found."""
+    toolkits = (os.environ.get("CUDA_PATH", ""), os.environ.get("CUDA_HOME", ""), "/usr/local/cuda")
+    places = os.pathsep.join(str(Path(one, "bin")) for one in toolkits if one)
+    found = shutil.which(name) or shutil.which(name, path=places)
+    if found is None and name == "nvcc":
+        found = tried(_packaged_nvcc, None)
+    return found or ""
+
+
+def _packaged_nvcc() -> str | None:
+    from cuda.pathfinder import find_nvidia_binary_utility
+
+    place: str | None = find_nvidia_binary_utility("nvcc")
+    return place

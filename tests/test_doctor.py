@@ -1,0 +1,362 @@
+"""The doctor: what it says of this machine, and of machines that are ill in known ways."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from autotune import doctor
+from autotune.doctor import Finding, findings, nvidia, places, software
+from autotune.doctor.nvidia import Gpu, Nvidia
+
+NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
+
+
+def nvml(**answers: Any) -> ModuleType:
+    """A NVML with one GPU in good health, but for what is said."""
+    healthy = {
+        "Init": None,
+        "SystemGetCudaDriverVersion": 13000,
+        "SystemGetDriverVersion": "580.159.04",
+        "DeviceGetCount": 1,
+        "DeviceGetHandleByIndex": "handle",
+        "DeviceGetName": "NVIDIA H100 80GB HBM3",
+        "DeviceGetClockInfo": 1980,
+        "DeviceGetMaxClockInfo": 1980,
+        "DeviceGetTemperature": 40,
+        "DeviceGetCurrentClocksEventReasons": 1,
+        "DeviceGetPersistenceMode": 1,
+        "DeviceGetMigMode": [0, 0],
+        "DeviceGetComputeMode": 0,
+        "DeviceGetComputeRunningProcesses": [],
+        "DeviceGetUtilizationRates": SimpleNamespace(gpu=0),
+    }
+    module = ModuleType("pynvml")
+    module.NVML_CLOCK_SM, module.NVML_TEMPERATURE_GPU = 1, 0
+    module.NVML_COMPUTEMODE_PROHIBITED = 2
+
+    def answering(value: Any) -> Callable[..., Any]:
+        def answer(*_: object) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+        return answer
+
+    for name, value in {**healthy, **answers}.items():
+        setattr(module, f"nvml{name}", answering(value))
+    return module
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Nvidia:
+    """What is seen of a machine with that NVML."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(**answers))
+    return nvidia.look()
+
+
+def by_topic(found: list[Finding]) -> dict[str, Finding]:
+    return {one.topic: one for one in found}
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
+    """Make these the only distributions; ``_`` stands for ``-``."""
+    known = {name.replace("_", "-"): one for name, one in versions.items()}
+    monkeypatch.setattr(software, "version", lambda name: known.get(name, ""))
+
+
+def error_named(name: str) -> Exception:
+    made: Exception = type(name, (Exception,), {})()
+    return made
+
+
+def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever is wrong here has a remedy; nothing is printed."""
+    found = findings()
+    assert {"python", "driver", "store", "cache"} <= {one.topic for one in found}
+    assert all(one.state in ("ok", "warn", "bad") and one.text for one in found)
+    assert [one for one in found if one.state != "ok" and not one.remedy] == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_nothing_heavy_is_imported() -> None:
+    """CuPy, torch and the search libraries stay out of the process."""
+    code = (
+        "import sys; from autotune.doctor import findings; findings(); "
+        "print([m for m in ('cupy', 'torch', 'kernel_tuner', 'optuna') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_extras_are_those_of_the_project() -> None:
+    """The table of packages is pyproject.toml's."""
+    file = Path(doctor.__file__).parents[2] / "pyproject.toml"
+    declared = tomllib.loads(file.read_text())["project"]["optional-dependencies"]
+    names = {
+        extra: {re.split(r"[\[<>=!~; ]", one)[0] for one in requirements} - {"cuda-toolkit"}
+        for extra, requirements in declared.items()
+    }
+    assert {extra: set(packages) for extra, packages in software.EXTRAS.items()} == names
+
+
+def test_missing_packages_have_their_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measuring needs is bad when missing; what is optional is not."""
+    installed(monkeypatch)
+    found = by_topic(list(software.packages(NO_GPU)))
+    for extra in ("tune", "cpu"):
+        assert found[f"packages [{extra}]"].state == "bad"
+        assert found[f"packages [{extra}]"].remedy == f"pip install 'kernel-autotune[{extra}]'"
+    assert found["packages [postgres]"].state == "ok"
+    assert found["packages [postgres]"].remedy == "pip install 'kernel-autotune[postgres]'"
+    monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://host/results")
+    assert by_topic(list(software.packages(NO_GPU)))["packages [postgres]"].state == "bad"
+
+
+@pytest.mark.parametrize(
+    ("driver", "extra"), [("580.159.04", "cuda13"), ("535.1", "cuda12"), ("", "cuda13")]
+)
+def test_the_cuda_extra_follows_the_driver(
+    monkeypatch: pytest.MonkeyPatch, driver: str, extra: str
+) -> None:
+    """A driver that cannot run CUDA 13 gets the CUDA 12 packages."""
+    installed(monkeypatch)
+    found = list(software.packages(Nvidia(present=True, driver=driver)))
+    bad = [one.topic for one in found if one.state == "bad"]
+    assert bad == ["packages [tune]", f"packages [{extra}]"]
+
+
+def test_a_healthy_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Driver, clocks and processes of a GPU in good health are fine."""
+    machine = seen(monkeypatch)
+    found = [*nvidia.driver(machine), *nvidia.gpus(machine)]
+    assert {one.state for one in found} == {"ok"}
+    assert "H100" in found[0].text and "CUDA 13.0" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("answers", "topic", "remedy"),
+    [
+        ({"DeviceGetCurrentClocksEventReasons": 0x44}, "gpu 0 clocks", "PERFORMANCE"),
+        ({"DeviceGetPersistenceMode": 0}, "gpu 0 persistence", "-pm 1"),
+        ({"DeviceGetMigMode": [1, 1]}, "gpu 0 MIG", "-mig 0"),
+        ({"DeviceGetComputeMode": 2}, "gpu 0 compute mode", "-c DEFAULT"),
+        (
+            {"DeviceGetComputeRunningProcesses": [SimpleNamespace(pid=1)]},
+            "gpu 0 processes",
+            "kill 1",
+        ),
+        ({"DeviceGetUtilizationRates": SimpleNamespace(gpu=90)}, "gpu 0 processes", "pmon"),
+    ],
+)
+def test_an_ill_gpu(
+    monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], topic: str, remedy: str
+) -> None:
+    """Each thing that spoils times is named, with the command that mends it."""
+    found = [one for one in nvidia.gpus(seen(monkeypatch, **answers)) if one.state != "ok"]
+    assert [one.topic for one in found] == [topic]
+    assert remedy in found[0].remedy
+
+
+def test_a_gpu_that_answers_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU does not support is no finding."""
+    names = ("MigMode", "PersistenceMode", "ComputeMode", "Temperature", "UtilizationRates")
+    silent = {f"DeviceGet{name}": error_named("NVMLError_NotSupported") for name in names}
+    assert {one.state for one in nvidia.gpus(seen(monkeypatch, **silent))} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "remedy"),
+    [
+        ("NVMLError_LibRmVersionMismatch", "sudo reboot"),
+        ("NVMLError_DriverNotLoaded", "sudo modprobe nvidia"),
+        ("NVMLError_LibraryNotFound", "sudo apt-get install"),
+    ],
+)
+def test_a_driver_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, remedy: str
+) -> None:
+    """A GPU on the bus whose driver is missing or broken is bad; without a GPU it is not."""
+    monkeypatch.setattr(nvidia, "PCI", tmp_path)
+    for other in ("DEV", "PROC"):
+        monkeypatch.setattr(nvidia, other, tmp_path / "none")
+    (absent,) = nvidia.driver(seen(monkeypatch, Init=error_named(fault)))
+    assert absent.state == "ok" and "no NVIDIA GPU" in absent.text
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0" / "vendor").write_text("0x10de\n")
+    (tmp_path / "0000:01:00.0" / "class").write_text("0x030200\n")
+    (found,) = nvidia.driver(seen(monkeypatch, Init=error_named(fault)))
+    assert found.state == "bad" and fault in found.text
+    assert found.remedy.startswith(remedy)
+
+
+def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The driver's version comes from its own file then."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(nvidia, "PROC", tmp_path)
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+    (tmp_path / "version").write_text(text)
+    (found,) = nvidia.driver(nvidia.look())
+    assert (found.state, found.remedy) == ("warn", "pip install 'kernel-autotune[tune]'")
+    assert "580.159.04" in found.text
+
+
+def test_old_driver() -> None:
+    """A driver older than CUDA 12 is bad."""
+    machine = Nvidia(present=True, driver="470.1", cuda=(11, 4), gpus=(Gpu(0, "T4", None),))
+    (found,) = nvidia.driver(machine)
+    assert found.state == "bad" and "apt-get install nvidia-driver" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("wheels", "state", "remedy"),
+    [
+        ({}, "bad", "pip install 'kernel-autotune[cuda12]'"),
+        ({"cupy_cuda12x": "14.2"}, "ok", ""),
+        (
+            {"cupy_cuda13x": "14.2"},
+            "bad",
+            "pip uninstall -y cupy-cuda13x && pip install 'kernel-autotune[cuda12]'",
+        ),
+        (
+            {"cupy_cuda13x": "14.2", "cupy_cuda12x": "14.2"},
+            "bad",
+            "pip uninstall -y cupy-cuda13x cupy-cuda12x && pip install 'kernel-autotune[cuda12]'",
+        ),
+    ],
+)
+def test_cupy_against_the_driver(
+    monkeypatch: pytest.MonkeyPatch, wheels: dict[str, str], state: str, remedy: str
+) -> None:
+    """One wheel, and none newer than the driver."""
+    installed(monkeypatch, **wheels)
+    (found,) = software.cupy(Nvidia(present=True, driver="535.1", cuda=(12, 2)))
+    assert (found.state, found.remedy) == (state, remedy)
+
+
+def test_nvrtc_newer_than_the_driver() -> None:
+    """NVRTC 13 is no use to a driver for CUDA 12."""
+    pytest.importorskip("cuda.bindings")
+    (found,) = software.nvrtc(Nvidia(present=True, driver="535.1", cuda=(12, 2)))
+    assert found.state == "bad" and found.remedy == "pip install 'kernel-autotune[cuda12]'"
+
+
+def test_device_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A device file that may not be opened names the group to join, or the mode to set."""
+    monkeypatch.setattr(nvidia, "DEV", tmp_path)
+    (tmp_path / "nvidia0").touch(mode=0o600)
+    (tmp_path / "nvidiactl").touch()
+    machine = Nvidia(present=True, gpus=(Gpu(0, "H100", None),))
+    (missing,) = nvidia.permissions(machine)
+    assert missing.state == "bad" and "nvidia-modprobe" in missing.remedy
+    (tmp_path / "nvidia-uvm").touch()
+    (fine,) = nvidia.permissions(machine)
+    assert fine.state == "ok"
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name != "nvidia0")
+    (closed,) = nvidia.permissions(machine)
+    assert closed.state == "bad" and closed.remedy == f"sudo chmod a+rw {tmp_path / 'nvidia0'}"
+
+
+def test_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A fresh place is fine, and stays untouched; a file that is no store is bad."""
+    file = tmp_path / "deep" / "store.sqlite"
+    monkeypatch.setenv("AUTOTUNE_STORE", str(file))
+    (fresh,) = places.store(NO_GPU)
+    assert fresh.state == "ok" and not file.parent.exists()
+    file.parent.mkdir()
+    file.write_bytes(b"this is no database" * 1000)
+    (damaged,) = places.store(NO_GPU)
+    assert damaged.state == "bad" and damaged.remedy.startswith("export AUTOTUNE_STORE=")
+
+
+def test_a_store_that_does_not_answer_shows_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the driver of the database says is stripped of the password."""
+    pytest.importorskip("psycopg")
+    monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://me:hunter2@127.0.0.1:1/results")
+    (found,) = places.store(NO_GPU)
+    assert found.state == "bad" and "hunter2" not in found.text
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache folder that is a file is found, and does not stop the doctor."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "file"))
+    found = by_topic(findings())
+    assert found["cache"].state == "bad"
+    assert found["cache"].remedy.startswith("export AUTOTUNE_CACHE_DIR=")
+
+
+def test_a_large_cache_and_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both name what can be deleted."""
+    monkeypatch.setattr(places, "_LARGE_CACHE_BYTES", -1)
+    (cache,) = places.cache(NO_GPU)
+    assert cache.state == "warn" and cache.remedy.startswith("rm -r ")
+    for free, state in ((3 << 30, "warn"), (1 << 20, "bad")):
+        monkeypatch.setattr(
+            places.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free)
+        )
+        assert {one.state for one in places.disk(NO_GPU)} == {state}
+
+
+def test_spaces_that_anybody_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Folder and file alike, each with its chmod."""
+    monkeypatch.setenv("AUTOTUNE_PATH", str(tmp_path))
+    file = tmp_path / "mine.py"
+    file.touch()
+    (fine,) = places.spaces(NO_GPU)
+    assert fine.state == "ok"
+    for place in (tmp_path, file):
+        before = place.stat().st_mode
+        place.chmod(before | stat.S_IWOTH)
+        (found,) = places.spaces(NO_GPU)
+        assert (found.state, found.remedy) == ("bad", f"chmod o-w '{place}'")
+        place.chmod(before)
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings that silently change everything are named."""
+    machine = Nvidia(present=True, gpus=(Gpu(0, "H100", None),))
+    assert list(places.environment(machine)) == []
+    monkeypatch.setenv("AUTOTUNE_DISABLE", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    remedies = [one.remedy for one in places.environment(machine)]
+    assert remedies == ["unset AUTOTUNE_DISABLE", "unset CUDA_VISIBLE_DEVICES"]
+
+
+def test_a_check_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a broken check nor a broken look at the GPUs ends the examination."""
+
+    def broken(*_: object) -> Any:
+        raise RuntimeError("first\nsecond")
+
+    monkeypatch.setattr(nvidia, "look", broken)
+    monkeypatch.setattr(doctor, "_CHECKS", (("topic", broken, "remedy"), *doctor._CHECKS[:1]))
+    first, *others = findings()
+    assert (first.state, first.remedy) == ("bad", "remedy")
+    assert "RuntimeError: first" in first.text and "second" not in first.text
+    assert [one.topic for one in others] == ["python"]
+
+
+def test_opencl(opencl_device: str) -> None:
+    """The CPU device is listed."""
+    (found,) = software.opencl(NO_GPU)
+    assert found.state == "ok" and "opencl_cpu" in found.text
+
+
+def test_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU either, that is bad."""
+    from autotune.backends.opencl import OpenclBackend
+
+    monkeypatch.setattr(OpenclBackend, "devices", lambda self: [])
+    monkeypatch.setattr(OpenclBackend, "why_unavailable", lambda self: "none here; run: x")
+    (found,) = software.opencl(NO_GPU)
+    assert found == Finding("opencl", "bad", "none here", "pip install 'kernel-autotune[cpu]'")
+    (beside,) = software.opencl(Nvidia(present=True, gpus=(Gpu(0, "H100", None),)))
+    assert beside.state == "ok"
