@@ -1,0 +1,190 @@
+"""`load` on device arrays: CuPy and torch, streams, constants, large shared memory, and its cost.
+
+Which configuration is launched, and host arrays, are tests/test_launcher.py: they need no GPU.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune import _lookup, load, lookup
+from autotune.errors import UsageError
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
+
+SPACE = '''
+"""y = taps[0] x + taps[1], through dynamic shared memory."""
+import numpy as np
+from autotune import Constant, Fill, Kernel, Launch, Out, Problem, ceil_div
+
+line = Kernel("line.cu", problems=[Problem(n=1000)], backends=("cuda",), BLOCK=(64, 128))
+
+@line.arguments
+def arguments(p, rng):
+    return {"x": rng.standard_normal(p.n), "y": Out((p.n,)), "count": Out((1,), "int32"),
+            "taps": Constant(np.zeros(2, np.float32)), "n": np.int64(p.n)}
+
+@line.scratch
+def scratch(c, p):
+    return {"partial": Out((ceil_div(p.n, c.BLOCK),), "int32")}
+
+@line.reference
+def reference(x, taps):
+    return {"y": taps[0] * x + taps[1], "count": np.array([x.size])}
+
+@line.launch
+def launch(c, p):
+    blocks = ceil_div(p.n, c.BLOCK)
+    first = Launch((blocks,), (c.BLOCK,), shared_bytes=100_000, args=("x", "y", "partial", "n"))
+    last = Launch((1,), (1,), entry="add", args=("partial", "count", blocks))
+    return Fill("count", 0), first, last
+
+@line.call
+def call(x, taps, y=None):
+    given = {"x": x, "taps": taps, "n": len(x)}
+    return Problem(n=len(x)), given if y is None else {**given, "y": y}
+'''
+SOURCE = """
+#ifndef BLOCK
+#define BLOCK 64
+#endif
+__constant__ float taps[2];
+extern "C" __global__ void line(const float* x, float* y, int* partial, long long n) {
+  extern __shared__ float tile[];
+  long long i = (long long)blockIdx.x * BLOCK + threadIdx.x;
+  tile[24000 + threadIdx.x] = i < n ? x[i] : 0;
+  int here = __syncthreads_count(i < n);
+  if (threadIdx.x == 0) partial[blockIdx.x] = here;
+  if (i < n) y[i] = taps[0] * tile[24000 + threadIdx.x] + taps[1];
+}
+extern "C" __global__ void add(const int* partial, int* count, int blocks) {
+  for (int i = 0; i < blocks; ++i) *count += partial[i];
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def cupy() -> Any:
+    """CuPy, on its device."""
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture
+def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A kernel of two launches with a fill, a scratch buffer and a module symbol."""
+    for folder in ("spaces", "kernels"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "spaces/line.py").write_text(SPACE)
+    (tmp_path / "kernels/line.cu").write_text(SOURCE)
+    monkeypatch.setenv("AUTOTUNE_PATH", str(tmp_path / "spaces"))
+    _lookup.clear_cache()
+    return load("line")
+
+
+def test_a_sequence_on_cupy_arrays(cupy: Any, line: Any) -> None:
+    """Outputs are allocated and returned; a second call with other constants is another result."""
+    x = cupy.arange(1000, dtype=cupy.float32)
+    for taps in ([2.0, 1.0], [3.0, -1.0]):
+        y, count = line(x, np.array(taps, np.float32))
+        cupy.testing.assert_array_equal(y, taps[0] * x + taps[1])
+        assert int(count[0]) == 1000
+
+
+def test_outputs_that_are_passed_are_written(cupy: Any, line: Any) -> None:
+    """No allocation, the same array back."""
+    x, y = cupy.ones(77, cupy.float32), cupy.zeros(77, cupy.float32)
+    result, _ = line(x, cupy.array([2, 3], cupy.float32), y)
+    assert result is y
+    assert float(y.sum()) == 77 * 5
+
+
+def test_torch_tensors_stay_torch_tensors_on_their_stream(line: Any) -> None:
+    """The launch waits for what torch queued before it, and memory is shared."""
+    torch = pytest.importorskip("torch")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = torch.zeros(1 << 22, device="cuda")
+        for _ in range(50):
+            x += 1  # still queued when the kernel is
+        y, count = line(x, np.array([2, 1], np.float32))
+        total = y.sum()
+    stream.synchronize()
+    assert isinstance(y, torch.Tensor)
+    assert float(total) == 101 * (1 << 22)
+    assert int(count[0]) == 1 << 22
+
+
+def test_what_does_not_fit_is_refused(cupy: Any, line: Any) -> None:
+    """Wrong types and lengths, before anything is launched."""
+    taps = np.zeros(2, np.float32)
+    with pytest.raises(UsageError, match="x is float64"):
+        line(cupy.ones(10), taps)
+    with pytest.raises(UsageError, match=r"y is float32\(9,\)"):
+        line(cupy.ones(10, cupy.float32), taps, cupy.ones(9, cupy.float32))
+
+
+def test_inputs_that_are_not_contiguous_are_copied(cupy: Any, line: Any) -> None:
+    """The kernel sees rows where the caller has columns."""
+    x = cupy.arange(200, dtype=cupy.float32)[::2]
+    y, _ = line(x, np.array([1, 0], np.float32))
+    cupy.testing.assert_array_equal(y, x)
+
+
+def test_sgemm_through_load(cupy: Any) -> None:
+    """The shipped kernel, against CuPy in float64."""
+    rng = cupy.random.default_rng(1)
+    a, b = (rng.standard_normal((300, 300), dtype=cupy.float32) for _ in range(2))
+    result = load("sgemm")(a[:, :200].copy(), b[:200].copy())
+    expected = a[:, :200].astype(cupy.float64) @ b[:200].astype(cupy.float64)
+    assert float(abs(result - expected).max()) < 1e-4
+
+
+def test_a_call_costs_microseconds(cupy: Any, line: Any) -> None:
+    """Printed, not judged: host time of one call of two launches and a fill."""
+    x, taps = cupy.ones(1000, cupy.float32), cupy.ones(2, cupy.float32)
+    line(x, taps)
+    start = time.perf_counter()
+    for _ in range(2000):
+        line(x, taps)
+    print(f"\nload: {(time.perf_counter() - start) / 2000 * 1e6:.1f} µs per call")
+    cupy.cuda.Device().synchronize()
+
+
+def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
+    """By the management library before CUDA starts, by the driver after, and both agree."""
+    program = """if True:
+        import os, sys
+        from autotune import _current
+        before = _current.current_device()
+        assert "libcudart" not in open("/proc/self/maps").read()
+        import torch
+        assert _current.current_device() == before and not torch.cuda.is_initialized()
+        pid = os.fork()  # CUDA that is initialised before a fork is broken after it
+        if pid == 0:
+            torch.zeros(1, device="cuda")
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        torch.zeros(1, device="cuda")
+        name = torch.cuda.get_device_name()
+        arch = "sm_%d%d" % torch.cuda.get_device_capability()
+        assert _current._current_ordinal(_current._loaded_driver()) == 0
+        assert _current.current_device() == before == (name, arch), (before, name, arch)
+    """
+    pytest.importorskip("torch")
+    root = Path(_lookup.__file__).parent.parent
+    subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=120)
+
+
+def test_lookup_in_a_process_with_cuda(cupy: Any) -> None:
+    """Whatever is recorded, this device is asked for."""
+    cupy.zeros(1)
+    try:
+        found = lookup("sgemm", m=4096, n=4096, k=4096)
+    except UsageError:
+        pytest.skip("sgemm is not tuned anywhere yet")
+    assert found.quality in ("exact", "nearest_problem", "same_arch", "nearest_arch", "default")
