@@ -1,0 +1,82 @@
+"""A small kernel to write into a test's own folder, and to change one piece of at a time.
+
+``scale`` computes ``out = FACTOR * x`` and takes a second to tune; what is tested is never it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SOURCE = """\
+#include "dialect.h"
+#ifndef BLOCK
+#define BLOCK 32
+#endif
+
+KERNEL(BLOCK, 1, 0) scale(GLOBAL const float* x, GLOBAL float* out, float factor, int n) {
+    const int i = BID(0) * BLOCK + TID(0);
+    if (i < n) out[i] = factor * x[i];
+}
+"""
+
+SPACE = '''\
+"""scale: out = factor * x."""
+
+import numpy as np
+
+from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
+
+FACTOR = 3
+
+scale = Kernel(
+    "scale.cu",
+    problems=[Problem(n=1000)],
+    BLOCK=(32, 64),  # threads per block
+)
+
+
+def blocks(p, c):
+    """How many blocks cover the problem."""
+    return ceil_div(p.n, c.BLOCK)
+
+
+@scale.constraint
+def whole_warps(BLOCK):
+    """A block is a whole number of warps."""
+    return BLOCK % 32 == 0
+
+
+@scale.launch
+def launch(c, p):
+    """One thread per element."""
+    return Launch(grid=(blocks(p, c),), block=(c.BLOCK,))
+
+
+@scale.arguments
+def arguments(p, rng):
+    x = rng.standard_normal(p.n, dtype=np.float32)
+    return {"x": x, "out": Out(p.n), "factor": np.float32(FACTOR), "n": p.n}
+
+
+@scale.reference
+def reference(x, factor):
+    return factor * x
+'''
+
+
+def changed(text: str, *edits: tuple[str, str]) -> str:
+    """The text with each ``(old, new)`` done; every old piece must be there."""
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def write_space(folder: Path, *edits: tuple[str, str], name: str = "scale") -> Path:
+    """Write kernel and space file below a folder, the space changed by the edits; its path."""
+    for kind in ("kernels", "spaces"):
+        (folder / kind).mkdir(exist_ok=True)
+    (folder / "kernels" / "scale.cu").write_text(SOURCE)
+    file = folder / "spaces" / f"{name}.py"
+    file.write_text(changed(SPACE, *edits))
+    return file

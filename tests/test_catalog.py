@@ -1,0 +1,236 @@
+"""Space files: found nearest first, listed without being run, refused with a message to act on."""
+
+import subprocess
+import sys
+
+import pytest
+from sample_spaces import SPACE, write_space
+
+from autotune.catalog import find_kernel, listings, load_file, space_folders
+from autotune.errors import SpecError, UsageError
+
+
+@pytest.fixture
+def spaces(tmp_path, monkeypatch):
+    """A project's spaces folder, with one kernel; the current folder is the project."""
+    (tmp_path / ".git").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return write_space(tmp_path).parent
+
+
+# ---------------------------------------------------------------- finding
+
+
+def test_a_kernel_is_found_by_name_from_any_folder_of_the_project(spaces, monkeypatch):
+    (spaces.parent / "deep" / "er").mkdir(parents=True)
+    monkeypatch.chdir(spaces.parent / "deep" / "er")
+    assert find_kernel("scale").file == spaces / "scale.py"
+
+
+def test_the_search_upward_ends_at_the_project(spaces, monkeypatch):
+    """A repository inside another must not run the outer one's code."""
+    inner = spaces.parent / "inner"
+    inner.mkdir()
+    (inner / "pyproject.toml").touch()
+    monkeypatch.chdir(inner)
+    with pytest.raises(UsageError, match="unknown kernel 'scale'"):
+        find_kernel("scale")
+
+
+def test_a_kernel_is_found_by_the_path_of_its_file(spaces, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert find_kernel(str(spaces / "scale.py")).name == "scale"
+    with pytest.raises(UsageError, match=r"gone\.py: no such space file"):
+        find_kernel("gone.py")
+
+
+def test_the_nearest_folder_wins(spaces, tmp_path_factory, monkeypatch):
+    """--spaces before AUTOTUNE_PATH, in its order, before the project."""
+    first, second, given = (tmp_path_factory.mktemp(name) for name in ("one", "two", "given"))
+    for folder in (first, second, given):
+        write_space(folder)
+    assert find_kernel("scale").file == spaces / "scale.py"
+    monkeypatch.setenv("AUTOTUNE_PATH", f"{first / 'spaces'}:/nowhere::{second / 'spaces'}")
+    assert find_kernel("scale").file == first / "spaces" / "scale.py"
+    assert find_kernel("scale", given / "spaces").file == given / "spaces" / "scale.py"
+    assert space_folders()[:3] == [first / "spaces", second / "spaces", spaces]
+    assert [one.file for one in listings() if one.name == "scale"] == [first / "spaces/scale.py"]
+
+
+def test_an_unknown_name_lists_the_known_and_the_likeliest(spaces):
+    with pytest.raises(UsageError, match=r"unknown kernel 'scael'; did you mean 'scale'\?"):
+        find_kernel("scael")
+
+
+def test_a_spaces_option_that_is_no_folder_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="nowhere: not a folder"):
+        space_folders(tmp_path / "nowhere")
+
+
+def test_installed_packages_bring_kernels_and_a_broken_one_hurts_no_other(
+    spaces, tmp_path_factory, monkeypatch
+):
+    """The entry point group autotune.kernels names packages whose folder holds space files."""
+    site = tmp_path_factory.mktemp("site")
+    write_space(site, name="plugged")
+    (site / "spaces").rename(site / "plugged_kernels")
+    (site / "raising").mkdir()
+    (site / "raising" / "__init__.py").write_text("raise RuntimeError('not today')\n")
+    info = site / "plugged-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[autotune.kernels]\n"
+        "absent = absent_package.kernels\n"
+        "raising = raising.kernels\n"
+        "plugged = plugged_kernels\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    assert {"plugged", "scale"} <= {one.name for one in listings()}
+
+
+# ---------------------------------------------------------------- listing
+
+
+def test_a_list_runs_nothing_and_tells_what_is_broken(spaces):
+    """One broken file hurts no other, and listing must not run code that nobody asked for."""
+    (spaces / "runs.py").write_text(f"open({str(spaces / 'ran')!r}, 'w')\nraise SystemExit(3)\n")
+    (spaces / "broken.py").write_text("def broken(:\n")
+    (spaces / "binary.py").write_bytes(b"\xff\xfe\x00")
+    (spaces / "_helper.py").write_text('"""Not a kernel."""\n')
+    by_name = {one.name: one for one in listings(spaces)}
+    assert by_name["scale"].doc == "scale: out = factor * x."
+    assert not by_name["scale"].broken
+    assert by_name["broken"].broken
+    assert "line 1: syntax error" in by_name["broken"].doc
+    assert by_name["binary"].broken
+    assert not by_name["runs"].broken
+    assert "_helper" not in by_name
+    assert not (spaces / "ran").exists()
+
+
+def test_only_the_file_asked_for_is_run(spaces):
+    (spaces / "other.py").write_text(f"open({str(spaces / 'ran')!r}, 'w')\n")
+    find_kernel("scale")
+    assert not (spaces / "ran").exists()
+
+
+def test_running_a_space_file_leaves_no_bytecode(spaces, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    find_kernel("scale")
+    assert not list(spaces.rglob("__pycache__"))
+    assert sys.dont_write_bytecode is False
+
+
+# ---------------------------------------------------------------- refusing
+
+KERNEL = SPACE[SPACE.index("scale = Kernel(") : SPACE.index("def blocks")]
+WRONG = {
+    "a syntax error": [("FACTOR = 3", "FACTOR = = 3"), r"scale\.py:7: syntax error"],
+    "a null byte": [("FACTOR = 3", "FACTOR = 3\0"), r"scale\.py.*null byte"],
+    "a misspelt parameter": [
+        ("def whole_warps(BLOCK):", "def whole_warps(BLOK):"),
+        r"unknown parameter 'BLOK'; did you mean 'BLOCK'\? .*scale\.py:2\d",
+    ],
+    "a misspelt option": [
+        ("problems=", "problem="),
+        r"unknown option 'problem'; did you mean 'prob",
+    ],
+    "a misspelt hook": [
+        ("@scale.launch", "@scale.lunch"),
+        r"AttributeError: .*lunch.*scale\.py:27\)",
+    ],
+    "wrong hook arguments": [
+        ("def arguments(p, rng)", "def arguments(p)"),
+        r"arguments takes \(p, rng\) and optionally device, not \(p\)",
+    ],
+    "no reference": [("@scale.reference", ""), r"no reference function; attach one with @scale\."],
+    "no problems": [("problems=[Problem(n=1000)],", ""), "no problems"],
+    "no constraint docstring": [
+        ('"""A block is a whole number of warps."""', ""),
+        "needs a docstr",
+    ],
+    "an absent source": [
+        ('"scale.cu"', '"scael.cu", name="scale"'),
+        r"source 'scael\.cu' is in neith",
+    ],
+    "raising at import": [("FACTOR = 3", "FACTOR = 1 // 0"), r"ZeroDivisionError.*scale\.py:7\)"],
+    "leaving at import": [("FACTOR = 3", "raise SystemExit(0)"), r"SystemExit: 0 \(scale\.py:7\)"],
+    "an absent import": [
+        ("FACTOR = 3", "import no_such_package"),
+        "ModuleNotFoundError.*no_such_pa",
+    ],
+    "endless recursion": [
+        ("FACTOR = 3", "def f():\n    f()\n\n\nf()"),
+        "RecursionError",
+    ],
+}
+
+
+@pytest.mark.parametrize(("edit", "message"), WRONG.values(), ids=WRONG)
+def test_a_wrong_space_file_is_refused_with_its_name_and_what_to_mend(tmp_path, edit, message):
+    with pytest.raises(SpecError, match=message) as caught:
+        load_file(write_space(tmp_path, edit))
+    assert "scale.py" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_declares_no_kernel_is_refused(tmp_path):
+    file = write_space(tmp_path)
+    file.write_text("from autotune import Kernel\n")
+    with pytest.raises(SpecError, match=r"declares 0 kernels.*write scale = autotune\.Kernel"):
+        load_file(file)
+
+
+def test_a_file_that_declares_two_kernels_is_refused_unless_one_has_its_name(tmp_path):
+    edit = ("def blocks", KERNEL.replace("scale = Kernel(", "second = Kernel(") + "def blocks")
+    with pytest.raises(SpecError, match="declares 2 kernels, expected one"):
+        load_file(write_space(tmp_path, edit))
+    named = (edit[0], edit[1].replace('"scale.cu",', '"scale.cu", name="other",', 1))
+    assert load_file(write_space(tmp_path, named)).name == "scale"
+
+
+def test_a_kernel_imported_from_elsewhere_is_not_the_files_own(tmp_path, monkeypatch):
+    other = write_space(tmp_path, name="scale")
+    monkeypatch.syspath_prepend(other.parent)
+    monkeypatch.delitem(sys.modules, "scale", raising=False)
+    own = write_space(
+        tmp_path, ("FACTOR = 3", "from scale import scale as elsewhere\n\nFACTOR = 3"), name="own"
+    )
+    try:
+        assert load_file(own).file == own
+    finally:
+        sys.modules.pop("scale", None)
+
+
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_what_anybody_may_write_is_not_run(tmp_path, which):
+    file = write_space(
+        tmp_path, ("FACTOR = 3", f"open({str(tmp_path / 'ran')!r}, 'w')\nFACTOR = 3")
+    )
+    (file if which == "file" else file.parent).chmod(0o777)
+    with pytest.raises(SpecError, match=r"anybody may write it.*chmod o-w"):
+        load_file(file)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_sticky_folder_is_good_enough(tmp_path):
+    """In /tmp and its like others may add files, but not replace this one."""
+    file = write_space(tmp_path)
+    file.parent.chmod(0o1777)
+    assert load_file(file).name == "scale"
+
+
+def test_ctrl_c_in_a_space_file_is_ctrl_c(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        load_file(write_space(tmp_path, ("FACTOR = 3", "raise KeyboardInterrupt")))
+
+
+def test_a_list_imports_nothing_heavy(spaces):
+    """`autotune list` answers at once: numpy and the devices stay where they are."""
+    code = (
+        "import sys; from autotune.catalog import listings; listings(); "
+        "print([m for m in ('numpy', 'pyopencl', 'pandas', 'optuna') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
