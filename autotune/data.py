@@ -364,7 +364,7 @@ def _read(folder: Path, which: str) -> Dataset | None:
         _check_arrays(dataset)
         (folder / _MANIFEST).touch()
         return dataset
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
 
 
