@@ -32,7 +32,7 @@ def test_the_selector_names_backend_and_index():
     [("sm_80", 163 * 1024, 2048), ("sm_86", 99 * 1024, 1536), ("sm_90", 227 * 1024, 2048)],
 )
 def test_published_limits(arch, block, threads):
-    """Shared memory per block is the SM's less the 1 KiB the driver keeps (CUDA guide, ch. 'CC')."""
+    """Shared memory per block is the SM's less 1 KiB that the driver keeps (CUDA guide)."""
     device = for_arch(arch)
     assert device.shared_bytes_per_block == block
     assert device.max_threads_per_sm == threads

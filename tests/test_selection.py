@@ -1,4 +1,4 @@
-"""The winner of a race: ties by overlapping intervals, fewest registers among them, vendor ratios."""
+"""The winner of a race: ties, fewest registers among them, ratios to the vendor."""
 
 import numpy as np
 import pytest

@@ -107,7 +107,7 @@ def test_compiler_messages_name_the_file_and_line_as_written(
         pytest.importorskip("cuda.bindings.nvrtc")
         device = for_arch("sm_90")
     files = {
-        "k_cu": '#include "dialect.h"\n#include "h.h"\n\n\n@\nKERNEL(32, 1, 0) k(GLOBAL float* x) {}\n',
+        "k_cu": '#include "dialect.h"\n#include "h.h"\n\n\n@\nKERNEL(1, 1, 0) k(int n) {}\n',
         "h_h": "#define H 1\n@\n#define HH 2\n",
     }
     files = {

@@ -100,7 +100,7 @@ def test_few_samples_give_their_whole_range(count):
 @pytest.mark.parametrize("count", [6, 7, 14, 21, 30, 100])
 @pytest.mark.parametrize("draw", ["lognormal", "exponential"])
 def test_the_interval_holds_the_true_median_95_times_in_100(count, draw):
-    """By simulation on skewed times: never below 95 % less its own noise, and not needlessly wide."""
+    """By simulation on skewed times: not below 95 %, and not needlessly wide."""
     rng = np.random.default_rng(count)
     true = 1.0 if draw == "lognormal" else np.log(2)
     intervals = [median_interval(row) for row in getattr(rng, draw)(size=(4000, count)).tolist()]

@@ -1,0 +1,463 @@
+"""Inputs and expected outputs: exact where they must be, made once, made again when damaged."""
+
+import json
+import os
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sample_spaces import write_space
+
+from autotune import data
+from autotune.cache import cache_folder
+from autotune.catalog import load_file
+from autotune.data import EXACT, RANDOM, Argument, Draw, prepare
+from autotune.errors import AutotuneError, SpecError
+from autotune.process import spawn_context
+from autotune.values import Problem
+
+PROBLEM = Problem(n=1000)
+ARGUMENTS = 'return {"x": x, "out": Out(p.n), "factor": np.float32(FACTOR), "n": p.n}'
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    """Each test makes its data anew."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """Load ``scale`` with some pieces of its space file changed."""
+    return lambda *edits: load_file(write_space(tmp_path, *edits))
+
+
+def counted(folder):
+    """An edit that makes the arguments function leave a mark each time it is called."""
+    mark = f"open({str(folder / 'calls')!r}, 'a').write('.')"
+    return ("    x = rng.standard", f"    {mark}\n    x = rng.standard")
+
+
+def calls(folder):
+    return len((folder / "calls").read_text())
+
+
+# ---------------------------------------------------------------- drawing
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_exact_numbers_are_small_nonzero_integers_of_both_signs(dtype):
+    """None is zero, so a dropped one shows; none is large, so every partial sum is an integer."""
+    for drawn in (
+        Draw(True, 1).standard_normal((50, 20), dtype),
+        Draw(True, 1).uniform(0, 1, (50, 20), dtype),
+    ):
+        assert drawn.dtype == dtype
+        assert set(np.unique(drawn)) == {-2, -1, 1, 2}
+
+
+def test_a_sum_of_exact_products_is_the_same_in_any_order():
+    """Bit for bit comparison relies on it: no order of summation may round."""
+    draw = Draw(True, 3)
+    products = draw.standard_normal(5000) * draw.standard_normal(5000)
+    exact = np.float32(products.astype(np.float64).sum())
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        assert np.add.accumulate(rng.permutation(products), dtype=np.float32)[-1] == exact
+
+
+@given(st.integers(0, 199), st.sampled_from([0, 2]), st.integers(0, 2**31))
+def test_exact_data_show_one_dropped_or_doubled_element(position, times, key):
+    draw = Draw(True, key)
+    a, b = draw.standard_normal(200), draw.standard_normal(200)
+    products = a * b
+    wrong = products.copy()
+    wrong[position] *= times
+    assert wrong.sum() != products.sum()
+
+
+def test_random_numbers_have_the_moments_they_claim():
+    normal = Draw(False, 1).standard_normal(100_000)
+    uniform = Draw(False, 1).uniform(-1, 3, 100_000)
+    assert abs(normal.mean()) < 0.02
+    assert abs(normal.std() - 1) < 0.02
+    assert abs(uniform.mean() - 1) < 0.02
+    assert (uniform >= -1).all()
+    assert (uniform <= 3).all()
+
+
+def test_integers_stay_in_range_in_both_data_sets():
+    for exact in (True, False):
+        drawn = Draw(exact, 1).integers(3, 7, 1000, np.int64)
+        assert drawn.dtype == np.int64
+        assert set(np.unique(drawn)) == {3, 4, 5, 6}
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_same_key_draws_the_same_numbers_and_another_key_others(exact):
+    same = [Draw(exact, key).standard_normal(100) for key in (5, 5, 6, 5 + 2**128)]
+    assert np.array_equal(same[0], same[1])
+    assert not np.array_equal(same[0], same[2])
+    assert np.array_equal(same[0], same[3])
+
+
+# ---------------------------------------------------------------- data sets
+
+
+def test_a_data_set_holds_inputs_and_float64_expectations(kernel):
+    dataset = prepare(kernel(), PROBLEM, RANDOM)
+    x, expected = dataset.array("x"), dataset.expected("out")
+    assert (x.dtype, x.shape, expected.dtype, expected.shape) == (
+        np.float32,
+        (1000,),
+        float,
+        (1000,),
+    )
+    assert np.array_equal(expected, 3 * x.astype(np.float64))
+    assert not x.flags.writeable
+    assert [(one.name, one.kind) for one in dataset.arguments] == [
+        ("x", "input"),
+        ("out", "out"),
+        ("factor", "scalar"),
+        ("n", "scalar"),
+    ]
+
+
+def test_exact_data_are_held_bit_for_bit_and_random_within_the_tolerance(kernel):
+    tolerance = "@scale.tolerance\ndef tolerance(p):\n    return p.n * 1e-7\n\n\n@scale.launch"
+    given = kernel(("@scale.launch", tolerance))
+    assert prepare(given, PROBLEM, EXACT).bounds == {"out": 0.0}
+    assert prepare(given, PROBLEM, RANDOM).bounds == {"out": pytest.approx(1e-4)}
+
+
+def test_without_a_tolerance_the_bound_is_some_roundings_of_the_largest_value(kernel):
+    dataset = prepare(kernel(), PROBLEM, RANDOM)
+    largest = np.abs(dataset.expected("out")).max()
+    assert dataset.bounds["out"] == pytest.approx(64 * 2.0**-23 * largest)
+
+
+def test_what_the_output_cannot_hold_exactly_is_held_within_the_tolerance(kernel):
+    """A third of an integer is no float: bit for bit would fail every right kernel."""
+    given = kernel(("return factor * x", "return factor * x / 7"))
+    assert prepare(given, PROBLEM, EXACT).bounds["out"] > 0
+
+
+@pytest.mark.parametrize("which", [EXACT, RANDOM])
+def test_integer_outputs_are_always_exact(kernel, which):
+    given = kernel(
+        ("Out(p.n)", "Out(p.n, np.int32)"), ("return factor * x", "return np.round(factor * x)")
+    )
+    assert prepare(given, PROBLEM, which).bounds == {"out": 0.0}
+
+
+def test_each_seed_problem_and_data_set_has_numbers_of_its_own(kernel):
+    given = kernel()
+    sets = [
+        prepare(given, PROBLEM, RANDOM),
+        prepare(given, PROBLEM, RANDOM, seed=1),
+        prepare(given, PROBLEM, EXACT),
+        prepare(given, Problem(n=1001), RANDOM),
+    ]
+    assert len({one.folder for one in sets}) == 4
+    assert len({one.array("x")[:1000].tobytes() for one in sets}) == 4
+
+
+SCALARS = {
+    "7": ("<i4", 7),
+    "-(2**31)": ("<i4", -(2**31)),
+    "True": ("<i4", 1),
+    "0.5": ("<f4", 0.5),
+    "np.int64(2**40)": ("<i8", 2**40),
+    "np.float64(0.1)": ("<f8", 0.1),
+    "np.array(3, np.uint8)": ("|u1", 3),
+}
+
+
+@pytest.mark.parametrize(("written", "stored"), SCALARS.items())
+def test_scalars_are_passed_in_the_type_that_was_declared(kernel, written, stored):
+    argument = prepare(kernel(('"n": p.n', f'"n": {written}')), PROBLEM, EXACT).arguments[-1]
+    assert (argument.kind, argument.dtype, argument.value) == ("scalar", *stored)
+    assert argument.scalar == np.dtype(stored[0]).type(stored[1])
+    assert argument.scalar.dtype.str == stored[0]
+
+
+def test_every_kind_of_argument_is_stored_in_its_place(kernel):
+    given = kernel(
+        ("import Kernel, Launch, Out", "import Constant, InOut, Kernel, Launch, Out"),
+        (ARGUMENTS, 'return {"io": InOut(x.reshape(10, -1).T), "taps": Constant(x[:3]), '
+         '"x": x[::2], "out": Out((p.n // 2, 1), "float16")}'),
+        ("def reference(x, factor):", "def reference(io, taps, x):"),
+        ("return factor * x", 'return {"io": io * taps[0], "out": x[:, None]}'),
+    )  # fmt: skip
+    dataset = prepare(given, PROBLEM, EXACT)
+    kinds = [(one.name, one.kind, one.dtype, one.shape) for one in dataset.arguments]
+    assert kinds == [
+        ("io", "inout", "<f4", (100, 10)),
+        ("taps", "constant", "<f4", (3,)),
+        ("x", "input", "<f4", (500,)),
+        ("out", "out", "<f2", (500, 1)),
+    ]
+    assert set(dataset.bounds) == {"io", "out"}
+    assert np.array_equal(dataset.expected("io"), dataset.array("io") * dataset.array("taps")[0])
+    assert dataset.array("io").flags.c_contiguous
+    assert [one.nbytes for one in dataset.arguments] == [4000, 12, 2000, 1000]
+
+
+def test_a_single_expected_number_may_come_without_its_shape(kernel):
+    given = kernel(("Out(p.n)", "Out(1)"), ("return factor * x", "return x.sum()"))
+    assert prepare(given, PROBLEM, EXACT).expected("out").shape == (1,)
+
+
+def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):
+    given = kernel(
+        ("def reference(x, factor):", "def reference(x, factor, n):"),
+        (
+            "return factor * x",
+            "assert x.dtype == float and type(factor) is float and type(n) is int\n    return x",
+        ),
+    )
+    prepare(given, PROBLEM, RANDOM)
+
+
+# ---------------------------------------------------------------- mistakes in hooks
+
+MISTAKES = {
+    "wrong shape": ("return factor * x", "return x[:-1]", r"out has shape \(999,\).*\(1000,\)"),
+    "transposed": ("return factor * x", "return x[:, None]", r"out has shape \(1000, 1\)"),
+    "missing output": ("return factor * x", "return {'oot': x}", "no value for the output 'out'"),
+    "one of two outputs": (
+        '"out": Out(p.n)',
+        '"out": Out(p.n), "more": Out(p.n)',
+        "no value for the output 'more'; return a dict by name",
+    ),
+    "forgotten return": ("return factor * x", "factor * x", "reference: returned nothing"),
+    "raising": ("return factor * x", "return x @ x[1:]", r"reference: ValueError.*scale\.py:41\)"),
+    "no numbers": ("return factor * x", "return np.array(['a'] * len(x))", "reference: ValueError"),
+    "unknown input": (
+        "def reference(x, factor)",
+        "def reference(y, factor)",
+        "no input argument 'y'",
+    ),
+    "asks for an output": (
+        "def reference(x, factor)",
+        "def reference(out)",
+        "no input argument 'out'",
+    ),
+    "raising arguments": (
+        "rng.standard_normal(p.n,",
+        "rng.standard_norm(p.n,",
+        "arguments: Attribu",
+    ),
+    "no dict": (ARGUMENTS, "return x, Out(p.n)", "arguments: returned tuple, expected a dict"),
+    "no output": ('"out": Out(p.n), ', "", "no Out or InOut, so the kernel computes nothing"),
+    "a list": ('"x": x', '"x": list(x)', "x is list; expected an array"),
+    "a text": ('"n": p.n', '"n": "many"', "n is str; expected an array"),
+    "too wide": ('"n": p.n', '"n": 2**31', r"n=2147483648 needs 64 bits; pass np\.int64\(n\)"),
+    "complex": ('"n": p.n', '"n": np.complex64(1)', "n is complex64"),
+    "empty input": ('"x": x', '"x": x[:0]', r"x \(0,\) is empty"),
+    "empty output": ("Out(p.n)", "Out((p.n, 0))", r"out \(1000, 0\) is empty"),
+    "objects": ('"x": x', '"x": x.astype(object)', r"x \(1000,\) is empty or holds objects"),
+    "raising tolerance": (
+        "@scale.launch",
+        "@scale.tolerance\ndef tolerance(p):\n    return p.m\n\n\n@scale.launch",
+        "tolerance: AttributeError: unknown problem field 'm'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_with_kernel_and_hook_and_leaves_nothing_behind(
+    kernel, old, new, message
+):
+    given = kernel((old, new))
+    with pytest.raises(SpecError, match=message) as caught:
+        prepare(given, PROBLEM, RANDOM)
+    assert str(caught.value).startswith("scale (scale.py): ")
+    assert list(cache_folder("data").iterdir()) == []
+
+
+def test_without_a_value_of_its_own_poison_cannot_be_expected(kernel):
+    """None as a float is NaN, which is what an output holds that no kernel wrote."""
+    given = kernel(("Out(p.n)", "Out(1)"), ("return factor * x", "x.sum()"))
+    with pytest.raises(SpecError, match="returned nothing"):
+        prepare(given, PROBLEM, EXACT)
+
+
+# ---------------------------------------------------------------- a user's own inputs
+
+
+def test_own_inputs_take_the_place_of_drawn_ones(kernel):
+    given, mine = kernel(), np.arange(1000, dtype=np.float32)
+    dataset = prepare(given, PROBLEM, RANDOM, inputs={"x": mine})
+    assert np.array_equal(dataset.array("x"), mine)
+    assert np.array_equal(dataset.expected("out"), 3.0 * mine)
+    assert dataset.folder != prepare(given, PROBLEM, RANDOM).folder
+    other = prepare(given, PROBLEM, RANDOM, inputs={"x": mine + 1})
+    assert np.array_equal(other.array("x"), mine + 1)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"y": np.zeros(1000, np.float32)}, r"'y' is not an array argument \(known: x\)"),
+        ({"out": np.zeros(1000, np.float32)}, "'out' is not an array argument"),
+        (
+            {"x": np.zeros(999, np.float32)},
+            r"x is float32\(999,\), this problem needs float32\(1000,\)",
+        ),
+        ({"x": np.zeros(1000)}, r"x is float64\(1000,\), this problem needs float32"),
+    ],
+)
+def test_own_inputs_must_fit(kernel, inputs, message):
+    with pytest.raises(SpecError, match=message):
+        prepare(kernel(), PROBLEM, RANDOM, inputs=inputs)
+
+
+# ---------------------------------------------------------------- the cache
+
+
+def test_a_data_set_is_made_once(kernel, tmp_path):
+    given = kernel(counted(tmp_path))
+    first, second = (prepare(given, PROBLEM, EXACT) for _ in range(2))
+    assert first == second
+    assert calls(tmp_path) == 1
+
+
+def test_search_options_leave_the_data_and_another_reference_makes_them_anew(kernel, tmp_path):
+    first = prepare(kernel(counted(tmp_path)), PROBLEM, EXACT)
+    more = prepare(kernel(counted(tmp_path), ("(32, 64)", "(32, 64, 128)")), PROBLEM, EXACT)
+    assert (more.folder, calls(tmp_path)) == (first.folder, 1)
+    other = prepare(
+        kernel(counted(tmp_path), ("return factor * x", "return 2 * x")), PROBLEM, EXACT
+    )
+    assert calls(tmp_path) == 2
+    assert np.array_equal(other.expected("out"), 2.0 * other.array("x"))
+
+
+def _truncate(file):
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def _retype(file):
+    np.save(file, np.zeros(1000, np.int16))
+
+
+DAMAGE = {
+    "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "half a manifest": lambda folder: _truncate(folder / "manifest.json"),
+    "a foreign manifest": lambda folder: (folder / "manifest.json").write_text(
+        '{"arguments": [{}]}'
+    ),
+    "an absent input": lambda folder: (folder / "x.npy").unlink(),
+    "half an input": lambda folder: _truncate(folder / "x.npy"),
+    "an empty input": lambda folder: (folder / "x.npy").write_bytes(b""),
+    "another input": lambda folder: _retype(folder / "x.npy"),
+    "half an expectation": lambda folder: _truncate(folder / "out.expected.npy"),
+    "another expectation": lambda folder: _retype(folder / "out.expected.npy"),
+    "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_data_set_is_made_again(kernel, tmp_path, damage):
+    given = kernel(counted(tmp_path))
+    dataset = prepare(given, PROBLEM, EXACT)
+    before = dataset.array("x").copy()
+    damage(dataset.folder)
+    again = prepare(given, PROBLEM, EXACT)
+    assert calls(tmp_path) == 2
+    assert np.array_equal(again.array("x"), before)
+    assert np.array_equal(again.expected("out"), 3.0 * before)
+    assert prepare(given, PROBLEM, EXACT) == again
+    assert [one.name for one in cache_folder("data").iterdir()] == [again.folder.name]
+
+
+def test_what_a_killed_process_left_half_made_is_removed_in_time(kernel):
+    """It never had a data set's name, so nobody reads it; after a day nobody writes it either."""
+    old, young = (cache_folder("data") / f".making.{name}" for name in ("old", "young"))
+    for folder in (old, young):
+        folder.mkdir()
+        (folder / "x.npy").write_bytes(b"half")
+    yesterday = time.time() - 2 * 86400
+    os.utime(old, (yesterday, yesterday))
+    prepare(kernel(), PROBLEM, EXACT)
+    assert not old.exists()
+    assert young.exists()
+
+
+def _prepare_at_once(file, barrier, results):
+    kernel = load_file(file)
+    barrier.wait(60)
+    dataset = prepare(kernel, Problem(n=300_000), RANDOM)
+    results.put((str(dataset.folder), float(np.asarray(dataset.array("x"), float).sum())))
+
+
+def test_processes_that_make_the_same_data_at_once_all_get_them(kernel):
+    given = kernel()
+    context = spawn_context()
+    barrier, results = context.Barrier(3), context.Queue()
+    running = [
+        context.Process(target=_prepare_at_once, args=(given.file, barrier, results))
+        for _ in range(3)
+    ]
+    for one in running:
+        one.start()
+    found = [results.get(timeout=120) for _ in running]
+    for one in running:
+        one.join(60)
+    assert len(set(found)) == 1
+    assert [one.exitcode for one in running] == [0, 0, 0]
+    assert len(list(cache_folder("data").iterdir())) == 1
+
+
+def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch):
+    given = kernel()
+    sets = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
+    for age, dataset in zip((30, 20, 10), sets, strict=True):
+        then = time.time() - age
+        os.utime(dataset.folder / "manifest.json", (then, then))
+    prepare(given, PROBLEM, EXACT, seed=0)  # used again
+    size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
+    monkeypatch.setattr(data, "_CACHE_LIMIT_BYTES", 2 * size + size // 2)
+    newest = prepare(given, PROBLEM, EXACT, seed=3)
+    kept = {one.name for one in cache_folder("data").iterdir()}
+    assert kept == {sets[0].folder.name, sets[2].folder.name, newest.folder.name}
+
+
+def test_a_cache_that_cannot_be_written_says_what_to_do(kernel, tmp_path):
+    """A full disk, seen here as a limit on the size of files."""
+    process = spawn_context().Process(
+        target=_prepare_on_a_full_disk, args=(kernel().file, tmp_path)
+    )
+    process.start()
+    process.join(60)
+    message = (tmp_path / "message").read_text()
+    assert "inputs cannot be written to the cache" in message
+    assert "AUTOTUNE_CACHE_DIR" in message
+    assert list(cache_folder("data").iterdir()) == []
+
+
+def _prepare_on_a_full_disk(file, folder):
+    import resource
+    import signal
+
+    kernel = load_file(file)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    try:
+        prepare(kernel, Problem(n=1 << 20), RANDOM)
+    except AutotuneError as error:
+        (folder / "message").write_text(str(error))
+
+
+def test_a_manifest_is_plain_json_without_paths(kernel, tmp_path):
+    dataset = prepare(kernel(), PROBLEM, EXACT)
+    text = (dataset.folder / "manifest.json").read_text()
+    assert set(json.loads(text)) == {"arguments", "bounds"}
+    assert str(tmp_path) not in text
+
+
+def test_sizes_in_bytes_pass_two_to_the_31():
+    assert Argument("x", "input", "<f8", (2**20, 2**13)).nbytes == 2**36
