@@ -229,6 +229,7 @@
 
   let shown = -1;
   function draw() {
+    if (shown < 0) return;
     const problem = problems[shown];
     const part = document.querySelector(`.problem[data-problem="${shown}"]`);
     const box = (name) => part.querySelector(`[data-figure="${name}"]`);
@@ -273,5 +274,5 @@
       draw();
     }));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  show(0);
+  if (problems.length) show(0);
 })();

@@ -1,0 +1,617 @@
+"""Reports: contents, statistics, escaping, odd cases, and the page in a headless Chromium."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import numpy as np
+import pytest
+from chromium import Page, browser
+from markdown_it import MarkdownIt
+
+from autotune import Kernel, Launch, Problem, selection, tuned
+from autotune.device import for_arch
+from autotune.measurement import Entry, Measurement, Status
+from autotune.probe import MeasuredLimits
+from autotune.report import (
+    ProblemContent,
+    ReportContent,
+    content_of,
+    from_rows,
+    from_run,
+    tables,
+    wording,
+    write_html,
+    write_markdown,
+)
+from autotune.report.effects import effects, explained, search_steps
+from autotune.report.svg import Scale
+from autotune.space import Removal, Space, enumerate_space
+from autotune.store import Row
+from autotune.tuning import ProblemResult, Request, RunResult
+from autotune.values import Configuration
+
+SMALL, LARGE = Problem(m=512, n=512), Problem(m=4096, n=4096)
+EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>|`*_[a](b)\n# x"
+PARAMETERS = {"BM": (32, 64, 128), "PAD": (False, True), "ONE": (7,)}
+LIMITS = MeasuredLimits(
+    uuid="u",
+    name="d",
+    driver="1",
+    read_gb_per_s=880.0,
+    copy_gb_per_s=850.0,
+    ffma_gflop_per_s=33500.0,
+    launch_us=2.3,
+    measured_on="2026-11-21",
+)
+
+
+def measurement(
+    configuration: Configuration,
+    time_ms: float = 1.0,
+    status: Status = Status.OK,
+    message: str = "",
+    spill_bytes: int = 0,
+) -> Measurement:
+    return Measurement(
+        configuration,
+        status,
+        message,
+        samples_ms=(time_ms, time_ms) if status.is_timed else (),
+        entries=(Entry("k", 40, spill_bytes, 4096),) if status is not Status.COMPILE_FAILED else (),
+        dynamic_shared_bytes=1024,
+        compile_s=0.5,
+        measure_s=0.25,
+    )
+
+
+def space() -> Space:
+    rows = np.array([[i, j, 0] for i in range(3) for j in range(2)], np.int16)
+    fits = Removal("fits", "Tiles fit in shared memory.\n\nSecond paragraph.", 0.25)
+    return Space(dict(PARAMETERS), rows, (Removal("never", "Always holds.", 0.0), fits))
+
+
+def trials() -> tuple[Measurement, ...]:
+    """Six configurations: three right, one stopped early, two failures."""
+    c = list(space())
+    return (
+        measurement(c[0], 2.0),
+        measurement(c[1], status=Status.COMPILE_FAILED, message="at /home/bob/k.cu(3): no ';'"),
+        measurement(c[2], 1.5),
+        measurement(c[3], 1.2, Status.STOPPED_EARLY, "slower"),
+        measurement(c[4], 1.25, spill_bytes=8),
+        measurement(c[5], status=Status.WRONG_RESULT, message="c[0] is 1, expected 2"),
+    )
+
+
+def entry(problem: Problem, configuration: Configuration, **changes: object) -> tuned.Entry:
+    made = tuned.Entry(
+        problem=dict(problem),
+        configuration=dict(configuration),
+        block=(32, 4, 1),
+        median_ms=1.25,
+        interval_ms=(1.24, 1.26),
+        samples=30,
+        source="ab" * 32,
+        timing="cold:flush",
+        effort="quick",
+        strategy="random",
+        evaluations=6,
+        seed=3,
+        tuned_on="2026-11-21",
+        gb_per_s=100.0,
+        gflop_per_s=23456.0,
+        limit_fraction=0.7,
+        limit_name="ffma",
+        vendor=tuned.Vendor(name="cublas", median_ms=1.3, ratio=1.04, ratio_interval=(1.03, 1.05)),
+        tied=2,
+        checks=tuned.Checks(max_error=1e-5, rms_error=2e-6, bound=8e-5),
+        registers=40,
+        spill_bytes=8,
+        static_shared_bytes=4096,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def record(entries: Sequence[tuned.Entry] = (), kernel: str = "sgemm") -> tuned.TunedRecord:
+    return tuned.TunedRecord(
+        kernel=kernel,
+        device=tuned.RecordedDevice(
+            backend="cuda", name="NVIDIA Test", arch="sm_90", shared_bytes_per_block=8192
+        ),
+        fields={"m": "integer", "n": "integer"},
+        parameters=PARAMETERS,
+        default=tuned.Plan(configuration=dict(next(iter(space()))), block=(32,)),
+        entries=tuple(entries),
+        provenance=tuned.Provenance(
+            version="0.1.0", toolchain="nvrtc 13.4", driver="580.1", created="2026-11-21"
+        ),
+    )
+
+
+def raced() -> selection.Result:
+    """Finals of two tied configurations and a vendor."""
+    noise = np.random.default_rng(0).normal(0, 0.004, (3, 40))
+    found = trials()
+    finalists = [
+        selection.Finalist(found[4], tuple(1.25 * (1 + noise[0]))),
+        selection.Finalist(found[2], tuple(1.251 * (1 + noise[1]))),
+        selection.Finalist(found[0], tuple(2.0 * (1 + noise[2]))),
+    ]
+    return selection.decide(finalists, {"cublas": tuple(1.3 * (1 + noise[2]))})
+
+
+def run(problems: Sequence[ProblemResult], command: str = "autotune run sgemm") -> RunResult:
+    kernel = Kernel("sgemm.cu", **PARAMETERS)
+    request = Request(kernel, for_arch("sm_90"), (SMALL,), command=command)
+    return RunResult(request, tuple(problems), 1, "ab" * 32, "nvrtc 13.4")
+
+
+def full() -> ReportContent:
+    """One problem with everything."""
+    result = ProblemResult(SMALL, space(), trials(), raced(), seconds=12.0)
+    winner = trials()[4].configuration
+    return from_run(run([result]), record([entry(SMALL, winner)]), LIMITS)
+
+
+def searched(found: Sequence[Measurement], problem: Problem = SMALL) -> ReportContent:
+    """A problem for which there is no answer."""
+    return content_of(record(), [ProblemContent(problem, tuple(found))])
+
+
+def evil() -> ReportContent:
+    """Every text that a user's file decides is an attack."""
+    parameters = {EVIL: (EVIL, "b"), "B": (1, 2)}
+    rows = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.int16)
+    attacked = Space(parameters, rows, (Removal(EVIL, EVIL, 0.5),))
+    found = [measurement(c, 1.0 + i) for i, c in enumerate(attacked)]
+    found[1] = measurement(found[1].configuration, status=Status.CRASHED, message=EVIL)
+    problem = Problem(dtype=EVIL)
+    finalists = [selection.Finalist(found[i], (1.0 + i, 1.1 + i, 1.2 + i)) for i in (0, 2, 3)]
+    finals = selection.decide(finalists, {EVIL: (2.0, 2.0, 2.0)})
+    vendor = tuned.Vendor(name=EVIL, median_ms=2.0, ratio=2.0, ratio_interval=(1.9, 2.1))
+    answer = entry(problem, found[0].configuration, vendor=vendor, stale_reasons=(EVIL,))
+    answer = msgspec.structs.replace(answer, limit_name=EVIL)
+    written = record([answer, entry(SMALL, found[0].configuration)], kernel=EVIL)
+    device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
+    written = msgspec.structs.replace(written, device=device, parameters=parameters)
+    result = ProblemResult(problem, attacked, tuple(found), finals)
+    return from_run(run([result], command=f"autotune run {EVIL!r}"), written, LIMITS)
+
+
+# ---------------------------------------------------------------------- what is said
+
+
+def test_the_answer_says_time_interval_rate_vendor_and_limit() -> None:
+    table = tables.answers(full())
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
+        "Problem": "m=512, n=512",
+        "Time": "1.250 ms",
+        "95 % interval": "1.240 – 1.260",
+        "Rate": "23.46 TFLOP/s",
+        "Speed vs cublas (95 %)": "1.040× (1.030 – 1.050)",
+        "Share of measured limit": "70.0 % of FP32 rate (FFMA)",
+        "Tied": "2",
+        "Tried": "6",
+    }
+    assert "1.040× (1.030 – 1.050) the speed of cublas" in tables.headline(full())
+
+
+def test_resources_add_static_and_dynamic_shared_memory() -> None:
+    answer = entry(SMALL, trials()[4].configuration, shared_bytes=2048)
+    row = tables.winner_resources(content_of(record([answer]), [])).rows[0]
+    assert row == ("m=512, n=512", "32 × 4 × 1", "128", "40", "8 B", "6144 B", "75.0 %")
+    assert tables.resources(full().problems[0]) == (
+        "Of 5 compiled configurations: 40 to 40 registers per thread (median 40), 1 of 5 spill, "
+        "up to 5120 B of shared memory per block."
+    )
+
+
+def test_winning_configurations_leave_out_what_is_no_choice() -> None:
+    table = tables.configurations(full())
+    assert (table.columns, table.rows) == (
+        ("Problem", "BM", "PAD"),
+        (("m=512, n=512", "128", "0"),),
+    )
+
+
+def test_finals_show_interval_ratio_and_ties() -> None:
+    content = full()
+    table = tables.finals(content, content.problems[0])
+    assert [row[4] for row in table.rows] == ["winner", "tied", "slower", "vendor"]
+    assert table.rows[0][0] == "BM=128, PAD=0" and table.strong == {0}
+    assert table.rows[1][0] == "BM=64"  # what differs from the winner
+    assert re.fullmatch(r"1\.60\d× \(1\.5\d\d – 1\.6\d\d\)", table.rows[2][3])
+
+
+def test_failures_have_counts_and_an_example_without_paths() -> None:
+    content = full()
+    assert tables.outcomes(content.problems[0]).rows[2] == (
+        "compile_failed",
+        "does not compile",
+        "1",
+        "16.7 %",
+    )
+    assert tables.failure_examples(content, content.problems[0])[0] == (
+        "compile_failed",
+        "at …/k.cu(3): no ';'",
+        "BM=32, PAD=1",
+    )
+
+
+def test_constraints_come_with_share_and_first_paragraph_largest_first() -> None:
+    assert tables.removals(full()).rows == (
+        ("fits", "25.0 %", "Tiles fit in shared memory."),
+        ("never", "0.0 %", "Always holds."),
+    )
+    assert "6 combinations, of which 6 (100.0 %) are valid" in tables.space_sentence(full())
+
+
+def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
+    rows = dict(tables.provenance(full()).rows)
+    assert rows["Device"] == "NVIDIA Test (sm_90)"
+    assert rows["Toolchain"] == "nvrtc 13.4" and rows["Driver"] == "580.1"
+    assert rows["Seed"] == "0" and rows["Strategy"] == "auto" and rows["autotune"] == "0.1.0"
+    assert rows["Source (sha256)"] == "ab" * 8 and len(rows["Space (sha256)"]) == 16
+    assert rows["Command"] == "autotune run sgemm"
+
+
+def test_a_finalist_that_proved_wrong_counts_as_failed() -> None:
+    found = trials()
+    wrong = replace(found[4], status=Status.WRONG_RESULT, message="wrong on odd sizes")
+    result = ProblemResult(SMALL, space(), found, None, disqualified=(wrong,))
+    (problem,) = from_run(run([result]), record()).problems
+    assert [one.status for one in problem.trials].count(Status.WRONG_RESULT) == 2
+    assert len(problem.trials) == 6 and problem.best_ms == 1.5
+
+
+def test_an_earlier_more_thorough_winner_is_said_to_stay() -> None:
+    result = ProblemResult(SMALL, space(), trials(), raced())
+    kept = entry(SMALL, trials()[0].configuration, effort="full")
+    content = from_run(run([result]), record([kept]))
+    (warning,) = tables.warnings(content)
+    assert "keeps an earlier winner (effort full)" in warning
+    assert tables.answers(content).rows[0][1] == "1.250 ms"
+
+
+def test_warnings_are_grouped_by_reason() -> None:
+    winner = trials()[4].configuration
+    old = [
+        entry(one, winner, stale_reasons=("the source changed since",)) for one in (SMALL, LARGE)
+    ]
+    assert tables.warnings(content_of(record(old), [])) == [
+        "m=512, n=512; m=4096, n=4096: should be tuned again, the source changed since."
+    ]
+
+
+# ---------------------------------------------------------------------- statistics
+
+
+def test_explained_is_kelleys_epsilon_squared() -> None:
+    groups = [[1.0, 2.0, 4.0], [8.0, 8.0, 16.0]]
+    logs = [np.log(group) for group in groups]
+    everything = np.concatenate(logs)
+    total = ((everything - everything.mean()) ** 2).sum()
+    within = sum(((one - one.mean()) ** 2).sum() for one in logs)
+    assert explained(groups) == pytest.approx((total - within - within / 4) / total)
+
+
+def test_explained_knows_all_nothing_and_too_little() -> None:
+    assert explained([[1.0, 1.0], [2.0, 2.0]]) == 1.0
+    assert explained([[1.0, 1.0], [1.0, 1.0]]) == 0.0
+    assert explained([[1.0], [2.0]]) is None
+    assert explained([[1.0, 2.0], []]) is None
+    noise = np.random.default_rng(1).lognormal(size=(5, 40))
+    assert explained(noise.tolist()) == pytest.approx(0.0, abs=0.05)
+
+
+def test_effects_rank_parameters_and_count_failures() -> None:
+    cells = [(bm, pad) for bm in PARAMETERS["BM"] for pad in (False, True)]
+    found = [
+        measurement(Configuration(BM=bm, PAD=pad, ONE=7), bm * (1.01 if pad else 1.0))
+        for bm, pad in cells
+    ]
+    found[-1] = replace(found[-1], status=Status.TIMED_OUT, samples_ms=())
+    first, second = effects(ProblemContent(SMALL, tuple(found)), space())
+    assert (first.parameter, second.parameter) == ("BM", "PAD")  # ONE is no choice
+    assert first.share is not None and first.share > 0.99
+    assert [one.failed for one in first.values] == [0, 0, 1]
+    assert [one.best for one in first.values] == [1.0, 2.0, 4.0]
+
+
+def test_trials_to_which_a_parameter_does_not_apply_are_not_its_own() -> None:
+    kernel = Kernel("k.cu", VARIANT=("plain", "deep"), STAGES=(1, 2))
+
+    @kernel.applies("STAGES")
+    def pipelined(VARIANT):
+        return VARIANT == "deep"
+
+    kernel.launch(lambda c, p: Launch((1,), (1,)))
+    declared = enumerate_space(kernel, for_arch("sm_90"))
+    found = tuple(measurement(c, 1.0 + i) for i, c in enumerate(declared))
+    by_name = {one.parameter: one for one in effects(ProblemContent(SMALL, found), declared)}
+    assert by_name["VARIANT"].timed == 3 and by_name["STAGES"].timed == 2
+
+
+def test_best_so_far_counts_complete_right_trials_only() -> None:
+    steps = search_steps(trials())
+    assert [one.best_ms for one in steps] == [2.0, 2.0, 1.5, 1.5, 1.25, 1.25]
+    assert steps[-1].seconds == pytest.approx(6 * 0.75)
+
+
+# ---------------------------------------------------------------------- stored rows
+
+
+def row(number: int, one: Measurement, **changes: object) -> Row:
+    fields = {
+        "run_id": 1,
+        "kernel": "sgemm",
+        "problem": SMALL,
+        "device_name": "NVIDIA Test",
+        "device_uuid": "u",
+        "arch": "sm_90",
+        "driver": "580.1",
+        "toolchain": "nvrtc 13.4",
+        "source": "ab" * 32,
+        "arguments": "x",
+        "timing": "cold:flush",
+        "created": "2026-11-20T10:00:00.000+00:00",
+        "seed": 3,
+        "strategy": "random",
+    }
+    return Row(id=number, measurement=one, **{**fields, **changes})
+
+
+def test_rows_of_other_kernels_devices_and_ways_of_measuring_stay_out() -> None:
+    found = trials()
+    again = replace(found[0], samples_ms=(1.9,))
+    rows = [
+        *(row(i, one) for i, one in enumerate(found)),
+        row(10, again, created="2026-11-21T10:00:00.000+00:00", run_id=2),
+        row(11, replace(found[2], samples_ms=(0.1,)), timing="hot"),
+        row(12, replace(found[2], samples_ms=(0.1,)), device_name="Other"),
+        row(13, replace(found[2], samples_ms=(0.1,)), kernel="reduce"),
+    ]
+    content = from_rows(rows, record([entry(SMALL, found[4].configuration)]), space())
+    (problem,) = content.problems
+    assert len(problem.trials) == 6 and problem.best_ms == 1.25
+    assert problem.trials[0].median_ms == 1.9  # the newest, in the place of the first
+    about = dict(tables.provenance(content).rows)
+    assert about["Runs"] == "2" and about["Date"] == "2026-11-20 to 2026-11-21"
+
+
+def test_without_rows_the_record_alone_makes_a_report(tmp_path: Path) -> None:
+    content = from_rows([], record([entry(SMALL, trials()[4].configuration)]))
+    assert tables.answers(content).rows[0][1] == "1.250 ms"
+    assert len(write_markdown(content, tmp_path)) == 1
+    write_html(content, tmp_path / "report.html")
+
+
+# ---------------------------------------------------------------------- files
+
+
+class _Elements(HTMLParser):
+    """Collects elements, attributes and text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+
+def odd_cases() -> dict[str, ReportContent]:
+    found = trials()
+    failed = tuple(one for one in found if not one.status.is_timed)
+    winner = found[4].configuration
+    plain = entry(SMALL, winner, vendor=None, limit_fraction=None, limit_name=None, checks=None)
+    wide = [ProblemContent(Problem(n=i), found) for i in range(9)]
+    return {
+        "no problem": content_of(record(), []),
+        "nothing measured": searched([]),
+        "everything failed": searched(failed),
+        "one trial": searched(found[:1]),
+        "only stopped early": searched(found[3:4]),
+        "no vendor, limits or space": content_of(record([plain]), [ProblemContent(SMALL, found)]),
+        "record only": content_of(record([entry(LARGE, winner)]), [ProblemContent(SMALL, found)]),
+        "many problems": content_of(record(), wide, space(), LIMITS),
+    }
+
+
+@pytest.mark.parametrize("case", odd_cases())
+def test_odd_cases_make_whole_files(case: str, tmp_path: Path) -> None:
+    content = odd_cases()[case]
+    for file in write_markdown(content, tmp_path):
+        if file.suffix == ".svg":
+            ElementTree.fromstring(file.read_text())
+    page = write_html(content, tmp_path / "page.html").read_text()
+    assert page.rstrip().endswith("</html>")
+    assert len(list(tmp_path.glob(".*"))) == 0
+
+
+def test_no_winner_is_said_with_what_happened() -> None:
+    (warning,) = tables.warnings(odd_cases()["everything failed"])
+    assert "no configuration is both right and timed (1 compile_failed, 1 wrong_result)" in warning
+    row = tables.answers(odd_cases()["everything failed"]).rows[0]
+    assert row[1] == "no winner"
+
+
+def test_columns_that_nobody_filled_are_left_out() -> None:
+    columns = tables.answers(odd_cases()["no vendor, limits or space"]).columns
+    assert columns == ("Problem", "Time", "95 % interval", "Rate", "Tied", "Tried")
+
+
+def test_many_problems_are_folded_and_all_there(tmp_path: Path) -> None:
+    page, *figures = write_markdown(odd_cases()["many problems"], tmp_path)
+    assert page.read_text().count("<details>") == 9 == page.read_text().count("</details>")
+    assert len(figures) == 18  # a search and its parameters each
+
+
+def test_markdown_is_the_same_bytes_and_drops_figures_of_before(tmp_path: Path) -> None:
+    many, one = odd_cases()["many problems"], full()
+    write_markdown(many, tmp_path)
+    (tmp_path / "sgemm-notes.svg").write_text("mine")
+    files = write_markdown(one, tmp_path)
+    before = {file.name: file.read_bytes() for file in files}
+    assert {file.name for file in tmp_path.iterdir()} == {*before, "sgemm-notes.svg"}
+    assert {file.name: file.read_bytes() for file in write_markdown(full(), tmp_path)} == before
+    for name in re.findall(r"\]\(([^)]*\.svg)\)", before["sgemm.md"].decode()):
+        assert name in before
+
+
+def test_no_absolute_path_is_told(tmp_path: Path) -> None:
+    found = [replace(one, message="in /home/bob/space/x.cu: bad") for one in trials()]
+    result = ProblemResult(SMALL, space(), tuple(found), None)
+    command = "autotune run sgemm --out '/home/bob/my reports' --store=/home/bob/x"
+    content = from_run(run([result], command), record())
+    files = write_markdown(content, tmp_path)
+    texts = [file.read_text() for file in files]
+    page = write_html(content, tmp_path / "page.html").read_text()
+    assert not [
+        text for text in (*texts, _without_plotly(page)) if "/home" in text or "bob" in text
+    ]
+
+
+def _without_plotly(page: str) -> str:
+    return min((page[: page.index("plotly.js v")], page), key=len) + page[-20000:]
+
+
+# ---------------------------------------------------------------------- attacks
+
+
+def test_html_escapes_what_users_write(tmp_path: Path) -> None:
+    page = write_html(evil(), tmp_path / "page.html").read_text()
+    elements = _Elements(page)
+    assert elements.tags.count("script") == 3 and "img" not in elements.tags
+    assert not [name for name, _ in elements.attributes if name.startswith("on")]
+    assert not [value for name, value in elements.attributes if name in ("src", "href")]
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert data and EVIL.replace("\n", " ") in json.dumps(json.loads(data[1])).replace("\\", "")
+
+
+def test_svg_escapes_what_users_write(tmp_path: Path) -> None:
+    figures = [one for one in write_markdown(evil(), tmp_path) if one.suffix == ".svg"]
+    assert len(figures) == 3
+    for figure in figures:
+        names = {one.tag.rpartition("}")[2] for one in ElementTree.parse(figure).iter()}
+        assert names <= {"svg", "title", "style", "rect", "text", "path"}
+
+
+def test_markdown_escapes_what_users_write(tmp_path: Path) -> None:
+    page = write_markdown(evil(), tmp_path)[0]
+    assert re.fullmatch(r"\w+\.md", page.name) and page.parent == tmp_path
+    html = MarkdownIt("commonmark", {"html": True}).enable("table").render(page.read_text())
+    elements = _Elements(html)
+    sources = [value for name, value in elements.attributes if name == "src"]
+    assert len(sources) == 3 == elements.tags.count("img")
+    assert all(re.fullmatch(r"\w+-1-\w+\.svg", source or "") for source in sources)
+    assert not {"script", "a", "em"} & set(elements.tags)
+    widths = [
+        line.count("<td") for line in html.replace("</tr>", "\n").split("\n") if "<td" in line
+    ]
+    assert len(widths) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "harmless"),
+    [
+        ("at /home/bob/k.cu(3): x", "at …/k.cu(3): x"),
+        ("log:/tmp/a/b", "log:…/b"),
+        ("file:///home/u/x.cu: no", "…/x.cu: no"),
+        ("10 GB/s and/or https://x.y/z/w", "10 GB/s and/or https://x.y/z/w"),
+        ("a / b, ../x/y, a//b/c", "a / b, ../x/y, a//b/c"),
+        ("two\nlines\x00 and \u202eback", "two lines and back"),
+    ],
+)
+def test_text_of_others_is_one_line_without_paths(text: str, harmless: str) -> None:
+    assert wording.one_line(text) == harmless
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(1.2e-6, "1.200 ns"), (0.49066, "490.7 µs"), (9.9996, "10.00 ms"), (12345.6, "12.35 s")],
+)
+def test_times_have_four_digits_and_a_unit(ms: float, text: str) -> None:
+    assert wording.time(ms) == text
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+@pytest.mark.parametrize("bounds", [(0.97, 1.04), (1.0, 300.0), (0.002, 0.0021), (1e-6, 5e3)])
+def test_axes_have_a_few_ticks_inside(bounds: tuple[float, float], is_log: bool) -> None:
+    low, high = bounds
+    ticks = Scale(low, high, 0, 100, is_log).ticks()
+    assert 2 <= len(ticks) <= 9 and ticks == sorted(ticks)
+    slack = 1e-3 * (high - low)
+    assert all(low - slack <= one <= high + slack for one in ticks)
+
+
+# ---------------------------------------------------------------------- the page
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Page]]:
+    with browser(tmp_path_factory.mktemp("profile")) as new_page:
+        yield new_page
+
+
+def check_quiet(page: Page, file: Path) -> None:
+    """Nothing was fetched but the page, and nothing complained."""
+    assert {one for one in page.requests if not one.startswith(("data:", "blob:"))} == {
+        file.resolve().as_uri()
+    }
+    assert page.complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_draws_all_figures_offline(
+    pages: Callable[[], Page], tmp_path: Path, dark: bool
+) -> None:
+    second = ProblemContent(LARGE, trials())
+    content = full()
+    content = replace(content, problems=(*content.problems, second))
+    file, page = write_html(content, tmp_path / "page.html"), pages()
+    page.open(file, width=400, dark=dark)
+    shown = ".problem:not([hidden])"
+    drawn = f"document.querySelectorAll('{shown} .js-plotly-plot .main-svg').length"
+    page.wait_for(f"{drawn} >= 5")
+    page.wait_for(f"document.querySelector('{shown} .parallel canvas') !== null")
+    assert page.evaluate(f"document.querySelectorAll('{shown} .panel').length") == 2
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.evaluate("document.querySelectorAll('#answer td button')[1].click()")
+    page.wait_for(f"document.querySelector('{shown} h2').textContent === 'm=4096, n=4096'")
+    page.wait_for(f"{drawn} >= 4")
+    page.evaluate(f"document.querySelector('{shown} [data-axis=seconds]').click()")
+    page.wait_for(f"document.querySelector('{shown} .xtitle').textContent.includes('time spent')")
+    check_quiet(page, file)
+
+
+@pytest.mark.browser
+def test_attacks_do_not_run_in_the_page(pages: Callable[[], Page], tmp_path: Path) -> None:
+    file, page = write_html(evil(), tmp_path / "page.html"), pages()
+    page.open(file)
+    page.wait_for("document.querySelector('.parallel canvas') !== null")
+    assert page.evaluate("window.hacked === undefined && document.images.length === 0")
+    assert page.evaluate("document.querySelectorAll('.plot a, .panels a').length") == 0
+    assert "<img" in page.evaluate("document.querySelector('.panel h4').textContent")
+    check_quiet(page, file)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("case", ["everything failed", "record only", "one trial", "no problem"])
+def test_odd_pages_complain_of_nothing(
+    pages: Callable[[], Page], tmp_path: Path, case: str
+) -> None:
+    file, page = write_html(odd_cases()[case], tmp_path / "page.html"), pages()
+    page.open(file)
+    page.wait_for("document.readyState === 'complete'")
+    check_quiet(page, file)
