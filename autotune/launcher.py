@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
@@ -32,6 +33,8 @@ from autotune.values import Configuration, Problem
 
 #: Problems whose launch is kept ready; a serving process may see ever new sizes.
 MAX_READY = 256
+#: CUfunction_attribute
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
 
 def load(kernel: str | Kernel) -> TunedKernel:
@@ -177,15 +180,15 @@ class TunedKernel:
         """
         call = partial(self.kernel.hook("call"), *args, **named)
         problem, given = self.kernel.guarded("call", call)
-        kept = next((one for one in given.values() if _is_device_array(one)), None)
-        if kept is None:
+        on_device = {name: one for name, one in given.items() if _is_device_array(one)}
+        if not on_device:
             return self._prepared(problem, None)(given)
-        cupy = _cupy()
-        index = _only_index(given)
-        with cupy.cuda.Device(index), _stream_of(cupy, kept):
-            arrays = {name: _to_cupy(cupy, value) for name, value in given.items()}
-            results = self._prepared(problem, index)(arrays)
-            return _returned([_like(kept, cupy, one) for one in results])
+        cupy, first = _cupy(), next(iter(on_device.values()))
+        index = _only_index(on_device.values())
+        with cupy.cuda.Device(index), _stream_of(cupy, first):
+            views = {name: _to_cupy(cupy, one) for name, one in on_device.items()}
+            results = self._prepared(problem, index)({**given, **views})
+            return _returned([_like(first, cupy, one) for one in results])
 
     def choice(self, problem: Mapping[str, Any], device: str | None = None) -> Choice:
         """What a call with this problem would launch."""
@@ -251,12 +254,16 @@ class _Prepared:
         """Names of what a call returns."""
         return [name for name, one in self.arguments.items() if one.kind in ("out", "inout")]
 
+    @cached_property
+    def declared_scalars(self) -> dict[str, np.generic]:
+        """Scalars as the space file declares them for this problem."""
+        return {n: one.scalar for n, one in self.arguments.items() if one.kind == "scalar"}
+
     def scalars(self, given: Mapping[str, Any]) -> dict[str, np.generic]:
         """Scalars in the kernel's types: as given, else as declared."""
         return {
-            name: np.dtype(one.dtype).type(given[name]) if name in given else one.scalar
-            for name, one in self.arguments.items()
-            if one.kind == "scalar"
+            name: type(one)(given[name]) if name in given else one
+            for name, one in self.declared_scalars.items()
         }
 
     def check(self, given: Mapping[str, Any]) -> None:
@@ -301,7 +308,8 @@ class _OnGpu:
             function = self.module.get_function(launch.entry)
             if launch.shared_bytes > 48 * 1024:
                 # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
-                function.max_dynamic_shared_size_bytes = launch.shared_bytes
+                attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
+                cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
             self.functions[launch.entry] = function
 
     def __call__(self, given: Mapping[str, Any]) -> list[Any]:
@@ -439,15 +447,15 @@ def _cupy() -> Any:
 
 
 def _to_cupy(cupy: Any, value: Any) -> Any:
-    """A view of a device array; anything else as it is."""
-    if isinstance(value, cupy.ndarray) or not _is_device_array(value):
+    """A view of a device array."""
+    if isinstance(value, cupy.ndarray):
         return value
     return cupy.from_dlpack(value.detach() if hasattr(value, "detach") else value)
 
 
-def _only_index(given: Mapping[str, Any]) -> int:
+def _only_index(arrays: Iterable[Any]) -> int:
     """The one device that all device arrays are on."""
-    found = {int(one.__dlpack_device__()[1]) for one in given.values() if _is_device_array(one)}
+    found = {int(one.__dlpack_device__()[1]) for one in arrays}
     if len(found) > 1:
         raise UsageError(f"arrays are on several devices: {sorted(found)}")
     return found.pop()
@@ -457,8 +465,19 @@ def _stream_of(cupy: Any, value: Any) -> Any:
     """The stream that the caller's library works on now, as a context."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return cupy.cuda.ExternalStream(torch.cuda.current_stream(value.device).cuda_stream)
-    return cupy.cuda.get_current_stream()
+        pointer = torch.cuda.current_stream(value.device).cuda_stream
+        return cupy.cuda.Stream.from_external(_ForeignStream(pointer))
+    return nullcontext()
+
+
+class _ForeignStream:
+    """A stream of another library, by the CUDA stream protocol."""
+
+    def __init__(self, pointer: int) -> None:
+        self.pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer  # version of the protocol, stream
 
 
 def _like(kept: Any, cupy: Any, result: Any) -> Any:

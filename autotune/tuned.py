@@ -362,7 +362,7 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
         new,
         entries=(*kept, *taken),
         portfolio=_wider(old.portfolio, new.portfolio),
-        fallback=_merged_fallback(old, new),
+        fallback=_merged_fallback(old, new, [o.problem for o in outcomes if o.action == "kept"]),
     )
     return Merged(record, outcomes)
 
@@ -393,9 +393,16 @@ def _wider(old: Portfolio, new: Portfolio) -> Portfolio:
     return new if len(new.problems) >= len(old.problems) else old
 
 
-def _merged_fallback(old: TunedRecord, new: TunedRecord) -> tuple[FallbackRow, ...]:
-    """Rows of the wider portfolio first; the other's rows for problems that it lacks."""
-    first, second = new.fallback, old.fallback
+def _merged_fallback(
+    old: TunedRecord, new: TunedRecord, kept: Sequence[Mapping[str, int | str]]
+) -> tuple[FallbackRow, ...]:
+    """Rows of the wider portfolio first; the other's rows for problems that it lacks.
+
+    Where an entry was kept, the row that came with it is kept too.
+    """
+    outdone = [row for row in old.fallback if dict(row.problem) in [dict(one) for one in kept]]
+    first = tuple(row for row in new.fallback if not _holds(outdone, row.problem))
+    second = old.fallback
     if _wider(old.portfolio, new.portfolio) is old.portfolio:
         first, second = second, first
     return (*first, *(row for row in second if not _holds(first, row.problem)))

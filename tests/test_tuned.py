@@ -150,6 +150,16 @@ def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
     assert kept.fallback == (*rows, extra)
 
 
+def test_a_kept_entry_keeps_its_fallback_row() -> None:
+    """A quick run must not undo a thorough one by the back door."""
+    at = problem(64, 64)
+    thorough, hasty = (FallbackRow(problem=at, plan=plan(bm)) for bm in (128, 32))
+    old = record([entry(at, effort="full")], fallback=(thorough,))
+    assert tuned.merge(old, record([entry(at)], fallback=(hasty,))).record.fallback == (thorough,)
+    again = record([entry(at, effort="full")], fallback=(hasty,))
+    assert tuned.merge(old, again).record.fallback == (hasty,)
+
+
 @pytest.mark.parametrize("change", ["kernel", "device"])
 def test_other_kernels_and_devices_do_not_merge(change: str) -> None:
     """Merging is per kernel and device."""
