@@ -361,7 +361,7 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
     record = msgspec.structs.replace(
         new,
         entries=(*kept, *taken),
-        portfolio=_wider(old.portfolio, new.portfolio),
+        portfolio=old.portfolio if _is_wider(old, new) else new.portfolio,
         fallback=_merged_fallback(old, new, [o.problem for o in outcomes if o.action == "kept"]),
     )
     return Merged(record, outcomes)
@@ -388,9 +388,9 @@ def _aged(entry: Entry, new: TunedRecord) -> Entry:
     return msgspec.structs.replace(entry, stale_reasons=(*entry.stale_reasons, reason))
 
 
-def _wider(old: Portfolio, new: Portfolio) -> Portfolio:
-    """The matrix over more problems: two matrices of different days are never mixed."""
-    return new if len(new.problems) >= len(old.problems) else old
+def _is_wider(old: TunedRecord, new: TunedRecord) -> bool:
+    """Whether the old matrix has more problems; two matrices of different days are never mixed."""
+    return len(old.portfolio.problems) > len(new.portfolio.problems)
 
 
 def _merged_fallback(
@@ -403,7 +403,7 @@ def _merged_fallback(
     outdone = [row for row in old.fallback if dict(row.problem) in [dict(one) for one in kept]]
     first = tuple(row for row in new.fallback if not _holds(outdone, row.problem))
     second = old.fallback
-    if _wider(old.portfolio, new.portfolio) is old.portfolio:
+    if _is_wider(old, new):
         first, second = second, first
     return (*first, *(row for row in second if not _holds(first, row.problem)))
 
