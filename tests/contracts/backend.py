@@ -1,0 +1,424 @@
+"""What every backend must do: list devices, compile anywhere, and execute on one device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.backends import backend, choose_device
+from autotune.backends.base import (
+    GUARD_BYTES,
+    BoundFill,
+    BoundLaunch,
+    CompileError,
+    Executor,
+    LaunchError,
+)
+from autotune.device import Device
+from autotune.measurement import Clocks
+from autotune.source import flattened
+
+KERNELS = Path(__file__).parents[1] / "data" / "kernels"
+ONE = (1, 1, 1)
+#: Sizes around what hardware likes: a byte, a warp, an alignment, a page, a block of the compare.
+ODD_COUNTS = (1, 3, 31, 257, 1023, 70_001)
+DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "uint32", "int64")
+
+
+def source() -> str:
+    return flattened(KERNELS / "contract.cu")
+
+
+class CompileContract:
+    """Subclass with ``name``, and ``device``: what to compile for; no context is made."""
+
+    name: str
+
+    @pytest.fixture
+    def device(self) -> Device:
+        raise NotImplementedError
+
+    def compiled(self, device: Device, text: str, *options: str, **defines: object) -> Any:
+        written = {key: str(value) for key, value in defines.items()}
+        return backend(self.name).compile(text, written, options, device)
+
+    def test_the_toolchain_has_a_name_and_a_version(self) -> None:
+        """It is part of every binary's key: without the version an update would go unnoticed."""
+        toolchain = backend(self.name).toolchain()
+        assert any(letter.isdigit() for letter in toolchain)
+        assert toolchain == backend(self.name).toolchain()
+
+    def test_every_kernel_function_is_reported(self, device: Device) -> None:
+        binary = self.compiled(device, source())
+        names = {entry.name for entry in binary.entries}
+        assert names == {"scaled", "reversed_tile", "poke", "typed", "where", "spin"}
+        assert binary.code
+        assert binary.entry("nothing") is None
+
+    def test_static_shared_memory_is_reported(self, device: Device) -> None:
+        binary = self.compiled(device, source())
+        tile, spin = binary.entry("reversed_tile"), binary.entry("spin")
+        assert tile and spin
+        assert 1024 <= tile.shared_bytes < 4096
+        assert spin.shared_bytes < 1024
+
+    def test_defines_reach_the_source(self, device: Device) -> None:
+        text = "#if FACTOR != 7\n#error factor is not seven\n#endif\n" + source()
+        assert self.compiled(device, text, FACTOR=7).code
+        with pytest.raises(CompileError, match="factor is not seven"):
+            self.compiled(device, text, FACTOR=8)
+
+    def test_a_mistake_fails_with_the_compilers_words_and_line(self, device: Device) -> None:
+        text = source().replace("out[index] = value;", "out[index] = valeu;")
+        with pytest.raises(CompileError, match="valeu") as caught:
+            self.compiled(device, text)
+        assert "contract.cu" in str(caught.value)
+
+    def test_an_empty_source_is_no_crash(self, device: Device) -> None:
+        try:
+            assert self.compiled(device, "").entries == ()
+        except CompileError as error:
+            assert str(error)
+
+
+class ExecutorContract:
+    """Subclass with ``selector``, the device to execute on."""
+
+    selector: str
+
+    @pytest.fixture(scope="class")
+    def executor(self) -> Executor:
+        device = choose_device(self.selector)
+        return backend(device.backend).open(device)
+
+    @pytest.fixture(scope="class")
+    def module(self, executor: Executor) -> Any:
+        binary = backend(executor.device.backend).compile(source(), {}, (), executor.device)
+        return executor.load(binary, {})
+
+    def buffer(self, executor: Executor, array: Any) -> Any:
+        """A buffer that holds an array."""
+        given = np.asarray(array)
+        made = executor.allocate(given.nbytes)
+        executor.write(made, given)
+        return made
+
+    # ------------------------------------------------------------ devices
+
+    def test_devices_are_told_apart_and_know_their_limits(self) -> None:
+        kind = backend(self.selector.partition(":")[0])
+        devices = kind.devices()
+        assert devices == kind.devices()
+        assert kind.why_unavailable() == ""
+        assert len({one.selector for one in devices}) == len(devices)
+        for one in devices:
+            assert one.backend == kind.name
+            assert one.name and one.arch and one.uuid and one.driver
+            assert one.max_threads_per_block >= 256
+            assert one.shared_bytes_per_block >= 16 * 1024
+            assert one.l2_bytes > 0
+            assert one.memory_bytes > 1 << 28
+            assert choose_device(one.selector) == one
+
+    def test_the_executor_knows_its_device(self, executor: Executor) -> None:
+        assert executor.device == choose_device(self.selector)
+        assert isinstance(executor.clocks(), Clocks)
+
+    # ------------------------------------------------------------ buffers
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("count", ODD_COUNTS)
+    def test_what_is_written_is_read(self, executor: Executor, dtype: str, count: int) -> None:
+        array = np.random.default_rng(count).integers(0, 100, count).astype(dtype)
+        buffer = self.buffer(executor, array)
+        read = executor.read(buffer, np.dtype(dtype), (count,))
+        assert read.dtype == array.dtype
+        assert np.array_equal(read, array)
+        assert executor.guards_intact(buffer)
+
+    def test_arrays_of_any_layout_and_structured_ones_are_written_in_order(
+        self, executor: Executor
+    ) -> None:
+        square = np.arange(12, dtype=np.float32).reshape(3, 4).T
+        assert np.array_equal(
+            executor.read(self.buffer(executor, square), np.dtype("f4"), (4, 3)), square
+        )
+        pairs = np.array([(1, 2.5), (3, 4.5)], dtype=[("key", "i4"), ("value", "f4")])
+        raw = executor.read(self.buffer(executor, pairs), np.dtype("u1"), (16,))
+        assert raw.tobytes() == pairs.tobytes()
+
+    def test_more_memory_than_there_is_is_a_memory_error(self, executor: Executor) -> None:
+        with pytest.raises(MemoryError, match="bytes"):
+            executor.allocate(1 << 50)
+        assert executor.guards_intact(executor.allocate(64))
+
+    @pytest.mark.parametrize("nbytes", [4, 12, 1020, 4096])
+    def test_a_write_beyond_either_end_is_seen(
+        self, executor: Executor, module: Any, nbytes: int
+    ) -> None:
+        """One element past the end or before the start, and at the far edge of the guard bands."""
+        count, band = nbytes // 4, GUARD_BYTES // 4
+        buffer = self.buffer(executor, np.arange(count, dtype=np.int32))
+        for index in (-1, count, -band, count + band - 1):
+            self.poke(executor, module, buffer, index, 5)
+            assert not executor.guards_intact(buffer), index
+            executor.mend_guards(buffer)
+            assert executor.guards_intact(buffer)
+        self.poke(executor, module, buffer, count - 1, 77)
+        self.poke(executor, module, buffer, 0, 77)
+        assert executor.guards_intact(buffer)
+        assert executor.read(buffer, np.dtype("i4"), (count,))[-1] == 77
+
+    def poke(self, executor: Executor, module: Any, buffer: Any, index: int, value: int) -> None:
+        args = (buffer, np.int32(index), np.int32(value))
+        executor.run(module, [BoundLaunch("poke", ONE, ONE, 0, args)])
+
+    @pytest.mark.parametrize("count", ODD_COUNTS)
+    def test_poison_is_nan_and_minus_one_and_stays_inside(
+        self, executor: Executor, count: int
+    ) -> None:
+        buffer = self.buffer(executor, np.zeros(count, np.int32))
+        executor.poison(buffer)
+        assert np.isnan(executor.read(buffer, np.dtype("f4"), (count,))).all()
+        assert (executor.read(buffer, np.dtype("i4"), (count,)) == -1).all()
+        assert executor.guards_intact(buffer)
+
+    @pytest.mark.parametrize("nbytes", ODD_COUNTS)
+    def test_a_copy_is_equal_and_leaves_its_source(self, executor: Executor, nbytes: int) -> None:
+        array = np.random.default_rng(0).integers(0, 255, nbytes).astype(np.uint8)
+        one, other = self.buffer(executor, array), self.buffer(executor, array[::-1] ^ 0xFF)
+        assert not executor.equal(one, other)
+        executor.copy(other, one)
+        assert executor.equal(one, other)
+        assert np.array_equal(executor.read(one, np.dtype("u1"), (nbytes,)), array)
+        assert executor.guards_intact(other)
+
+    @pytest.mark.parametrize("position", [0, 500, 1000])
+    def test_equal_means_every_byte(self, executor: Executor, position: int) -> None:
+        array = np.zeros(1001, np.uint8)
+        one = self.buffer(executor, array)
+        array[position] ^= 1
+        assert not executor.equal(one, self.buffer(executor, array))
+
+    def test_equal_compares_bytes_not_numbers(self, executor: Executor) -> None:
+        """NaN was changed by nobody; a zero that changed its sign was changed."""
+        nan = np.array([np.nan], np.float32)
+        assert executor.equal(self.buffer(executor, nan), self.buffer(executor, nan))
+        zeros = (np.array([sign], np.float32) for sign in (0.0, -0.0))
+        assert not executor.equal(*(self.buffer(executor, zero) for zero in zeros))
+
+    # ------------------------------------------------------------ comparing
+
+    def compared(self, executor: Executor, got: Any, want: Any, bound: float = 0.0) -> Any:
+        """How an output differs from its expectation."""
+        found, expected = np.asarray(got), np.asarray(want, np.float64)
+        buffers = self.buffer(executor, found), self.buffer(executor, expected)
+        return executor.compare(buffers[0], found.dtype, buffers[1], found.size, bound)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("count", ODD_COUNTS)
+    def test_one_wrong_element_is_found_wherever_it_is(
+        self, executor: Executor, dtype: str, count: int
+    ) -> None:
+        right = np.random.default_rng(1).integers(0, 100, count).astype(dtype)
+        found = self.compared(executor, right, right)
+        assert (found.max_error, found.rms_error, found.first_wrong) == (0, 0, None)
+        for position in {0, count // 2, count - 1}:
+            wrong = right.copy()
+            wrong[position] += 1
+            found = self.compared(executor, wrong, right)
+            assert (found.max_error, found.first_wrong) == (1, position)
+            assert found.rms_error == pytest.approx(count**-0.5)
+
+    def test_the_first_of_several_wrong_elements_is_named(self, executor: Executor) -> None:
+        want = np.zeros(50_000)
+        got = want.astype(np.float32)
+        got[[49_999, 31_337, 40_000]] = (1, -4, 2)
+        found = self.compared(executor, got, want)
+        assert (found.max_error, found.first_wrong) == (4, 31_337)
+        assert found.rms_error == pytest.approx((21 / 50_000) ** 0.5)
+
+    def test_an_error_of_exactly_the_bound_is_right(self, executor: Executor) -> None:
+        got = np.array([1.5, -0.5], np.float32)
+        assert self.compared(executor, got, [1, 0], bound=0.5).first_wrong is None
+        assert self.compared(executor, got, [1, 0], bound=0.499).first_wrong == 0
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    def test_nan_and_infinity_are_right_only_where_they_are_expected(
+        self, executor: Executor, dtype: str
+    ) -> None:
+        inf, nan = np.inf, np.nan
+        special = np.array([nan, inf, -inf, 1], dtype)
+        assert self.compared(executor, special, special).first_wrong is None
+        for got, want in ((nan, 1), (1, nan), (inf, -inf), (inf, nan), (inf, 1), (1, inf)):
+            found = self.compared(executor, np.array([0, got], dtype), [0, want], bound=1e30)
+            assert found.first_wrong == 1, (got, want)
+            assert found.max_error == inf
+
+    def test_a_poisoned_output_is_wrong_from_its_first_element(self, executor: Executor) -> None:
+        buffer, expected = executor.allocate(400), self.buffer(executor, np.zeros(100))
+        executor.poison(buffer)
+        assert executor.compare(buffer, np.dtype("f4"), expected, 100, 1e9).first_wrong == 0
+        assert executor.compare(buffer, np.dtype("i4"), expected, 100, 0.0).first_wrong == 0
+
+    def test_negative_zero_is_zero(self, executor: Executor) -> None:
+        assert self.compared(executor, np.array([-0.0], np.float32), [0.0]).first_wrong is None
+
+    def test_expectations_keep_double_precision(self, executor: Executor) -> None:
+        """Rounded to the output's type first, an error of half a step would vanish."""
+        found = self.compared(executor, np.array([1.0], np.float32), [1 + 2.0**-30], bound=1.0)
+        assert found.max_error == 2.0**-30
+
+    def test_a_half_that_overflowed_is_wrong(self, executor: Executor) -> None:
+        found = self.compared(executor, np.array([np.inf], np.float16), [70_000.0], bound=1.0)
+        assert found.first_wrong == 0
+
+    # ------------------------------------------------------------ running
+
+    @pytest.mark.parametrize("count", ODD_COUNTS)
+    def test_a_kernel_computes(self, executor: Executor, module: Any, count: int) -> None:
+        x = np.arange(count, dtype=np.float32)
+        out = self.buffer(executor, np.full(count, -9, np.float32))
+        args = (self.buffer(executor, x), out, np.float32(0.5), np.int32(count))
+        executor.run(module, [BoundLaunch("scaled", (-(-count // 64), 1, 1), (64, 1, 1), 0, args)])
+        assert np.array_equal(executor.read(out, np.dtype("f4"), (count,)), 2 * x + 0.5)
+        assert executor.guards_intact(out)
+
+    def test_shared_memory_and_barriers_work(self, executor: Executor, module: Any) -> None:
+        x = np.arange(256, dtype=np.float32)
+        out = executor.allocate(1024)
+        args = (self.buffer(executor, x), out)
+        executor.run(module, [BoundLaunch("reversed_tile", ONE, (32, 1, 1), 0, args)])
+        assert np.array_equal(executor.read(out, np.dtype("f4"), (256,)), x[::-1])
+
+    def test_grid_and_block_have_their_dimensions(self, executor: Executor, module: Any) -> None:
+        out = self.buffer(executor, np.full((6, 8), -1, np.int32))
+        step = BoundLaunch("where", (2, 3, 1), (4, 2, 1), 0, (out, np.int32(8)))
+        executor.run(module, [step])
+        y, x = np.mgrid[0:6, 0:8]
+        expected = 1000 * (y // 2) + 100 * (x // 4) + 10 * (y % 2) + x % 4
+        assert np.array_equal(executor.read(out, np.dtype("i4"), (6, 8)), expected)
+
+    def test_scalars_arrive_in_their_type(self, executor: Executor, module: Any) -> None:
+        out = executor.allocate(40)
+        scalars = (
+            np.int64(2**40 + 1),
+            np.int32(-7),
+            np.float32(0.1),
+            np.float64(0.1),
+            np.uint8(200),
+        )
+        executor.run(module, [BoundLaunch("typed", ONE, ONE, 0, (out, *scalars))])
+        read = executor.read(out, np.dtype("f8"), (5,))
+        assert read.tolist() == [2**40 + 1, -7, float(np.float32(0.1)), 0.1, 200]
+
+    @pytest.mark.parametrize(
+        "value",
+        [np.float32(0), np.float32(-1.5), np.float16(0.1), np.float64(1e300), np.int32(-1),
+         np.int32(258), np.int8(3), np.int64(2**40), np.uint8(255)],
+        ids=repr,
+    )  # fmt: skip
+    @pytest.mark.parametrize("count", [1, 3, 1000, 4099])
+    def test_a_fill_sets_every_element_and_no_more(
+        self, executor: Executor, module: Any, value: Any, count: int
+    ) -> None:
+        buffer = self.buffer(executor, np.full(count, 7, value.dtype))
+        executor.run(module, [BoundFill(buffer, value)])
+        assert (executor.read(buffer, value.dtype, (count,)) == value).all()
+        assert executor.guards_intact(buffer)
+
+    def test_steps_run_in_order_every_time(self, executor: Executor, module: Any) -> None:
+        buffer = self.buffer(executor, np.zeros(4, np.int32))
+
+        def poke(value: int) -> BoundLaunch:
+            return BoundLaunch("poke", ONE, ONE, 0, (buffer, np.int32(1), np.int32(value)))
+
+        steps = [poke(5), BoundFill(buffer, np.int32(3)), poke(6)]
+        for _ in range(3):
+            executor.run(module, steps)
+            assert executor.read(buffer, np.dtype("i4"), (4,)).tolist() == [3, 6, 3, 3]
+        executor.run(module, steps[::-1])
+        assert executor.read(buffer, np.dtype("i4"), (4,)).tolist() == [3, 5, 3, 3]
+
+    def test_a_refused_launch_leaves_the_context_usable(
+        self, executor: Executor, module: Any
+    ) -> None:
+        buffer = self.buffer(executor, np.zeros(4, np.int32))
+        args = (buffer, np.int32(1), np.int32(5))
+        refused = [
+            BoundLaunch("poke", ONE, (1 << 20, 1, 1), 0, args),
+            BoundLaunch("no_such_kernel", ONE, ONE, 0, args),
+        ]
+        for step in refused:
+            with pytest.raises(LaunchError):
+                executor.run(module, [step])
+            with pytest.raises(LaunchError):
+                executor.time(module, [step], 1, cold=False)
+        executor.run(module, [BoundLaunch("poke", ONE, ONE, 0, args)])
+        assert executor.read(buffer, np.dtype("i4"), (4,)).tolist() == [0, 5, 0, 0]
+
+    def test_a_foreign_binary_is_refused(self, executor: Executor) -> None:
+        binary = backend(executor.device.backend).compile(source(), {}, (), executor.device)
+        with pytest.raises(LaunchError):
+            executor.load(type(binary)(b"no code at all", binary.entries, "", "key"), {})
+
+    def test_two_binaries_are_loaded_side_by_side(self, executor: Executor) -> None:
+        x, out = self.buffer(executor, np.ones(1, np.float32)), executor.allocate(4)
+        args = (x, out, np.float32(0), np.int32(1))
+        modules = {}
+        for factor in (3, 4):
+            kind = backend(executor.device.backend)
+            binary = kind.compile(source(), {"FACTOR": str(factor)}, (), executor.device)
+            modules[factor] = executor.load(binary, {})
+        for factor in (3, 4, 3):
+            step = BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)
+            executor.run(modules[factor], [step])
+            assert executor.read(out, np.dtype("f4"), (1,))[0] == factor
+
+    # ------------------------------------------------------------ timing
+
+    def spin(self, executor: Executor, turns: int) -> BoundLaunch:
+        buffer = self.buffer(executor, np.zeros(32, np.float32))
+        return BoundLaunch("spin", ONE, (32, 1, 1), 0, (buffer, np.int32(turns)))
+
+    @pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
+    def test_samples_are_positive_and_as_many_as_asked(
+        self, executor: Executor, module: Any, cold: bool
+    ) -> None:
+        step = self.spin(executor, 1000)
+        for count in (0, 1, 5):
+            samples = executor.time(module, [step], count, cold)
+            assert len(samples) == count
+            assert all(isinstance(one, float) and one > 0 for one in samples)
+
+    @pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
+    def test_samples_grow_with_the_work(self, executor: Executor, module: Any, cold: bool) -> None:
+        """Thirty times the work takes five times as long at least, however busy the machine."""
+        little, much = (
+            min(executor.time(module, [self.spin(executor, turns)], 5, cold))
+            for turns in (200_000, 6_000_000)
+        )
+        assert much > 5 * little
+
+    def test_every_step_is_timed(self, executor: Executor, module: Any) -> None:
+        """The sequence is the unit: a kernel before a fill counts as much as one after it."""
+        fill = BoundFill(executor.allocate(64), np.int32(0))
+        little, much = (self.spin(executor, turns) for turns in (2_000, 3_000_000))
+        short = min(executor.time(module, [little, fill, little], 5, cold=False))
+        for steps in ([much, fill, little], [little, fill, much]):
+            assert min(executor.time(module, steps, 3, cold=False)) > 5 * short
+
+    def test_timing_runs_the_sequence_each_time(self, executor: Executor, module: Any) -> None:
+        x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
+        executor.poison(out)
+        args = (x, out, np.float32(1), np.int32(64))
+        samples = executor.time(
+            module, [BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)], 3, cold=True
+        )
+        assert median(samples) > 0
+        assert (executor.read(out, np.dtype("f4"), (64,)) == 3).all()
+        assert executor.guards_intact(out)

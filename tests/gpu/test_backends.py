@@ -1,0 +1,105 @@
+"""The CUDA backend on a GPU: the contract of backends, and what only CUDA has."""
+
+import numpy as np
+import pytest
+from contracts.backend import ONE, ExecutorContract
+
+from autotune.backends import backend
+from autotune.backends.base import BoundLaunch, LaunchError
+from autotune.binding import Plan as LaunchPlan
+from autotune.binding import over_limit
+from autotune.measurement import Clocks
+from autotune.spec import Launch
+
+CONSTANTS = """
+__constant__ float taps[3];
+__constant__ int shift;
+extern "C" __global__ void tapped(float* out) {
+    out[threadIdx.x] = taps[threadIdx.x] + shift;
+}
+"""
+DYNAMIC = """
+extern "C" __global__ void dynamic(float* out, int count) {
+    extern __shared__ float tile[];
+    for (int i = threadIdx.x; i < count; i += blockDim.x) tile[i] = i;
+    __syncthreads();
+    float sum = 0.0f;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) sum += tile[count - 1 - i];
+    atomicAdd(out, sum > 0.0f ? 1.0f : 0.0f);
+}
+"""
+
+
+@pytest.mark.gpu
+class TestExecutingOnCuda(ExecutorContract):
+    selector = "cuda:0"
+
+    def loaded(self, executor, text, **constants):
+        binary = backend("cuda").compile(text, {}, (), executor.device)
+        return executor.load(binary, constants)
+
+    def test_constants_are_set_before_the_first_launch(self, executor):
+        """Two data sets have two values: each module keeps its own."""
+        out = executor.allocate(12)
+        modules = {
+            scale: self.loaded(
+                executor,
+                CONSTANTS,
+                taps=scale * np.arange(3, dtype=np.float32),
+                shift=np.array([scale], np.int32),
+            )
+            for scale in (1, 10)
+        }
+        for scale in (1, 10, 1):
+            executor.run(modules[scale], [BoundLaunch("tapped", ONE, (3, 1, 1), 0, (out,))])
+            found = executor.read(out, np.dtype("f4"), (3,))
+            assert found.tolist() == [scale, 2 * scale, 3 * scale]
+
+    def test_a_constant_that_the_module_lacks_is_a_refusal(self, executor):
+        with pytest.raises(LaunchError):
+            self.loaded(executor, CONSTANTS, misspelt=np.ones(3, np.float32))
+
+    @pytest.mark.parametrize("kibibytes", [1, 48, 64, "most"])
+    def test_dynamic_shared_memory_up_to_the_limit(self, executor, kibibytes):
+        """More than 48 KiB must be opted in to."""
+        most = executor.device.shared_bytes_per_block
+        shared = most if kibibytes == "most" else kibibytes * 1024
+        module, out = self.loaded(executor, DYNAMIC), self.buffer(executor, np.zeros(1, "f4"))
+        args = (out, np.int32(shared // 4))
+        executor.run(module, [BoundLaunch("dynamic", ONE, (128, 1, 1), shared, args)])
+        assert executor.read(out, np.dtype("f4"), (1,))[0] == 128
+
+    def test_more_shared_memory_than_the_device_has_is_refused_as_planned(self, executor):
+        shared = executor.device.shared_bytes_per_block + 1024
+        plan = LaunchPlan((Launch(ONE, ONE, shared, "dynamic"),))
+        assert "shared memory" in over_limit(plan, None, executor.device)
+        module, out = self.loaded(executor, DYNAMIC), self.buffer(executor, np.zeros(1, "f4"))
+        step = BoundLaunch("dynamic", ONE, ONE, shared, (out, np.int32(1)))
+        with pytest.raises(LaunchError):
+            executor.run(module, [step])
+        executor.run(module, [BoundLaunch("dynamic", ONE, ONE, 64, (out, np.int32(2)))])
+
+    def test_limits_of_the_device_are_the_published_ones(self, executor):
+        """The table that plans without a device must not promise more than there is."""
+        from autotune.device import for_arch
+
+        published = for_arch(executor.device.arch)
+        assert executor.device.shared_bytes_per_block == published.shared_bytes_per_block
+        assert executor.device.max_threads_per_sm == published.max_threads_per_sm
+        assert executor.device.peak_gb_per_s > 0
+        assert executor.device.peak_gflop_per_s > 0
+
+    def test_clocks_are_read(self, executor):
+        clocks = executor.clocks()
+        assert isinstance(clocks, Clocks)
+        assert clocks.sm_mhz and 100 < clocks.sm_mhz < 5000
+        assert clocks.temperature_c and 0 < clocks.temperature_c < 120
+
+    def test_a_cold_sample_misses_the_l2_cache(self, executor, module):
+        """A quarter of L2 read again and again is fast only while nothing flushes it."""
+        count = executor.device.l2_bytes // 16
+        x, out = self.buffer(executor, np.ones(count, np.float32)), executor.allocate(4 * count)
+        args = (x, out, np.float32(0), np.int32(count))
+        step = BoundLaunch("scaled", (-(-count // 64), 1, 1), (64, 1, 1), 0, args)
+        hot, cold = (min(executor.time(module, [step], 20, one)) for one in (False, True))
+        assert cold > 1.05 * hot

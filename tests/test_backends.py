@@ -1,0 +1,183 @@
+"""The backends that a machine without a GPU has: OpenCL on the CPU, and CUDA's compiler."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contracts.backend import CompileContract, ExecutorContract, source
+
+from autotune.backends import backend, choose_device
+from autotune.backends.base import BoundLaunch, CompileError, LaunchError, ResourceError
+from autotune.device import for_arch
+from autotune.errors import DeviceError, UsageError
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+class TestCompilingForOpencl(CompileContract):
+    name = "opencl"
+
+    @pytest.fixture
+    def device(self):
+        return choose_device("opencl:cpu")
+
+    def test_options_of_another_compiler_are_left_out_and_its_own_are_passed(self, device):
+        """A kernel's options hook may return both kinds."""
+        text = source() + "\n#ifdef __FAST_RELAXED_MATH__\n#error relaxed\n#endif\n"
+        assert self.compiled(device, text, "-maxrregcount=32", "sm_90a").code
+        with pytest.raises(CompileError, match="relaxed"):
+            self.compiled(device, text, "-cl-fast-relaxed-math")
+
+    def test_the_dialect_is_really_compiled_as_opencl(self, device):
+        assert self.compiled(device, "#ifndef __OPENCL_VERSION__\n#error\n#endif\n" + source()).code
+
+
+@pytest.fixture(scope="module")
+def _nvrtc():
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install 'kernel-autotune[nvrtc]'")
+
+
+@pytest.mark.usefixtures("_nvrtc")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+class TestCompilingForCuda(CompileContract):
+    """Without a device or a driver, for any architecture."""
+
+    name = "cuda"
+
+    @pytest.fixture
+    def device(self, arch):
+        return for_arch(arch)
+
+    @pytest.fixture(autouse=True)
+    def _every_test_per_arch(self, arch):
+        """A class is parametrized as a whole, also tests that need no device."""
+
+    def test_registers_and_spills_are_reported(self, device):
+        entry = self.compiled(device, source()).entry("spin")
+        assert 4 <= entry.registers <= 64
+        assert entry.spill_bytes == 0
+
+    def test_a_register_cap_makes_it_spill(self, device):
+        """The values are all needed at once, so under the cap some go to memory."""
+        text = (
+            'extern "C" __global__ void k(float* x) {\n'
+            "  float v[96];\n"
+            "  for (int i = 0; i < 96; ++i) v[i] = x[i * 32 + threadIdx.x];\n"
+            "  __syncthreads();\n"
+            "  for (int i = 0; i < 96; ++i) x[(95 - i) * 32 + threadIdx.x] = v[i] * v[i * 7 % 96];\n"
+            "}\n"
+        )
+        free = self.compiled(device, text).entry("k")
+        capped = self.compiled(device, text, "-maxrregcount=32").entry("k")
+        assert free.registers > 32
+        assert capped.registers <= 32
+        assert capped.spill_bytes > free.spill_bytes == 0
+
+    def test_too_much_static_shared_memory_is_a_lack_of_resources(self, device):
+        """Not the source's fault: the evaluator counts it as pruned."""
+        text = (
+            'extern "C" __global__ void k(float* x) {\n'
+            "  __shared__ float s[1 << 16]; s[threadIdx.x] = x[0]; __syncthreads();\n"
+            "  x[0] = s[threadIdx.x + 1];\n}\n"
+        )
+        with pytest.raises(ResourceError, match="shared"):
+            self.compiled(device, text)
+
+    def test_warnings_are_kept_and_the_resource_report_is_not_among_them(self, device):
+        text = 'extern "C" __global__ void k(float* x) { int unused; x[0] = 1; }\n'
+        log = self.compiled(device, text).log
+        assert "unused" in log
+        assert "ptxas" not in log
+
+    def test_the_same_source_gives_the_same_code(self, device):
+        """Configurations whose code is equal share one measurement."""
+        one, other = (self.compiled(device, source(), UNUSED=number).code for number in (1, 2))
+        assert one == other
+        assert self.compiled(device, source(), FACTOR=3).code != one
+
+    def test_headers_of_the_toolkit_are_found(self, device):
+        text = "#include <cuda_fp16.h>\n#include <cuda/std/array>\n" + source()
+        assert self.compiled(device, text).code
+
+
+@pytest.mark.usefixtures("_nvrtc")
+def test_an_option_can_name_the_architecture_specific_target():
+    text = (
+        "#ifndef __CUDA_ARCH_FEAT_SM90_ALL\n#error plain\n#endif\n"
+        'extern "C" __global__ void k() {}\n'
+    )
+    # The macro exists while device code is compiled only; NVRTC compiles nothing else.
+    assert backend("cuda").compile(text, {}, ("sm_90a",), for_arch("sm_90")).code
+    with pytest.raises(CompileError, match="plain"):
+        backend("cuda").compile(text, {}, (), for_arch("sm_90"))
+
+
+@pytest.mark.usefixtures("_nvrtc")
+def test_a_standard_can_be_chosen_and_is_cpp17_otherwise():
+    text = '#if __cplusplus != {}\n#error standard\n#endif\nextern "C" __global__ void k() {{}}\n'
+    cuda, device = backend("cuda"), for_arch("sm_90")
+    assert cuda.compile(text.format("201703L"), {}, (), device).code
+    assert cuda.compile(text.format("202002L"), {}, ("-std=c++20",), device).code
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+class TestExecutingOnOpencl(ExecutorContract):
+    selector = "opencl:cpu"
+
+    def test_what_opencl_lacks_is_said(self, executor, module):
+        binary = backend("opencl").compile(source(), {}, (), executor.device)
+        with pytest.raises(LaunchError, match="pass constants as inputs"):
+            executor.load(binary, {"taps": np.ones(3, np.float32)})
+        step = BoundLaunch("poke", (1, 1, 1), (1, 1, 1), 512, (executor.allocate(4), 0, 0))
+        with pytest.raises(LaunchError, match="no dynamic shared memory"):
+            executor.run(module, [step])
+
+    @pytest.mark.parametrize("count", [0, 2, 4])
+    def test_a_wrong_number_of_arguments_is_a_refusal(self, executor, module, count):
+        args = (executor.allocate(4), *[np.int32(0)] * 3)[:count]
+        with pytest.raises(LaunchError, match="poke"):
+            executor.run(module, [BoundLaunch("poke", (1, 1, 1), (1, 1, 1), 0, args)])
+
+    def test_a_device_that_went_away_is_told(self, executor):
+        gone = replace(executor.device, index=99)
+        with pytest.raises(DeviceError, match="not there any more"):
+            backend("opencl").open(gone)
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def test_the_first_usable_device_is_chosen_among_the_kernels_backends(opencl_device):
+    assert choose_device(None, ("opencl",)) == backend("opencl").devices()[0]
+    assert choose_device("opencl") == backend("opencl").devices()[0]
+    assert choose_device(opencl_device).arch == "opencl_cpu"
+
+
+@pytest.mark.parametrize(
+    ("selector", "backends", "message"),
+    [
+        ("cdua:0", ("cuda", "opencl"), "unknown device 'cdua:0'; did you mean 'cuda:0'"),
+        ("", ("cuda", "opencl"), "unknown device ''"),
+        ("opencl:cpu", ("cuda",), "this kernel runs on cuda only"),
+        ("opencl:99", ("opencl",), "unknown device 'opencl:99'.*known: .*opencl:0"),
+        ("opencl:fpga", ("opencl",), "unknown device 'opencl:fpga'"),
+    ],
+)
+def test_a_selector_that_names_no_device_is_refused(opencl_device, selector, backends, message):
+    with pytest.raises(UsageError, match=message):
+        choose_device(selector, backends)
+
+
+def test_without_a_usable_device_the_reason_of_each_backend_is_given():
+    if backend("cuda").devices():
+        pytest.skip("there is a GPU")
+    with pytest.raises(DeviceError, match=r"device cuda:0: .*run: "):
+        choose_device("cuda:0")
+    with pytest.raises(DeviceError, match=r"no usable device\. cuda: "):
+        choose_device(None, ("cuda",))
+
+
+def test_an_unknown_backend_is_refused():
+    with pytest.raises(UsageError, match="unknown backend 'metal'"):
+        backend("metal")
