@@ -609,7 +609,7 @@ HEAVY = ("numpy", "msgspec", "click", "rich", "jinja2", "cupy", "torch", "datacl
 
 
 def test_lookup_imports_nothing_heavy(tuned_folder: Path) -> None:
-    """Not even when it answers; neither does it leave a library of CUDA loaded."""
+    """Not even when it answers."""
     asked = f"lookup({KERNEL!r}, arch=90, m=512, n=512, dtype='float32').quality"
     program = f"""if True:
         import sys, time
@@ -621,7 +621,6 @@ def test_lookup_imports_nothing_heavy(tuned_folder: Path) -> None:
         lookup({KERNEL!r}, m=512, n=512, dtype='float32')
         found = [name for name in {HEAVY!r} if name in set(sys.modules) - bare]
         assert not found, found
-        assert "libcuda" not in open("/proc/self/maps").read()
         assert seconds < 2, seconds  # 0.03 on an idle machine; benchmarks/lookup.py measures
     """
     root = Path(autotune.__file__).parent.parent
