@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 from autotune import Kernel, Launch, Problem, selection, tuned
 from autotune.device import for_arch
-from autotune.measurement import Entry, Measurement, Status
+from autotune.measurement import Clocks, Entry, Measurement, Status
 from autotune.probe import MeasuredLimits
 from autotune.report import (
     ProblemContent,
@@ -287,6 +287,41 @@ def test_warnings_are_grouped_by_reason() -> None:
     assert tables.warnings(content_of(record(old), [])) == [
         "m=512, n=512; m=4096, n=4096: should be tuned again, the source changed since."
     ]
+
+
+def test_the_portfolio_is_ranked_by_geometric_mean_and_failures_come_last() -> None:
+    made = [dict(one) for one in list(space())[:3]]
+    portfolio = tuned.Portfolio(
+        configurations=tuple(made),
+        problems=(dict(SMALL), dict(LARGE)),
+        median_ms=((1.0, None), (1.1, 8.0), (2.0, 4.0)),
+    )
+    known = msgspec.structs.replace(record(), portfolio=portfolio)
+    table = tables.portfolio(content_of(known, []))
+    assert [row[1:] for row in table.rows] == [
+        ("1.414×", "2.000×", "1.000×"),
+        ("1.483×", "1.100×", "2.000×"),
+        ("–", "1.000×", "failed"),
+    ]
+
+
+def test_expected_fractions_of_the_fallback_are_told_where_known() -> None:
+    plan = tuned.Plan(configuration=dict(next(iter(space()))), block=(32,))
+    rows = (
+        tuned.FallbackRow(problem=dict(SMALL), plan=plan, expected_fraction=0.97),
+        tuned.FallbackRow(problem=dict(LARGE), plan=plan),
+    )
+    content = content_of(msgspec.structs.replace(record(), fallback=rows), [])
+    assert tables.fallback(content).rows == (("m=512, n=512", "BM=32, PAD=0", "97.0 %"),)
+
+
+def test_clocks_and_throttling_are_provenance() -> None:
+    slow = Clocks(sm_mhz=1410, throttle_reasons=("power",))
+    found = [replace(one, clocks=Clocks(sm_mhz=1980)) for one in trials()]
+    found[2] = replace(found[2], clocks=slow)
+    rows = dict(tables.provenance(searched(found)).rows)
+    assert rows["SM clock"] == "1410 to 1980 MHz"
+    assert rows["Throttled"] == "1 of 6 measurements (power)"
 
 
 # ---------------------------------------------------------------------- statistics

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from autotune.cache import write_atomically
 from autotune.report import figures, tables
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import effects
@@ -42,7 +43,7 @@ def write_markdown(content: ReportContent, folder: Path | str) -> tuple[Path, ..
             old.unlink()
     files = {f"{stem}.md": page(content), **drawn}
     for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        write_atomically(folder / name, text.encode())
     return tuple(folder / name for name in files)
 
 
@@ -67,6 +68,7 @@ def _lines(content: ReportContent) -> Iterator[str]:
         yield from _section("Winning configurations", tables.configurations(content), 3)
     yield from _section("Resources of the winners", tables.winner_resources(content), 3)
     yield from _section("One configuration for all problems", tables.portfolio(content), 3)
+    yield from _section("Problems that were not measured", tables.fallback(content), 3)
     folded = len(content.problems) > _OPEN_PROBLEMS
     for i, problem in enumerate(content.problems, 1):
         if problem.trials or problem.finalists:

@@ -6,11 +6,11 @@ Knows the template; figures are drawn by ``page.js`` from data that this module 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from autotune.cache import write_atomically
 from autotune.report import tables, wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import Effect, effects, search_steps
@@ -34,9 +34,7 @@ def write_html(content: ReportContent, path: Path | str) -> Path:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    unfinished.write_text(html(content), encoding="utf-8")
-    unfinished.replace(path)
+    write_atomically(path, html(content).encode())
     return path
 
 

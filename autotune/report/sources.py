@@ -45,7 +45,7 @@ def from_run(
     record : tuned.TunedRecord
         As merged and written: what lookup answers with.
     limits : MeasuredLimits, optional
-        What the device reaches.
+        What the device reaches; default: the run's own.
     """
     request = run.request
     budget = request.total_budget
@@ -63,7 +63,7 @@ def from_run(
     }
     problems = [_of_result(one, request.seed) for one in run.problems]
     space = run.problems[0].space if run.problems else None
-    return content_of(record, problems, space, limits, about)
+    return content_of(record, problems, space, limits or run.limits, about)
 
 
 def from_rows(

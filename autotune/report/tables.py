@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune import tuned
-from autotune.measurement import Status
+from autotune.measurement import Measurement, Status
 from autotune.report import wording
 from autotune.report.content import FinalistContent, ProblemContent, ReportContent, resources_of
 from autotune.report.effects import Effect
 from autotune.values import Configuration, Problem, Value
 
 NONE = "–"
+#: Of the portfolio only the best are shown.
+PORTFOLIO_ROWS = 8
 
 #: How a status is called in a sentence.
 STATUS_WORDS = {
@@ -31,6 +33,7 @@ _LIMIT_WORDS = {
     "read": "read bandwidth",
     "copy": "copy bandwidth",
     "ffma": "FP32 rate (FFMA)",
+    "launch": "launch latency",
 }
 
 
@@ -298,24 +301,42 @@ def space_sentence(content: ReportContent) -> str:
 
 
 def portfolio(content: ReportContent) -> Table:
-    """Each configuration of the portfolio on each problem, as time over the problem's best."""
+    """The best of the portfolio on every problem, as time over that problem's best."""
     matrix = content.record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
     best = [min((ms for ms in one if ms is not None), default=None) for one in columns]
     rows = []
     for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
-        cells = [
-            wording.ratio(ms / least) if ms is not None and least else "failed"
-            for ms, least in zip(times, best, strict=True)
-        ]
-        rows.append((configuration_text(content, configuration), *cells))
+        ratios = [ms / one if ms and one else None for ms, one in zip(times, best, strict=True)]
+        mean = _mean([one for one in ratios if one is not None])
+        cells = ("failed" if one is None else wording.ratio(one) for one in ratios)
+        failures = ratios.count(None)
+        label = NONE if failures else wording.ratio(mean)
+        text = configuration_text(content, configuration)
+        rows.append((failures, mean, (text, label, *cells)))
+    rows.sort(key=lambda one: one[:2])
     names = (wording.one_line(str(Problem(dict(one)))) for one in matrix.problems)
     return Table(
-        ("Configuration", *names),
-        tuple(rows),
-        frozenset(range(1, 1 + len(matrix.problems))),
+        ("Configuration", "Geometric mean", *names),
+        tuple(cells for _, _, cells in rows[:PORTFOLIO_ROWS]),
+        frozenset(range(1, 2 + len(matrix.problems))),
         frozenset({0}),
     )
+
+
+def fallback(content: ReportContent) -> Table:
+    """What lookup uses for problems that were never measured, and how good that should be."""
+    rows = tuple(
+        (
+            wording.one_line(str(Problem(dict(one.problem)))),
+            configuration_text(content, one.plan.configuration),
+            wording.percent(one.expected_fraction),
+        )
+        for one in content.record.fallback
+        if one.expected_fraction is not None
+    )
+    columns = ("Nearest to", "Configuration", "Expected share of the best speed")
+    return Table(columns, rows, frozenset({2}), frozenset({1}))
 
 
 def device_limits(content: ReportContent) -> Table:
@@ -351,6 +372,7 @@ def provenance(content: ReportContent) -> Table:
     device, about = content.device, content.record.provenance
     run = dict(content.run)
     entries = [one.entry for one in content.problems if one.entry]
+    trials = [trial for one in content.problems for trial in one.trials]
     sources = {"source": _listed(one.source for one in entries), **run}.get("source", "")
     named = {
         "Kernel": content.kernel,
@@ -367,6 +389,8 @@ def provenance(content: ReportContent) -> Table:
         "Budget": run.get("budget", ""),
         "Runs": run.get("runs", ""),
         "Inputs": run.get("inputs", ""),
+        "SM clock": _clocks(trials),
+        "Throttled": _throttled(trials),
         "Timing": run.get("timing") or _listed(one.timing for one in entries),
         "Source (sha256)": ", ".join(one[:16] for one in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
@@ -467,10 +491,9 @@ def _vendor_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
     names = wording.one_line(" and ".join(dict.fromkeys(one.name for one in vendors)))
     if len(ratios) == 1:
         return [f"{wording.ratio(ratios[0], vendors[0].ratio_interval)} the speed of {names}"]
-    mean = math.exp(sum(math.log(one) for one in ratios) / len(ratios))
     return [
         f"{min(ratios):.3f}× to {max(ratios):.3f}× the speed of {names} "
-        f"(geometric mean {mean:.3f}×)"
+        f"(geometric mean {_mean(ratios):.3f}×)"
     ]
 
 
@@ -482,6 +505,13 @@ def _limit_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
     low, high = wording.percent(min(shares)), wording.percent(max(shares))
     span = low if low == high else f"{low} to {high}"
     return [f"{span} of the device's measured {' or '.join(names)}"]
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """The geometric mean; infinite of nothing, so that it sorts last."""
+    if not ratios:
+        return math.inf
+    return math.exp(sum(math.log(one) for one in ratios) / len(ratios))
 
 
 def _why_none(problem: ProblemContent) -> str:
@@ -508,6 +538,22 @@ def _counts(problem: ProblemContent) -> dict[Status, int]:
     """How often trials ended in each way, in the order of the statuses."""
     met = [one.status for one in problem.trials]
     return {status: met.count(status) for status in Status if status in met}
+
+
+def _clocks(trials: Sequence[Measurement]) -> str:
+    """Clocks around the measurements; empty where the device does not say."""
+    clocks = [one.clocks.sm_mhz for one in trials if one.clocks.sm_mhz is not None]
+    if not clocks:
+        return ""
+    low, high = min(clocks), max(clocks)
+    return f"{low} MHz" if low == high else f"{low} to {high} MHz"
+
+
+def _throttled(trials: Sequence[Measurement]) -> str:
+    """How many measurements were throttled, and why."""
+    found = [one.clocks.throttle_reasons for one in trials if one.clocks.throttle_reasons]
+    reasons = _listed(sorted({reason for reasons in found for reason in reasons}))
+    return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
 
 
 def _listed(words: Iterable[str]) -> str:
