@@ -39,8 +39,8 @@ class Tuned:
 
     @property
     def report(self) -> Path:
-        """The HTML report."""
-        return self.published.html_file
+        """The report: the HTML page, or the Markdown where plotly is not installed."""
+        return self.published.html_file or self.published.markdown_file
 
     @cached_property
     def frame(self) -> pandas.DataFrame:
@@ -51,9 +51,7 @@ class Tuned:
         rows = []
         for result in self.run.problems:
             for measurement in result.measured:
-                flat = row_of(
-                    request.kernel.name, result.problem, measurement, request.device.name
-                )
+                flat = row_of(request.kernel.name, result.problem, measurement, request.device.name)
                 rows.append({**flat.pop("problem"), **flat.pop("config"), **flat})
         return pandas.DataFrame(rows)
 
@@ -135,5 +133,3 @@ def tune(
         finally:
             tuning.close()
     return Tuned(run, publish(run, Path(out)))
-
-

@@ -110,7 +110,10 @@ def over_limit(plan: Plan, binary: Binary | None, device: Device) -> str:
 
 
 def bound(
-    plan: Plan, names: Sequence[str], buffers: Mapping[str, Any], scalars: Mapping[str, np.generic],
+    plan: Plan,
+    names: Sequence[str],
+    buffers: Mapping[str, Any],
+    scalars: Mapping[str, np.generic],
     dtypes: Mapping[str, str],
 ) -> list[BoundLaunch | BoundFill]:
     """Put buffers and scalars in the places of names.
@@ -139,7 +142,11 @@ def bound(
         )
         result.append(
             BoundLaunch(
-                str(step.entry), _as_three(step.grid), _as_three(step.block), step.shared_bytes, args
+                str(step.entry),
+                _as_three(step.grid),
+                _as_three(step.block),
+                step.shared_bytes,
+                args,
             )
         )
     return result

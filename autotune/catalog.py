@@ -149,7 +149,9 @@ def _refuse_world_writable(file: Path) -> None:
     for place in (file, file.parent):
         mode = place.stat().st_mode
         if mode & stat.S_IWOTH and not (place.is_dir() and mode & stat.S_ISVTX):
-            raise SpecError(f"{place}: anybody may write it, and it is code; run: chmod o-w {place}")
+            raise SpecError(
+                f"{place}: anybody may write it, and it is code; run: chmod o-w {place}"
+            )
 
 
 def _line_in(file: Path, error: BaseException) -> str:

@@ -106,7 +106,9 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
         if found:
             _check_on_device(report, kernel, found[-1], samples, seed)
         else:
-            report.notes.append("not verified: no OpenCL device (pip install 'kernel-autotune[cpu]')")
+            report.notes.append(
+                "not verified: no OpenCL device (pip install 'kernel-autotune[cpu]')"
+            )
     return report
 
 
@@ -179,7 +181,7 @@ def _verified(
 
 
 def _job(kernel: Kernel, problem: Problem, device: Device) -> Job:
-    assert kernel.file is not None  # noqa: S101 - catalog loads kernels from files only
+    assert kernel.file is not None
     datasets = tuple(prepare(kernel, problem, name) for name in (EXACT, RANDOM))
     return Job(kernel.file, problem, device, datasets)
 

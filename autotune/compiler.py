@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -237,10 +238,8 @@ def _read_cached(key: str) -> Binary | None:
 
 def _write_cached(binary: Binary) -> None:
     """Keep a binary; a cache that cannot be written only costs time."""
-    try:
+    with suppress(OSError):
         write_atomically(_cached_file(binary.key), msgspec.msgpack.encode(binary))
-    except OSError:
-        pass
 
 
 def compiled_for(
@@ -256,6 +255,8 @@ def compiled_for(
     job = compile_job(kernel, Configuration(dict(configuration)), problem, device)
     compiled = compile_now(job)
     if compiled.binary is None:
-        raise kernel.error(f"configuration {Configuration(dict(configuration))} for "
-                           f"{device.name}: {compiled.message}")
+        raise kernel.error(
+            f"configuration {Configuration(dict(configuration))} for "
+            f"{device.name}: {compiled.message}"
+        )
     return compiled.binary

@@ -91,7 +91,8 @@ class Draw:
 
     def _small_integers(self, size: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         table = np.array([-2, -1, 1, 2], dtype)
-        return table[self._generator.integers(0, 4, size, np.int8)]
+        drawn: NDArray[Any] = table[self._generator.integers(0, 4, size, np.int8)]
+        return drawn
 
 
 @dataclass(frozen=True)
@@ -129,11 +130,16 @@ class Dataset:
 
     def array(self, name: str) -> NDArray[Any]:
         """An input, mapped read-only."""
-        return np.load(self.folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        return _mapped(self.folder / f"{name}.npy")
 
     def expected(self, name: str) -> NDArray[Any]:
         """Expected float64 values of an output, mapped read-only."""
-        return np.load(self.folder / f"{name}.expected.npy", mmap_mode="r", allow_pickle=False)
+        return _mapped(self.folder / f"{name}.expected.npy")
+
+
+def _mapped(file: Path) -> NDArray[Any]:
+    mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    return mapped
 
 
 def prepare(
@@ -202,8 +208,8 @@ def _make(
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
-    for name, array in inputs.items():
-        declared[name] = _replaced(kernel, name, declared, array)
+    for name, own in inputs.items():
+        declared[name] = _replaced(kernel, name, declared, own)
     arguments, arrays = [], {}
     for name, value in declared.items():
         argument, array = _argument(kernel, name, value)
@@ -231,7 +237,9 @@ def _replaced(
     plain = drawn.array if isinstance(drawn, InOut) else drawn
     if not isinstance(plain, np.ndarray):
         arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | InOut)]
-        raise kernel.error(f"inputs: {name!r} is not an array argument (known: {', '.join(arrays)})")
+        raise kernel.error(
+            f"inputs: {name!r} is not an array argument (known: {', '.join(arrays)})"
+        )
     if plain.shape != array.shape or plain.dtype != array.dtype:
         raise kernel.error(
             f"inputs: {name} is {array.dtype}{array.shape}, "
@@ -306,7 +314,9 @@ def expected_outputs(
     expected = {}
     for name, output in outputs.items():
         if name not in by_name:
-            raise kernel.error(f"reference: no value for the output {name!r}; return a dict by name")
+            raise kernel.error(
+                f"reference: no value for the output {name!r}; return a dict by name"
+            )
         values = np.asarray(by_name[name])
         if values.shape != output.shape and not (values.size == 1 == np.prod(output.shape)):
             raise kernel.error(

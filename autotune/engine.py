@@ -148,10 +148,18 @@ class SearchSession:
         self._remembered = {} if self.fresh else self.store.remembered(self.scope)
         self._interrupted = self.store.interrupted_attempts(self.scope)
         self.listener(
-            SearchStarted(
-                self.scope.problem, len(self.space), len(self._remembered), self.budget
-            )
+            SearchStarted(self.scope.problem, len(self.space), len(self._remembered), self.budget)
         )
+
+    def known(self) -> list[Measurement]:
+        """All there is to choose from: asked in this search, or remembered and still valid."""
+        recalled = {
+            one.configuration: one
+            for one in self._remembered.values()
+            if one.configuration in self.space
+        }
+        asked = {one.configuration: one for one in self.asked.values()}
+        return list({**recalled, **asked}.values())
 
     @property
     def evaluations_left(self) -> int | None:

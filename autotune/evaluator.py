@@ -129,9 +129,7 @@ class DeviceEvaluator:
             self._same[twin] = self.worker.measure(
                 self.job, configuration, compiled.binary, self.rule, self.best_ms
             )
-        return replace(
-            self._same[twin], configuration=configuration, compile_s=compiled.seconds
-        )
+        return replace(self._same[twin], configuration=configuration, compile_s=compiled.seconds)
 
 
 def _status_without_binary(compiled: Compiled) -> Status:

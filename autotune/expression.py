@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 Json: TypeAlias = "int | str | list[Json]"
 
@@ -49,57 +49,57 @@ class Symbol:
     def __init__(self, json: Json) -> None:
         self.json = json
 
-    def _with(self, op: str, other: object, swapped: bool = False) -> Symbol:
+    def _with(self, op: str, other: object, swapped: bool = False) -> Any:
         operand = stored(other)
         if operand is None:
             return NotImplemented
         pair = [operand, self.json] if swapped else [self.json, operand]
         return Symbol([op, *pair])
 
-    def __add__(self, other: object) -> Symbol:
+    def __add__(self, other: object) -> Any:
         return self._with("+", other)
 
-    def __radd__(self, other: object) -> Symbol:
+    def __radd__(self, other: object) -> Any:
         return self._with("+", other, swapped=True)
 
-    def __sub__(self, other: object) -> Symbol:
+    def __sub__(self, other: object) -> Any:
         return self._with("-", other)
 
-    def __rsub__(self, other: object) -> Symbol:
+    def __rsub__(self, other: object) -> Any:
         return self._with("-", other, swapped=True)
 
-    def __mul__(self, other: object) -> Symbol:
+    def __mul__(self, other: object) -> Any:
         return self._with("*", other)
 
-    def __rmul__(self, other: object) -> Symbol:
+    def __rmul__(self, other: object) -> Any:
         return self._with("*", other, swapped=True)
 
-    def __floordiv__(self, other: object) -> Symbol:
+    def __floordiv__(self, other: object) -> Any:
         return self._with("//", other)
 
-    def __rfloordiv__(self, other: object) -> Symbol:
+    def __rfloordiv__(self, other: object) -> Any:
         return self._with("//", other, swapped=True)
 
-    def __mod__(self, other: object) -> Symbol:
+    def __mod__(self, other: object) -> Any:
         return self._with("%", other)
 
-    def __rmod__(self, other: object) -> Symbol:
+    def __rmod__(self, other: object) -> Any:
         return self._with("%", other, swapped=True)
 
     def __neg__(self) -> Symbol:
         return Symbol(["-", 0, self.json])
 
-    def __eq__(self, other: object) -> Symbol:  # type: ignore[override]
+    def __eq__(self, other: object) -> Any:
         return self._with("==", other)
 
-    def __le__(self, other: object) -> Symbol:
+    def __le__(self, other: object) -> Any:
         return self._with("<=", other)
 
-    def __ge__(self, other: object) -> Symbol:
+    def __ge__(self, other: object) -> Any:
         operand = stored(other)
         return NotImplemented if operand is None else Symbol(["<=", operand, self.json])
 
-    def __and__(self, other: object) -> Symbol:
+    def __and__(self, other: object) -> Any:
         return self._with("and", other)
 
     __hash__ = None  # type: ignore[assignment]
@@ -159,7 +159,8 @@ T = TypeVar("T", int, Symbol)
 
 def ceil_div(a: T, b: T | int) -> T:
     """Smallest integer not below ``a / b``; works on symbols too."""
-    return -(-a // b)
+    quotient: T = -(-a // b)
+    return quotient
 
 
 def minimum(a: T | int, b: T | int) -> T | int:

@@ -54,7 +54,9 @@ def share(
     if measured is None:
         return None, None
     only_reads = work.bytes_written < work.bytes_read / 100
-    name, rate = ("read", measured.read_gb_per_s) if only_reads else ("copy", measured.copy_gb_per_s)
+    name, rate = (
+        ("read", measured.read_gb_per_s) if only_reads else ("copy", measured.copy_gb_per_s)
+    )
     times = {name: (work.bytes_read + work.bytes_written) / rate / 1e6}
     if work.pipe == "fp32":
         times["ffma"] = work.flops / measured.ffma_gflop_per_s / 1e6

@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+from contextlib import suppress
 from typing import Any
 
 #: prctl option: signal to get when the parent dies. Source: prctl(2).
@@ -26,10 +27,8 @@ def begin_child(parent: int) -> None:
         Process id of the parent: if it is already gone, so is this child.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with suppress(OSError, AttributeError):  # not Linux: the pool's own pipes end it a little later
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    except (OSError, AttributeError):
-        pass  # not Linux: the pool's own pipes end the child a little later
     if os.getppid() != parent:
         os._exit(1)
     # Standard output belongs to the parent's results: what a child prints goes to stderr.

@@ -5,16 +5,17 @@ Knows places and formats, not how anything was found.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune import probe, tuned
+from autotune import tuned
 from autotune.cache import data_folder, write_atomically
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.export.header import render
 from autotune.recording import record_of
-from autotune.report import from_run, write_html, write_markdown
+from autotune.report import ReportContent, from_run, write_html, write_markdown
 from autotune.tuning import RunResult
 
 
@@ -30,7 +31,8 @@ class Published:
     json_file: Path
     header_file: Path
     markdown_file: Path
-    html_file: Path
+    #: None where plotly is not installed.
+    html_file: Path | None
 
 
 def tuned_folder() -> Path:
@@ -55,17 +57,16 @@ def publish(run: RunResult, out: Path) -> Published:
     AutotuneError
         If a file cannot be written.
     """
-    limits = probe.known_limits(run.request.device)
-    new = record_of(run, limits)
+    new = record_of(run)
     tuned.update(tuned_folder(), new)
     merged = tuned.update(out, new)
     json_file = tuned.path_of(out, merged.record)
     folder, name = json_file.parent, merged.record.kernel
     try:
         write_atomically(folder / f"{name}.hpp", render([merged.record]).encode())
-        content = from_run(run, merged.record, limits)
+        content = from_run(run, merged.record, run.limits)
         markdown = write_markdown(content, folder)
-        write_html(content, folder / f"{name}.html")
+        html = _html(content, folder / f"{name}.html")
     except OSError as error:
         raise AutotuneError(
             f"{folder}: cannot write the report ({error.strerror}); the results are in the store: "
@@ -78,5 +79,15 @@ def publish(run: RunResult, out: Path) -> Published:
         json_file=json_file,
         header_file=folder / f"{name}.hpp",
         markdown_file=next(one for one in markdown if one.suffix == ".md"),
-        html_file=folder / f"{name}.html",
+        html_file=html,
     )
+
+
+def _html(content: ReportContent, file: Path) -> Path | None:
+    """Write the page where its plotting library is installed: all else is in the Markdown too."""
+    try:
+        write_html(content, file)
+    except MissingDependencyError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return None
+    return file

@@ -13,25 +13,22 @@ from autotune.device import Device
 from autotune.errors import AutotuneError
 from autotune.expression import Json
 from autotune.measurement import CheckResult, Entry, Measurement
-from autotune.probe import MeasuredLimits
 from autotune.spec import Fill, Kernel, Launch, Work
 from autotune.tuning import ProblemResult, RunResult
 from autotune.values import Configuration, Problem
 
 
-def record_of(run: RunResult, measured_limits: MeasuredLimits | None = None) -> tuned.TunedRecord:
+def record_of(run: RunResult) -> tuned.TunedRecord:
     """The tuned record of one run; merge it into what is known with `tuned.update`.
 
     Parameters
     ----------
     run : RunResult
         Problems without a winner are left out.
-    measured_limits : MeasuredLimits, optional
-        What the device can do; without it entries have no share of the limit.
     """
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
-    entries = tuple(_entry(run, one, measured_limits) for one in run.solved)
+    entries = tuple(_entry(run, one) for one in run.solved)
     return tuned.TunedRecord(
         kernel=kernel.name,
         device=tuned.RecordedDevice.of(device),
@@ -54,9 +51,7 @@ def record_of(run: RunResult, measured_limits: MeasuredLimits | None = None) -> 
     )
 
 
-def _entry(
-    run: RunResult, result: ProblemResult, measured_limits: MeasuredLimits | None
-) -> tuned.Entry:
+def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
     request = run.request
     finals = result.finals
     if finals is None:
@@ -66,7 +61,7 @@ def _entry(
     configuration = measurement.configuration
     plan = _plan(request.kernel, configuration, result.problem, request.device)
     work = _work(request.kernel, result.problem)
-    share, limit = limits.share(work, winner.median_ms, measured_limits) if work else (None, None)
+    share, limit = limits.share(work, winner.median_ms, run.limits) if work else (None, None)
     resources = _largest(measurement)
     return tuned.Entry(
         problem=dict(result.problem),
@@ -114,9 +109,7 @@ def _plan(
 
 
 def _plan_of(entry: tuned.Entry) -> tuned.Plan:
-    return tuned.Plan(
-        **{name: getattr(entry, name) for name in tuned.Plan.__struct_fields__}
-    )
+    return tuned.Plan(**{name: getattr(entry, name) for name in tuned.Plan.__struct_fields__})
 
 
 def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> tuned.Plan:
@@ -193,5 +186,3 @@ def _largest(measurement: Measurement) -> Entry | None:
 
 def _today() -> str:
     return datetime.now(UTC).date().isoformat()
-
-

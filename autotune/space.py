@@ -103,7 +103,10 @@ class Space:
         """The configuration of a number in ``range(len(space))``."""
         row = self.rows[index]
         return Configuration(
-            {name: values[i] for (name, values), i in zip(self.parameters.items(), row, strict=True)}
+            {
+                name: values[i]
+                for (name, values), i in zip(self.parameters.items(), row, strict=True)
+            }
         )
 
     def row(self, configuration: Mapping[str, Value]) -> Rows:
@@ -150,6 +153,21 @@ class Space:
             if not table.values[tuple(result[list(table.positions)])]:
                 result[list(table.governs)] = 0
         return result
+
+    def relevant(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
+        """The part of a configuration that has an effect: parameters that apply."""
+        row = self.row(configuration)
+        idle = {
+            position
+            for table in self.applicability
+            if not table.values[tuple(row[list(table.positions)])]
+            for position in table.governs
+        }
+        return {
+            name: configuration[name]
+            for position, name in enumerate(self.parameters)
+            if position not in idle
+        }
 
     def neighbours(self, index: int) -> list[int]:
         """Numbers of the valid configurations that differ in one applicable parameter."""

@@ -208,7 +208,9 @@ class Kernel:
     def constraint(self, function: Function) -> Function:
         """Attach a condition over the parameters it names (and ``device``) that must hold."""
         if not (function.__doc__ or "").strip():
-            raise self.error(f"constraint {function.__name__!r} needs a docstring: reports quote it")
+            raise self.error(
+                f"constraint {function.__name__!r} needs a docstring: reports quote it"
+            )
         self.constraint_rules.append(self._rule("constraint", function))
         return function
 
@@ -335,7 +337,9 @@ class Kernel:
         result = self.call_hook("launch", c, p, device=device)
         steps = result if isinstance(result, tuple) else (result,)
         if not any(isinstance(step, Launch) for step in steps):
-            raise self.error(f"launch: returned {result!r}, expected Launch(...) or a tuple of them")
+            raise self.error(
+                f"launch: returned {result!r}, expected Launch(...) or a tuple of them"
+            )
         for step in steps:
             if not isinstance(step, Launch | Fill):
                 raise self.error(f"launch: step {step!r} is neither Launch nor Fill")
@@ -355,8 +359,11 @@ class Kernel:
         SpecError
             If it is not where sources are looked for.
         """
-        return self.find_source(self.sources[str(c.get("VARIANT", ""))] if len(self.sources) > 1
-                                else next(iter(self.sources.values())))
+        return self.find_source(
+            self.sources[str(c.get("VARIANT", ""))]
+            if len(self.sources) > 1
+            else next(iter(self.sources.values()))
+        )
 
     def find_source(self, file: str) -> Path:
         """Where a source file is: in ``../kernels`` of the space file, or beside it."""
@@ -364,7 +371,9 @@ class Kernel:
         places = [base.parent / "kernels" / file, base / file]
         found = next((place for place in places if place.is_file()), None)
         if found is None:
-            raise self.error(f"source {file!r} is in neither {places[0].parent} nor {places[1].parent}")
+            raise self.error(
+                f"source {file!r} is in neither {places[0].parent} nor {places[1].parent}"
+            )
         return found
 
     def defines(self, c: Configuration, p: Problem) -> dict[str, str]:
@@ -426,7 +435,9 @@ class Kernel:
         self.hooks[name] = function
         return function
 
-    def _rule(self, kind: str, function: Callable[..., object], governs: tuple[str, ...] = ()) -> Rule:
+    def _rule(
+        self, kind: str, function: Callable[..., object], governs: tuple[str, ...] = ()
+    ) -> Rule:
         names = tuple(inspect.signature(function).parameters)
         for name in names:
             if name != DEVICE or kind == "applies":
@@ -449,9 +460,13 @@ class Kernel:
             known = [key for key in inspect.signature(Kernel).parameters if key != "parameters"]
             raise self.error(f"{unknown('option', name, known)}; parameters are UPPER_CASE")
         if not isinstance(values, tuple | list) or not values:
-            raise self.error(f"parameter {name}: expected a non-empty tuple of values, got {values!r}")
+            raise self.error(
+                f"parameter {name}: expected a non-empty tuple of values, got {values!r}"
+            )
         if len({type(value) for value in values}) > 1 or not isinstance(values[0], int | str):
-            raise self.error(f"parameter {name}: values must be all int, all bool or all str: {values!r}")
+            raise self.error(
+                f"parameter {name}: values must be all int, all bool or all str: {values!r}"
+            )
         if len(set(values)) != len(values):
             raise self.error(f"parameter {name}: a value occurs twice in {values!r}")
         for value in values:

@@ -164,7 +164,7 @@ class _Loaded:
 
     def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
         prepare(job)
-        assert _state.kernel and _state.data and _state.executor  # noqa: S101 - prepare made them
+        assert _state.kernel and _state.data and _state.executor
         self.data, self.executor = _state.data, _state.executor
         kernel = _state.kernel
         self.plan = binding.plan(kernel, configuration, job.problem, job.device)
@@ -207,9 +207,7 @@ def _timed(
 ) -> Measurement:
     start = time.perf_counter()
     module, steps = ready.bind(RANDOM)
-    taken = sample(
-        lambda count: ready.executor.time(module, steps, count, job.cold), rule, best_ms
-    )
+    taken = sample(lambda count: ready.executor.time(module, steps, count, job.cold), rule, best_ms)
     status = Status.STOPPED_EARLY if taken.stopped_early else Status.OK
     timed = replace(
         draft,
@@ -239,7 +237,7 @@ def _take(job: Job, contender: Contender) -> Callable[[int], list[float]] | None
     """A function that takes samples of a contender; None where the vendor call cannot be made."""
     if contender.baseline:
         return _take_baseline(job, contender.baseline)
-    assert contender.binary is not None  # noqa: S101 - only baselines have none
+    assert contender.binary is not None
     ready = _Loaded(job, contender.configuration, contender.binary)
     ready.data.refresh(RANDOM, with_scratch=True)
     module, steps = ready.bind(RANDOM)
@@ -247,7 +245,7 @@ def _take(job: Job, contender: Contender) -> Callable[[int], list[float]] | None
 
 
 def _take_baseline(job: Job, name: str) -> Callable[[int], list[float]] | None:
-    assert _state.kernel and _state.data and _state.executor  # noqa: S101 - race prepared them
+    assert _state.kernel and _state.data and _state.executor
     baseline = next(one for one in _state.kernel.baselines if one.name == name)
     time_callable = getattr(_state.executor, "time_callable", None)
     if baseline.backend != job.device.backend or time_callable is None:

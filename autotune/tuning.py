@@ -6,23 +6,25 @@ Puts the parts together; prints nothing and writes no file of its own. `cli` and
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from numpy.typing import NDArray
 
-from autotune import selection
+from autotune import __version__, probe, selection
 from autotune.backends import backend
 from autotune.compiler import CompilerPool
 from autotune.data import EXACT, RANDOM, prepare
 from autotune.device import Device
 from autotune.engine import Budget, Listener, Phase, SearchSession, ignore, search
-from autotune.errors import Interrupted, NothingValidError, UsageError
+from autotune.errors import AutotuneError, Interrupted, NothingValidError, StoreError, UsageError
 from autotune.evaluator import DeviceEvaluator
 from autotune.measurement import Measurement, Status
+from autotune.probe import MeasuredLimits
 from autotune.process import usable_cores
 from autotune.source import flattened, spec_fingerprint, text_fingerprint
 from autotune.space import Space, enumerate_space
@@ -32,7 +34,6 @@ from autotune.strategies import find
 from autotune.tasks import Contender, Job
 from autotune.timing import StoppingRule
 from autotune.values import Configuration, Problem, Value
-from autotune import __version__
 from autotune.worker import MEASURE_TIMEOUT_S, Worker
 
 #: Share of a problem's time that is kept for its finals.
@@ -136,6 +137,8 @@ class RunResult:
     run_id: int
     source: str
     toolchain: str
+    #: What the device was measured to reach; None where that failed.
+    limits: MeasuredLimits | None = None
 
     @property
     def solved(self) -> tuple[ProblemResult, ...]:
@@ -212,13 +215,24 @@ class Tuning:
                 "same command goes on where this one stopped"
             ) from error
         except BaseException:
-            self.store.finish_run(run_id, "failed")
+            with suppress(StoreError):  # which may be what ended the run
+                self.store.finish_run(run_id, "failed")
             raise
         self.store.finish_run(run_id, "done")
         result = RunResult(request, tuple(self.done), run_id, self.source, self.toolchain)
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, self.done))
-        return result
+        return result if request.only is not None else replace(result, limits=self._limits())
+
+    def _limits(self) -> MeasuredLimits | None:
+        """What the device reaches: known, or measured now, once per device."""
+        try:
+            if probe.known_limits(self.device) is None:
+                self.listener(Phase(self.done[-1].problem, "limits"))
+            return probe.limits_of(self.device, self.worker, self.compilers)
+        except AutotuneError as error:
+            warnings.warn(f"{self.device.name}: limits not measured: {error}", stacklevel=2)
+            return None
 
     def _run_problems(self, run_id: int) -> None:
         space = enumerate_space(self.kernel, self.device)
@@ -261,7 +275,8 @@ class Tuning:
         )
         measured = tuple(self._search(session).values())
         self.compilers.forget()
-        finals, disqualified = self._finals(run_id, evaluator, measured, budget.seconds)
+        choice = measured if self.request.only is not None else session.known()
+        finals, disqualified = self._finals(run_id, evaluator, choice, budget.seconds)
         return ProblemResult(
             problem, space, measured, finals, disqualified, time.monotonic() - begun
         )
@@ -348,7 +363,7 @@ class Tuning:
 
     def job(self, problem: Problem, seed: int | None = None) -> Job:
         """The worker's job for a problem; makes inputs and references where they are not there."""
-        assert self.kernel.file is not None  # noqa: S101 - catalog loads kernels from files only
+        assert self.kernel.file is not None
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
         names = [RANDOM] if inputs else [EXACT, RANDOM]
@@ -357,7 +372,7 @@ class Tuning:
 
     def scope(self, problem: Problem) -> Scope:
         """Key of remembered measurements of a problem."""
-        assert self.kernel.file is not None  # noqa: S101
+        assert self.kernel.file is not None
         drawn = ",".join(sorted(self.request.inputs))
         return Scope(
             kernel=self.kernel.name,

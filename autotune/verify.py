@@ -102,9 +102,8 @@ class DeviceData:
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
-        if argument.kind in ("input", "out", "inout"):
-            if argument.name not in self.buffers:
-                self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
+        if argument.kind in ("input", "out", "inout") and argument.name not in self.buffers:
+            self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
         if argument.kind in ("input", "inout"):
             self.pristine[key] = self.executor.allocate(argument.nbytes)
             self.executor.write(self.pristine[key], dataset.array(argument.name))
@@ -205,4 +204,4 @@ def _nbytes(out: Out) -> int:
     count = int(np.prod(shape, dtype=np.int64))
     if count < 1:
         raise SpecError(f"scratch: shape {out.shape} is empty")
-    return count * np.dtype(out.dtype).itemsize
+    return count * int(np.dtype(out.dtype).itemsize)

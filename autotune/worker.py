@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from autotune import tasks
 from autotune.backends.base import ContextLostError, LaunchError
@@ -22,7 +22,6 @@ from autotune.timing import StoppingRule
 from autotune.values import Configuration
 from autotune.verify import WrongResult
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 #: Longest time to make a context and upload the data of a problem.
@@ -74,9 +73,7 @@ class Worker:
 
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""
-        return self._guarded(
-            job, configuration, binary, tasks.check, job, configuration, binary
-        )
+        return self._guarded(job, configuration, binary, tasks.check, job, configuration, binary)
 
     def race(
         self, job: Job, contenders: list[Contender], rounds: int, seed: int, max_seconds: float
@@ -106,7 +103,7 @@ class Worker:
         self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
         self._prepared = job
 
-    def run(self, timeout_s: float, task: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
+    def run(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
         """Run any task in the process.
 
         Raises
@@ -159,7 +156,11 @@ class Worker:
         *args: Any,
     ) -> Measurement:
         """Run a task that yields an outcome; a time-out or death becomes one too."""
-        draft = {"configuration": configuration, "entries": binary.entries, "binary_key": binary.key}
+        draft = {
+            "configuration": configuration,
+            "entries": binary.entries,
+            "binary_key": binary.key,
+        }
         message = ""
         for _ in range(2):
             self.prepare(job)
@@ -176,7 +177,7 @@ class Worker:
             return outcome.measurement
         return Measurement(status=Status.CRASHED, message=message, **draft)  # type: ignore[arg-type]
 
-    def _final(self, timeout_s: float, task: Callable[P, R], *args: P.args, **_: P.kwargs) -> R:
+    def _final(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
         """Run a task whose failure ends the run."""
         try:
             return self.run(timeout_s, task, *args)

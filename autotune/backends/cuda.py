@@ -34,6 +34,8 @@ from autotune.measurement import Binary, Clocks
 _FP32_LANES = {75: 64, 80: 64}
 #: A cold sample starts after a write of this many times the L2 cache.
 _FLUSH_FACTOR = 4
+#: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver API.
+_MAX_DYNAMIC_SHARED = 8
 #: Errors of a launch that leave the context usable.
 _HARMLESS = (
     "cudaErrorInvalidValue",
@@ -179,7 +181,10 @@ class CudaExecutor:
             pointer = self._guarded(partial(module.get_global_var, name))
             flat = np.ascontiguousarray(array)
             self.cupy.cuda.runtime.memcpy(
-                int(pointer), flat.ctypes.data, flat.nbytes, self.cupy.cuda.runtime.memcpyHostToDevice
+                int(pointer),
+                flat.ctypes.data,
+                flat.nbytes,
+                self.cupy.cuda.runtime.memcpyHostToDevice,
             )
         return module
 
@@ -233,7 +238,11 @@ class CudaExecutor:
         function = self._guarded(lambda: module.get_function(step.entry))
         if step.shared_bytes > 48 * 1024:
             # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
-            self._guarded(lambda: _allow_shared(function, step.shared_bytes))
+            self._guarded(
+                lambda: self.cupy.cuda.driver.funcSetAttribute(
+                    function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
+                )
+            )
         args = tuple(one.inner if isinstance(one, _Buffer) else one for one in step.args)
         return partial(
             function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
@@ -269,10 +278,6 @@ class CudaExecutor:
             if any(name in str(error) for name in _HARMLESS):
                 raise LaunchError(str(error)) from error
             raise ContextLostError(str(error)) from error
-
-
-def _allow_shared(function: Any, shared_bytes: int) -> None:
-    function.max_dynamic_shared_size_bytes = shared_bytes
 
 
 def _compare_kernel(cp: Any, device: Device, dtype: np.dtype[Any]) -> Any:
@@ -350,7 +355,10 @@ def _device(
         l2_bytes=attribute("L2_CACHE_SIZE"),
         memory_bytes=memory,
         # Two transfers a clock (double data rate); clocks come in kHz, the bus width in bits.
-        peak_gb_per_s=2 * attribute("MEMORY_CLOCK_RATE") * attribute("GLOBAL_MEMORY_BUS_WIDTH") / 8e6,
+        peak_gb_per_s=2
+        * attribute("MEMORY_CLOCK_RATE")
+        * attribute("GLOBAL_MEMORY_BUS_WIDTH")
+        / 8e6,
         peak_gflop_per_s=2 * lanes * sm_count * attribute("CLOCK_RATE") / 1e6,
     )
 
@@ -389,5 +397,3 @@ _THROTTLE = {
     0x0040: "thermal (hardware)",
     0x0080: "power brake",
 }
-
-

@@ -69,8 +69,10 @@ class OpenclBackend:
             found = _live_devices()
         except MissingDependencyError as error:
             return str(error)
-        return "" if found else (
-            "no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'"
+        return (
+            ""
+            if found
+            else ("no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'")
         )
 
     def toolchain(self) -> str:
@@ -215,7 +217,7 @@ class OpenclExecutor:
 
     def _kernels(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> list[Any]:
         """One kernel object per launch, with its arguments set."""
-        kernels = []
+        kernels: list[Any] = []
         for step in steps:
             if isinstance(step, BoundFill):
                 kernels.append(None)
@@ -241,9 +243,7 @@ class OpenclExecutor:
                 continue
             size = tuple(g * b for g, b in zip(step.grid, step.block, strict=True))
             try:
-                events.append(
-                    self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block)
-                )
+                events.append(self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block))
             except self.cl.Error as error:
                 raise self._classified(error) from error
         return events

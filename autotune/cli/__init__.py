@@ -9,13 +9,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
+import warnings
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
 from autotune import __version__
 
+PACKAGE = Path(__file__).resolve().parents[1]
 #: Commands by name: the module that holds each, and its one-line help.
 _COMMANDS = {
     "run": ("run", "Search a kernel's space on a device; write record, header and report."),
@@ -78,6 +81,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code."""
     from autotune.errors import AutotuneError
 
+    warnings.showwarning = _show_warning
     try:
         autotune.main(args=arguments, prog_name="autotune", standalone_mode=False)
     except click.exceptions.Exit as ended:
@@ -104,6 +108,15 @@ def run(arguments: list[str]) -> int:
             1,
         )
     return 0
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any
+) -> None:
+    """Warnings of ours as one line on stderr; those of libraries are not for the user."""
+    if Path(filename).is_relative_to(PACKAGE):
+        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
+        click.echo(str(message), err=True)
 
 
 def _fail(message: str, code: int) -> int:

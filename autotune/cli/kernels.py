@@ -73,7 +73,9 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 
 @click.command("show")
 @click.argument("kernel")
-@click.option("--config", metavar="NAME=V,...", help="Show this configuration instead of the space.")
+@click.option(
+    "--config", metavar="NAME=V,...", help="Show this configuration instead of the space."
+)
 @click.option("--source", "view", flag_value="source", help="The source the compiler gets.")
 @click.option("--ptx", "view", flag_value="ptx", help="The PTX of a CUDA configuration.")
 @click.option("--sass", "view", flag_value="sass", help="The machine code (needs nvdisasm).")
@@ -205,8 +207,12 @@ def _show_configuration(
 
 @click.command("new")
 @click.argument("name")
-@click.option("--into", type=click.Path(path_type=Path, file_okay=False), default=Path("."),
-              help="Folder that gets kernels/ and spaces/; default: this one.")
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("."),
+    help="Folder that gets kernels/ and spaces/; default: this one.",
+)
 def new(name: str, into: Path) -> None:
     """Write kernels/NAME.cu and spaces/NAME.py: a kernel that works, to edit.
 
@@ -224,10 +230,21 @@ def new(name: str, into: Path) -> None:
 
 @click.command("check")
 @click.argument("kernel")
-@click.option("--arch", "archs", multiple=True, default=("sm_80", "sm_90", "sm_120"),
-              show_default=True, help="Compile for this architecture (repeatable).")
-@click.option("--samples", type=click.IntRange(1), default=6, show_default=True,
-              help="Configurations to compile for each.")
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    default=("sm_80", "sm_90", "sm_120"),
+    show_default=True,
+    help="Compile for this architecture (repeatable).",
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1),
+    default=6,
+    show_default=True,
+    help="Configurations to compile for each.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the sample.")
 @_SPACES
 @_JSON

@@ -13,8 +13,13 @@ if TYPE_CHECKING:
     from autotune.tuned import TunedRecord
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_OUT = click.option("--out", type=click.Path(path_type=Path, file_okay=False),
-                    default=Path("reports"), show_default=True, help="Folder to write to.")
+_OUT = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("reports"),
+    show_default=True,
+    help="Folder to write to.",
+)
 
 
 @click.command("lookup")
@@ -137,8 +142,9 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     import csv
     import sys
 
-    plain = [{**row, "problem": _words(row["problem"]), "config": _words(row["config"])}
-             for row in rows]
+    plain = [
+        {**row, "problem": _words(row["problem"]), "config": _words(row["config"])} for row in rows
+    ]
     for row in plain:
         row.pop("samples_ms")
     writer = csv.DictWriter(sys.stdout, list(plain[0]) if plain else ["kernel"])
@@ -214,8 +220,13 @@ def _own_records(kernel: str, device: str | None) -> list[TunedRecord]:
 @click.argument("kernel")
 @click.argument("format", default="header")
 @click.option("--device", metavar="NAME", help="Only this device's name.")
-@click.option("--from", "source", type=click.Path(path_type=Path), metavar="DIR",
-              help="Folder of tuned records; default: yours.")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of tuned records; default: yours.",
+)
 @_OUT
 def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
     """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.

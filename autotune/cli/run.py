@@ -21,27 +21,68 @@ if TYPE_CHECKING:
 
 @click.command("run")
 @click.argument("kernel")
-@click.option("--effort", type=click.Choice(["quick", "full"]), default="quick", show_default=True,
-              help="quick: 60 s on the quick problems; full: 10 minutes per problem, all problems.")
+@click.option(
+    "--effort",
+    type=click.Choice(["quick", "full"]),
+    default="quick",
+    show_default=True,
+    help="quick: 60 s on the quick problems; full: 10 minutes per problem, all problems.",
+)
 @click.option("--budget", metavar="TIME|N", help="For the whole command: 90s, 10m, 2h or 200evals.")
-@click.option("--strategy", default="auto", show_default=True,
-              help="auto, random, exhaustive, kt:NAME or optuna:NAME; see autotune list strategies.")
-@click.option("--problem", "problems", multiple=True, metavar="FIELD=N,...",
-              help="Tune this problem instead (repeatable), for example m=512,n=512,k=512.")
-@click.option("--device", metavar="NAME",
-              help="cuda:0, opencl:cpu or replay:FILE; default: the first GPU, else the CPU.")
+@click.option(
+    "--strategy",
+    default="auto",
+    show_default=True,
+    help="auto, random, exhaustive, kt:NAME or optuna:NAME; see autotune list strategies.",
+)
+@click.option(
+    "--problem",
+    "problems",
+    multiple=True,
+    metavar="FIELD=N,...",
+    help="Tune this problem instead (repeatable), for example m=512,n=512,k=512.",
+)
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="cuda:0, opencl:cpu or replay:FILE; default: the first GPU, else the CPU.",
+)
 @click.option("--config", metavar="NAME=V,...", help="Verify and time one configuration.")
-@click.option("--fix", "fixed", multiple=True, metavar="NAME=V,V",
-              help="Search only these values of a parameter (repeatable).")
-@click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE.npz",
-              help="Use these arrays as inputs.")
-@click.option("--timing", type=click.Choice(["cold", "hot"]), default="cold", show_default=True,
-              help="cold: the L2 cache is flushed before each sample.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Of the search and of the inputs.")
+@click.option(
+    "--fix",
+    "fixed",
+    multiple=True,
+    metavar="NAME=V,V",
+    help="Search only these values of a parameter (repeatable).",
+)
+@click.option(
+    "--inputs",
+    type=click.Path(path_type=Path),
+    metavar="FILE.npz",
+    help="Use these arrays as inputs.",
+)
+@click.option(
+    "--timing",
+    type=click.Choice(["cold", "hot"]),
+    default="cold",
+    show_default=True,
+    help="cold: the L2 cache is flushed before each sample.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the search and of the inputs.",
+)
 @click.option("--fresh", is_flag=True, help="Measure again what is remembered.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("reports"),
-              show_default=True, help="Record, header and report go to OUT/<device>/.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("reports"),
+    show_default=True,
+    help="Record, header and report go to OUT/<device>/.",
+)
 @click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
 def run(
@@ -78,7 +119,9 @@ def run(
 
     parsed_budget = Budget.parse(budget) if budget else None
     if device and device.startswith("replay:"):
-        _replay(Path(device.removeprefix("replay:")), kernel, strategy, parsed_budget, seed, as_json)
+        _replay(
+            Path(device.removeprefix("replay:")), kernel, strategy, parsed_budget, seed, as_json
+        )
         return
 
     from autotune.backends import choose_device
@@ -134,13 +177,14 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
 
 
 def _show_winners(result: RunResult, published: Published) -> None:
-    from autotune.cli.tables import print_table, varying
+    from autotune.cli.tables import print_table
 
-    entries = [published.record.entry(one.problem) for one in result.solved]
-    known = [one for one in entries if one is not None]
-    names = varying([dict(one.configuration) for one in known])
+    space = result.problems[0].space
     rows = []
-    for one in known:
+    for solved in result.solved:
+        one = published.record.entry(solved.problem)
+        if one is None:
+            continue
         low, high = one.interval_ms
         rows.append(
             {
@@ -150,11 +194,10 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "rate": _rate_of(one),
                 "vs vendor": _vendor_of(one),
                 "of limit": f"{one.limit_fraction:.0%} {one.limit_name}"
-                if one.limit_fraction else "",
+                if one.limit_fraction
+                else "",
                 "tied": str(one.tied),
-                "configuration": ", ".join(
-                    f"{name}={_plain(one.configuration[name])}" for name in names
-                ),
+                "configuration": _words(space.relevant(one.configuration)),
             }
         )
     print_table(rows, title=f"{result.request.kernel.name} on {result.request.device.name}")
@@ -190,7 +233,8 @@ def _say_where(result: RunResult, published: Published) -> None:
             click.echo(f"{_words(outcome.problem)}: record kept, {outcome.reason}", err=True)
     click.echo(f"header:  {published.header_file}", err=True)
     click.echo(f"record:  {published.json_file}", err=True)
-    click.echo(f"report:  {published.markdown_file} and {published.html_file.name}", err=True)
+    page = f" and {published.html_file.name}" if published.html_file else ""
+    click.echo(f"report:  {published.markdown_file}{page}", err=True)
 
 
 def _show_single(result: RunResult, as_json: bool) -> None:
@@ -221,9 +265,7 @@ def _facts(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _replay(
-    file: Path, kernel: str, strategy: str, budget: Any, seed: int, as_json: bool
-) -> None:
+def _replay(file: Path, kernel: str, strategy: str, budget: Any, seed: int, as_json: bool) -> None:
     """Search a recorded space; nothing is compiled or measured."""
     import numpy as np
 
@@ -249,19 +291,21 @@ def _replay(
         for rank, one in enumerate(timed[:5])
     ]
     if as_json:
-        emit_json([{**row, "configuration": dict(one.configuration), "median_ms": one.median_ms}
-                   for row, one in zip(rows, timed, strict=False)])
+        emit_json(
+            [
+                {**row, "configuration": dict(one.configuration), "median_ms": one.median_ms}
+                for row, one in zip(rows, timed, strict=False)
+            ]
+        )
     else:
         print_table(rows, title=f"{recording.kernel} replayed from {file.name} ({kernel})")
     click.echo(f"{len(measured)} of {len(recording.space)} recorded configurations asked", err=True)
 
 
-def _words(problem: Any) -> str:
-    return ", ".join(f"{name}={value}" for name, value in problem.items())
-
-
-def _plain(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def _words(values: Any) -> str:
+    """Names and values in one line; booleans as 0 and 1, as the command line takes them."""
+    plain = {name: int(one) if isinstance(one, bool) else one for name, one in values.items()}
+    return ", ".join(f"{name}={value}" for name, value in plain.items())
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

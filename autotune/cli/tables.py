@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
-from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -15,20 +16,19 @@ def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
     In a pipe lines are as long as they need to be, so that nothing is cut or wrapped.
     """
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=10_000)
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if _is_number(rows, name) else "left")
     for row in rows:
         table.add_row(*(_escaped(row[name]) for name in columns))
-    console.print(table)
-
-
-def varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names to show: all of them, for a table of one row; those that matter come first."""
-    return list(rows[0]) if rows else []
+    if console.is_terminal:
+        console.print(table)
+        return
+    piped = Console(highlight=False, width=10_000, file=io.StringIO(), color_system=None)
+    with piped.capture() as capture:
+        piped.print(table)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:

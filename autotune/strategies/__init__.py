@@ -9,12 +9,13 @@ from functools import partial
 from importlib.util import find_spec
 
 from autotune.errors import UsageError, unknown
-from autotune.strategies import kernel_tuner_adapter, optuna_adapter, simple
+from autotune.strategies import auto, kernel_tuner_adapter, optuna_adapter, simple
 from autotune.strategies.base import BudgetSpent, Search, Session, StrategyInfo
 
 __all__ = ["BudgetSpent", "Search", "Session", "StrategyInfo", "available", "find"]
 
 _OWN: dict[str, tuple[Search, str]] = {
+    "auto": (auto.search, "the default: chosen by the size of the space and of the budget"),
     "random": (simple.random, "every configuration once, in random order"),
     "exhaustive": (simple.exhaustive, "every configuration once, in order"),
 }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
 
-class BudgetSpent(Exception):  # noqa: N818 - control flow, like StopIteration; not an error
+class BudgetSpent(Exception):
     """The session ended the search. A strategy lets it pass through."""
 
 
