@@ -61,10 +61,10 @@ class TestCompilingForCuda(CompileContract):
         """The values are all needed at once, so under the cap some go to memory."""
         text = (
             'extern "C" __global__ void k(float* x) {\n'
-            "  float v[96];\n"
-            "  for (int i = 0; i < 96; ++i) v[i] = x[i * 32 + threadIdx.x];\n"
+            "  float v[90];\n"
+            "  for (int i = 0; i < 90; ++i) v[i] = x[i * 32 + threadIdx.x];\n"
             "  __syncthreads();\n"
-            "  for (int i = 0; i < 96; ++i) x[(95 - i) * 32 + threadIdx.x] = v[i] * v[i * 7 % 96];\n"
+            "  for (int i = 0; i < 90; ++i) x[(89 - i) * 32 + threadIdx.x] = v[i] * v[i / 2];\n"
             "}\n"
         )
         free = self.compiled(device, text).entry("k")

@@ -91,12 +91,14 @@ class ExecutorContract:
     selector: str
 
     @pytest.fixture(scope="class")
-    def executor(self) -> Executor:
-        device = choose_device(self.selector)
+    @classmethod
+    def executor(cls) -> Executor:
+        device = choose_device(cls.selector)
         return backend(device.backend).open(device)
 
     @pytest.fixture(scope="class")
-    def module(self, executor: Executor) -> Any:
+    @classmethod
+    def module(cls, executor: Executor) -> Any:
         binary = backend(executor.device.backend).compile(source(), {}, (), executor.device)
         return executor.load(binary, {})
 

@@ -1,0 +1,412 @@
+"""What a kernel must and must not do: one test for each way to be wrong.
+
+The kernels are host functions that write to the device's buffers, so each is wrong in one way only.
+"""
+
+import numpy as np
+import pytest
+from sample_spaces import write_space
+
+from autotune import verify
+from autotune.backends import backend, choose_device
+from autotune.backends.base import BoundLaunch
+from autotune.catalog import load_file
+from autotune.data import EXACT, RANDOM, prepare
+from autotune.errors import SpecError
+from autotune.spec import Out
+from autotune.values import Problem
+from autotune.verify import DeviceData, WrongResult
+
+pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
+
+ROWS, DEPTH = 37, 500
+#: A row-wise dot product: out[i] = sum_k a[i, k] x[k], within a bound that grows with the depth.
+DOT = (
+    ("problems=[Problem(n=1000)]", f"problems=[Problem(n={ROWS})]"),
+    ("x = rng.standard_normal(p.n, dtype=np.float32)", f"""\
+a = rng.standard_normal((p.n, {DEPTH}), dtype=np.float32)
+    x = rng.standard_normal({DEPTH}, dtype=np.float32)"""),
+    ('"x": x, "out"', '"a": a, "x": x, "out"'),
+    ("def reference(x, factor):", "def reference(a, x):"),
+    ("return factor * x", "return a @ x"),
+    ("@scale.launch", f"""\
+@scale.tolerance
+def tolerance(p):
+    return 16 * 2.0**-24 * {DEPTH}
+
+
+@scale.launch"""),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def executor(opencl_device):
+    device = choose_device(opencl_device)
+    return backend("opencl").open(device)
+
+
+@pytest.fixture
+def data(executor, tmp_path):
+    """Device data of a kernel made from ``scale`` by some edits."""
+
+    def made(*edits, n=ROWS):
+        kernel = load_file(write_space(tmp_path, *edits))
+        sets = {which: prepare(kernel, Problem(n=n), which) for which in (EXACT, RANDOM)}
+        return DeviceData(executor, sets)
+
+    return made
+
+
+class Host:
+    """Reads and writes working buffers by name, as a kernel would."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def read(self, name):
+        argument = next(one for one in self.data.arguments if one.name == name)
+        buffer = self.data.buffers[name]
+        return self.data.executor.read(buffer, np.dtype(argument.dtype), argument.shape)
+
+    def write(self, name, values):
+        argument = next(one for one in self.data.arguments if one.name == name)
+        array = np.asarray(values).astype(argument.dtype).reshape(argument.shape)
+        self.data.executor.write(self.data.buffers[name], array)
+
+
+def dot(data, spoil=lambda a, x: None):
+    """A right dot product in single precision, on arrays that ``spoil`` may change first."""
+    host = Host(data)
+
+    def run():
+        a, x = host.read("a"), host.read("x")
+        spoil(a, x)
+        host.write("out", np.add.accumulate(a * x, axis=1, dtype=np.float32)[:, -1])
+
+    return run
+
+
+# ---------------------------------------------------------------- right kernels
+
+
+@pytest.mark.parametrize("which", [EXACT, RANDOM])
+def test_a_right_kernel_passes_with_the_size_of_its_error(data, which):
+    made = data(*DOT)
+    (check,) = verify.verify(made, which, dot(made))
+    assert check.is_right
+    assert (check.output, check.dataset, check.first_wrong) == ("out", which, None)
+    if which == EXACT:
+        assert (check.bound, check.max_error, check.rms_error) == (0, 0, 0)
+    else:
+        assert 0 < check.rms_error < check.max_error <= check.bound
+
+
+def test_another_order_of_summation_is_as_right(data):
+    made = data(*DOT)
+    host = Host(made)
+
+    def run():
+        products = host.read("a") * host.read("x")
+        host.write("out", products.reshape(ROWS, 4, -1).sum(1, np.float32).sum(1, np.float32))
+
+    for which in (EXACT, RANDOM):
+        assert verify.verify(made, which, run)[0].is_right
+
+
+# ---------------------------------------------------------------- wrong outputs
+
+
+@pytest.mark.parametrize("times", [0, 2], ids=["dropped", "doubled"])
+@pytest.mark.parametrize("position", [(0, 0), (17, 250), (ROWS - 1, DEPTH - 1)])
+def test_exact_data_find_one_dropped_or_doubled_element(data, times, position):
+    made = data(*DOT)
+
+    def spoil(a, x):
+        a[position] *= times
+
+    with pytest.raises(WrongResult, match=rf"out\[{position[0]}\] is .* on exact data") as caught:
+        verify.verify(made, EXACT, dot(made, spoil))
+    (check,) = caught.value.checks
+    assert check.first_wrong == position[0]
+    assert 1 <= check.max_error <= 4
+    assert check.bound == 0
+
+
+def test_a_bound_alone_would_have_let_a_small_dropped_term_pass(data):
+    """Why there are exact data: the smallest of 500 random products is within any honest bound."""
+    made = data(*DOT)
+
+    def spoil(a, x):
+        a[0, np.argmin(np.abs(a[0] * x))] = 0
+
+    assert verify.verify(made, RANDOM, dot(made, spoil))[0].is_right
+    with pytest.raises(WrongResult, match=r"^out\[0\]"):
+        verify.verify(made, EXACT, dot(made, spoil))
+
+
+def test_the_random_tolerance_passes_single_precision_and_fails_tf32(data):
+    """Ten bits of mantissa instead of 23: what a tensor core would quietly do."""
+    made = data(*DOT)
+
+    def to_tf32(a, x):
+        for array in (a, x):
+            bits = array.view(np.uint32)
+            bits &= np.uint32(0xFFFFE000)
+
+    assert verify.verify(made, RANDOM, dot(made))[0].is_right
+    with pytest.raises(WrongResult, match=r"on random data; largest error .*, bound 0\.000477"):
+        verify.verify(made, RANDOM, dot(made, to_tf32))
+
+
+def test_a_wrong_result_reads_in_one_line(data):
+    made = data()
+    host = Host(made)
+
+    def run():
+        out = 3 * host.read("x")
+        out[[20, 5]] += 0.5
+        host.write("out", out)
+
+    x = made.datasets[EXACT].array("x")
+    with pytest.raises(WrongResult) as caught:
+        verify.verify(made, EXACT, run)
+    assert str(caught.value) == (
+        f"out[5] is {3 * x[5] + 0.5:g}, expected {3 * x[5]:g} on exact data; largest error 0.5, bound 0"
+    )
+    assert caught.value.checks[0].rms_error == pytest.approx(0.5 * (2 / ROWS) ** 0.5)
+
+
+def test_the_place_in_a_matrix_has_all_its_coordinates(data):
+    made = data(("Out(p.n)", "Out((p.n, 2))"), ("return factor * x", "return np.stack([x, x], 1)"))
+    host = Host(made)
+
+    def run():
+        out = np.stack([host.read("x")] * 2, 1)
+        out[4, 1] += 1
+        host.write("out", out)
+
+    with pytest.raises(WrongResult, match=r"^out\[4, 1\] is "):
+        verify.verify(made, EXACT, run)
+
+
+@pytest.mark.parametrize("missing", [slice(None), slice(ROWS - 1, None)], ids=["all", "the last"])
+def test_what_was_not_written_is_told_as_such(data, missing):
+    """Outputs are poisoned, so neither a result left from before nor a lucky zero passes."""
+    made = data()
+    host = Host(made)
+
+    def right():
+        host.write("out", 3 * host.read("x"))
+
+    def partial():
+        out = 3 * host.read("x")
+        out[missing] = host.read("out")[missing]
+        host.write("out", out)
+
+    verify.verify(made, EXACT, right)
+    with pytest.raises(WrongResult, match=r"is nan \(not written\), expected"):
+        verify.verify(made, EXACT, partial)
+
+
+def test_integer_outputs_are_compared_exactly_and_poisoned(data):
+    integers = (
+        ("Out(p.n)", "Out(p.n, np.int32)"),
+        ("return factor * x", "return np.round(factor * x)"),
+    )
+    made = data(*integers)
+    host = Host(made)
+
+    def run(offset):
+        return lambda: host.write("out", np.round(3.0 * host.read("x").astype(float)) + offset)
+
+    assert verify.verify(made, RANDOM, run(0))[0].bound == 0
+    with pytest.raises(WrongResult, match="largest error 1, bound 0"):
+        verify.verify(made, RANDOM, run(1))
+    with pytest.raises(WrongResult, match=r"out\[0\] is -1, expected"):
+        verify.verify(made, RANDOM, lambda: None)
+
+
+def test_every_output_is_checked(data):
+    two = (
+        ('"out": Out(p.n)', '"out": Out(p.n), "twice": Out(p.n)'),
+        ("return factor * x", 'return {"out": factor * x, "twice": 2 * factor * x}'),
+    )
+    made = data(*two)
+    host = Host(made)
+
+    def run(times):
+        def go():
+            host.write("out", 3 * host.read("x"))
+            host.write("twice", times * host.read("x"))
+
+        return go
+
+    checks = verify.verify(made, EXACT, run(6))
+    assert [(check.output, check.is_right) for check in checks] == [("out", True), ("twice", True)]
+    with pytest.raises(WrongResult, match=r"^twice\[0\]") as caught:
+        verify.verify(made, EXACT, run(7))
+    assert [check.is_right for check in caught.value.checks] == [True, False]
+
+
+# ---------------------------------------------------------------- what must not be touched
+
+
+@pytest.mark.parametrize("which", [EXACT, RANDOM])
+def test_a_changed_input_is_found_even_where_the_output_is_right(data, which):
+    made = data()
+    host = Host(made)
+
+    def run():
+        x = host.read("x")
+        host.write("out", 3 * x)
+        x[-1] = -x[-1]
+        host.write("x", x)
+
+    with pytest.raises(WrongResult, match="changed its input x") as caught:
+        verify.verify(made, which, run, repeats=1)
+    assert caught.value.checks[0].is_right
+
+
+@pytest.fixture(scope="module")
+def poke(executor):
+    """Write one float at an index of a buffer, inside or out."""
+    text = "__kernel void poke(__global float* out, int index) { out[index] = 5.0f; }"
+    module = executor.load(backend("opencl").compile(text, {}, (), executor.device), {})
+
+    def poked(buffer, index):
+        args = (buffer, np.int32(index))
+        executor.run(module, [BoundLaunch("poke", (1, 1, 1), (1, 1, 1), 0, args)])
+
+    return poked
+
+
+@pytest.mark.parametrize("name", ["out", "x", "work"])
+@pytest.mark.parametrize("index", [-1, ROWS], ids=["before", "after"])
+def test_a_write_outside_any_buffer_is_found(data, poke, name, index):
+    made = data()
+    made.declare_scratch({"work": Out(ROWS)})
+    host = Host(made)
+
+    def run():
+        host.write("out", 3 * host.read("x"))
+        poke(made.all_buffers()[name], index)
+
+    with pytest.raises(WrongResult, match=f"wrote outside the bounds of {name}"):
+        verify.verify(made, EXACT, run)
+
+
+def test_what_one_configuration_damaged_is_not_held_against_the_next(data, poke):
+    """A result that is wrong as well as out of bounds is reported as wrong; the damage must go."""
+    made = data()
+    host = Host(made)
+
+    def right():
+        host.write("out", 3 * host.read("x"))
+
+    def wild():
+        host.write("x", 7 * host.read("x"))
+        poke(made.buffers["out"], ROWS)
+        poke(made.buffers["x"], -1)
+
+    for _ in range(2):
+        with pytest.raises(WrongResult, match="not written"):
+            verify.verify(made, EXACT, wild)
+        assert verify.verify(made, EXACT, right)[0].is_right
+
+
+# ---------------------------------------------------------------- repeated runs
+
+
+def test_a_sequence_that_works_only_once_is_wrong(data):
+    """Timing runs it again and again, so it may not count on a fresh workspace."""
+    made = data()
+    made.declare_scratch({"work": Out(1, "int32")})
+    host, work = Host(made), made.scratch["work"][1]
+    runs = []
+
+    def run():
+        fresh = made.executor.read(work, np.dtype("i4"), (1,))[0] == -1
+        made.executor.write(work, np.zeros(1, np.int32))
+        runs.append(fresh)
+        host.write("out", 3 * host.read("x") if fresh else 0 * host.read("x"))
+
+    with pytest.raises(WrongResult, match=r"\(second run only: it relies on a fresh workspace\)"):
+        verify.verify(made, EXACT, run)
+    assert runs == [True, False]
+
+
+def test_scratch_is_poisoned_before_the_first_run_only(data):
+    made = data()
+    made.declare_scratch({"work": Out((2, 3)), "flags": Out(5, np.uint8)})
+    assert made.names == ["x", "out", "factor", "n", "work", "flags"]
+    assert (made.dtypes["work"], made.dtypes["flags"]) == ("<f4", "|u1")
+    host, work = Host(made), made.scratch["work"][1]
+    seen = []
+
+    def run():
+        seen.append(made.executor.read(work, np.dtype("f4"), (6,))[0])
+        made.executor.write(work, np.full(6, 4, np.float32))
+        host.write("out", 3 * host.read("x"))
+
+    verify.verify(made, EXACT, run, repeats=3)
+    assert np.isnan(seen[0])
+    assert seen[1:] == [4, 4]
+
+
+def test_an_argument_that_is_read_and_written_is_restored_before_each_run(data):
+    inout = (
+        ("import Kernel, Launch, Out", "import InOut, Kernel, Launch, Out"),
+        ('"x": x, "out": Out(p.n)', '"x": InOut(x)'),
+    )
+    made = data(*inout)
+    host = Host(made)
+    checks = verify.verify(made, EXACT, lambda: host.write("x", 3 * host.read("x")), repeats=3)
+    assert [(check.output, check.is_right) for check in checks] == [("x", True)]
+    with pytest.raises(WrongResult, match=r"^x\[0\] is"):
+        verify.verify(made, EXACT, lambda: None)
+
+
+def test_one_set_of_working_buffers_serves_both_data_sets_in_turn(data):
+    made = data()
+    host = Host(made)
+    for which in (RANDOM, EXACT, RANDOM):
+        verify.verify(made, which, lambda: host.write("out", 3 * host.read("x")))
+        assert np.array_equal(host.read("x"), made.datasets[which].array("x"))
+
+
+# ---------------------------------------------------------------- workspaces
+
+
+def test_a_workspace_that_fits_is_kept_and_others_go(data):
+    made = data()
+    made.declare_scratch({"a": Out(10), "b": Out(20)})
+    kept, other = made.scratch["a"][1], made.scratch["b"][1]
+    made.declare_scratch({"a": Out(10), "b": Out(21)})
+    assert made.scratch["a"][1] is kept
+    assert made.scratch["b"][1] is not other
+    made.declare_scratch({})
+    assert made.names == ["x", "out", "factor", "n"]
+
+
+def test_an_empty_workspace_is_a_mistake_and_one_too_large_a_memory_error(data):
+    made = data()
+    with pytest.raises(SpecError, match=r"scratch: shape \(3, 0\) is empty"):
+        made.declare_scratch({"work": Out((3, 0))})
+    with pytest.raises(MemoryError):
+        made.declare_scratch({"work": Out(1 << 50)})
+    assert made.scratch == {}
+
+
+def test_scalars_and_constants_are_those_of_the_data_set(data):
+    constant = (
+        ("import Kernel, Launch, Out", "import Constant, Kernel, Launch, Out"),
+        ('"n": p.n', '"n": p.n, "taps": Constant(x[:3])'),
+    )
+    made = data(*constant)
+    assert made.scalars(EXACT) == {"factor": np.float32(3), "n": ROWS}
+    for which in (EXACT, RANDOM):
+        (name, values), *rest = made.constants(which).items()
+        assert (name, rest) == ("taps", [])
+        assert np.array_equal(values, made.datasets[which].array("x")[:3])
+    assert "taps" not in made.names
+    assert "taps" not in made.buffers
