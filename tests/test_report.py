@@ -299,10 +299,16 @@ def test_the_portfolio_is_ranked_by_geometric_mean_and_failures_come_last() -> N
     known = msgspec.structs.replace(record(), portfolio=portfolio)
     table = tables.portfolio(content_of(known, []))
     assert [row[1:] for row in table.rows] == [
-        ("1.414×", "2.000×", "1.000×"),
-        ("1.483×", "1.100×", "2.000×"),
-        ("–", "1.000×", "failed"),
+        ("1.414×", "2.000×", "m=512, n=512"),
+        ("1.483×", "2.000×", "m=4096, n=4096"),
+        ("–", "–", "fails on 1 problem"),
     ]
+
+
+def test_more_than_the_limit_is_doubted() -> None:
+    fast = entry(SMALL, trials()[4].configuration, limit_fraction=2.1)
+    (warning,) = tables.warnings(content_of(record([fast]), []))
+    assert "more than the measured FP32 rate (FFMA)" in warning
 
 
 def test_expected_fractions_of_the_fallback_are_told_where_known() -> None:

@@ -14,6 +14,8 @@ from autotune.report.effects import Effect
 from autotune.values import Configuration, Problem, Value
 
 NONE = "–"
+#: A limit is itself a measurement; what lies further above it than this is an error.
+MOST_OF_LIMIT = 1.05
 #: Of the portfolio only the best are shown.
 PORTFOLIO_ROWS = 8
 
@@ -301,25 +303,27 @@ def space_sentence(content: ReportContent) -> str:
 
 
 def portfolio(content: ReportContent) -> Table:
-    """The best of the portfolio on every problem, as time over that problem's best."""
+    """The best of the portfolio, as time over each problem's best: in the mean, and at worst."""
     matrix = content.record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
     best = [min((ms for ms in one if ms is not None), default=None) for one in columns]
+    names = [wording.one_line(str(Problem(dict(one)))) for one in matrix.problems]
     rows = []
     for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
-        ratios = [ms / one if ms and one else None for ms, one in zip(times, best, strict=True)]
-        mean = _mean([one for one in ratios if one is not None])
-        cells = ("failed" if one is None else wording.ratio(one) for one in ratios)
-        failures = ratios.count(None)
-        label = NONE if failures else wording.ratio(mean)
+        pairs = zip(times, best, names, strict=True)
+        ratios = [(ms / least, name) for ms, least, name in pairs if ms and least]
+        failures = len(times) - len(ratios)
+        mean = _mean([one for one, _ in ratios])
+        worst, where = max(ratios, default=(math.inf, NONE))
+        told = (wording.ratio(mean), wording.ratio(worst), where)
         text = configuration_text(content, configuration)
-        rows.append((failures, mean, (text, label, *cells)))
+        failed = f"fails on {_plural(failures, 'problem')}"
+        rows.append((failures, mean, (text, *((NONE, NONE, failed) if failures else told))))
     rows.sort(key=lambda one: one[:2])
-    names = (wording.one_line(str(Problem(dict(one)))) for one in matrix.problems)
     return Table(
-        ("Configuration", "Geometric mean", *names),
+        ("Configuration", "Geometric mean", "At worst", "On"),
         tuple(cells for _, _, cells in rows[:PORTFOLIO_ROWS]),
-        frozenset(range(1, 2 + len(matrix.problems))),
+        frozenset({1, 2}),
         frozenset({0}),
     )
 
@@ -526,6 +530,12 @@ def _reasons(problem: ProblemContent) -> list[str]:
     if entry is None:
         return [f"no answer, because {_why_none(problem)}"]
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
+    if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
+        reasons.append(
+            f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "
+            "on a busy device (autotune doctor --limits measures it again), or the work function "
+            "overstates the work"
+        )
     if problem.is_superseded:
         reasons.append(
             f"the record keeps an earlier winner (effort {entry.effort}); the figures show the "
