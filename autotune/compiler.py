@@ -169,16 +169,21 @@ class CompilerPool:
 
     def result(self, job: CompileJob) -> Compiled:
         """Wait for a binary; compiles it if nobody asked before."""
-        self.submit(job)
-        future = self._futures.pop(job.key)
-        try:
-            return future.result()
-        except FutureTimeout:
-            message = f"compiling took longer than {COMPILE_TIMEOUT_S:.0f} s"
-            return Compiled(None, message, message, COMPILE_TIMEOUT_S, timed_out=True)
-        except (OSError, BrokenExecutor) as error:  # the first is pebble's ProcessExpired
-            message = f"the compiler process died ({error})"
-            return Compiled(None, message, message, 0.0)
+        message = ""
+        for _ in range(2):
+            self.submit(job)
+            future = self._futures.pop(job.key)
+            try:
+                return future.result()
+            except FutureTimeout:
+                message = f"compiling took longer than {COMPILE_TIMEOUT_S:.0f} s"
+                return Compiled(None, message, message, COMPILE_TIMEOUT_S, timed_out=True)
+            except BrokenExecutor as error:  # an idle process was killed: try in a new pool
+                message = f"the compiler processes died ({error})"
+            except OSError as error:  # pebble's ProcessExpired
+                message = f"the compiler process died ({error})"
+                break
+        return Compiled(None, message, message, 0.0)
 
     def ready(self, job: CompileJob) -> bool:
         """Whether `result` would answer at once."""

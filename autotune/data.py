@@ -212,7 +212,7 @@ def _make(
         declared[name] = _replaced(kernel, name, declared, own)
     arguments, arrays = [], {}
     for name, value in declared.items():
-        argument, array = _argument(kernel, name, value)
+        argument, array = argument_of(kernel, name, value)
         if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
             raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
         arguments.append(argument)
@@ -248,7 +248,7 @@ def _replaced(
     return InOut(array) if isinstance(drawn, InOut) else array
 
 
-def _argument(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
+def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
     """Normalise what an arguments hook returned for one name."""
     if isinstance(value, Out):
         shape = tuple(int(n) for n in np.atleast_1d(value.shape))

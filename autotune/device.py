@@ -72,6 +72,9 @@ _CUDA_LIMITS: dict[int, tuple[int, int, int]] = {
     121: (101376, 102400, 1536),
 }
 
+#: The architectures that `for_arch` knows.
+CUDA_ARCHS = tuple(f"sm_{number}" for number in _CUDA_LIMITS)
+
 
 def for_arch(arch: str) -> Device:
     """Make the device of a CUDA architecture from the published limits.
@@ -84,7 +87,7 @@ def for_arch(arch: str) -> Device:
     match = re.fullmatch(r"sm_(\d+)a?", arch)
     limits = _CUDA_LIMITS.get(int(match[1])) if match else None
     if limits is None:
-        raise UsageError(unknown("architecture", arch, [f"sm_{cc}" for cc in _CUDA_LIMITS]))
+        raise UsageError(unknown("architecture", arch, CUDA_ARCHS))
     shared, shared_sm, threads_sm = limits
     return Device(
         backend="cuda",

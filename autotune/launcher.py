@@ -24,10 +24,11 @@ from autotune.backends import backend, choose_device
 from autotune.backends.base import Executor
 from autotune.catalog import find_kernel
 from autotune.compiler import compiled_for
-from autotune.data import Argument, Draw, _argument
-from autotune.device import _CUDA_LIMITS, Device, for_arch
+from autotune.data import Argument, Draw, argument_of
+from autotune.device import Device
 from autotune.errors import MissingDependencyError, NothingValidError, UsageError
 from autotune.measurement import Binary
+from autotune.membership import is_member
 from autotune.spec import Constant, Fill, InOut, Kernel, Out
 from autotune.values import Configuration, Problem
 
@@ -60,47 +61,6 @@ def load(kernel: str | Kernel) -> TunedKernel:
     declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
     declared.hook("call")
     return TunedKernel(declared)
-
-
-# ---------------------------------------------------------------------- what is valid where
-
-
-def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) -> bool:
-    """Whether the declared space of a kernel on a device holds a configuration.
-
-    The same as ``configuration in enumerate_space(kernel, device)``, for one configuration.
-    Whatever a record says, nothing else is ever compiled.
-    """
-    if set(configuration) != set(kernel.parameters):
-        return False
-    for name, values in kernel.parameters.items():
-        value = configuration[name]
-        if not any(type(value) is type(one) and value == one for one in values):
-            return False
-    applies = dict.fromkeys(kernel.parameters, True)
-    for rule in kernel.applies_rules:
-        asked = {name: configuration[name] for name in rule.parameters}
-        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
-            applies |= dict.fromkeys(rule.governs, False)
-    if any(configuration[n] != kernel.parameters[n][0] for n, used in applies.items() if not used):
-        return False
-    conditional = {name for rule in kernel.applies_rules for name in rule.governs}
-    for rule in kernel.constraint_rules:
-        named = conditional & set(rule.parameters)
-        if named and not any(applies[name] for name in named):
-            continue  # it would judge placeholders
-        asked = {name: configuration[name] for name in rule.parameters}
-        if rule.uses_device:
-            asked["device"] = device
-        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
-            return False
-    return True
-
-
-def valid_archs(kernel: Kernel, configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """CUDA architectures whose declared space holds a configuration; see `tuned.Plan.archs`."""
-    known = [f"sm_{number}" for number in _CUDA_LIMITS]
-    return tuple(one for one in known if is_member(kernel, configuration, for_arch(one)))
 
 
 @dataclass(frozen=True)
@@ -425,7 +385,7 @@ def _declared(kernel: Kernel, name: str, value: Any) -> Argument:
             return Argument(name, kind, array.dtype.str, array.shape)
     if isinstance(value, np.ndarray) and value.shape != ():
         return Argument(name, "input", value.dtype.str, value.shape)
-    return _argument(kernel, name, value)[0]
+    return argument_of(kernel, name, value)[0]
 
 
 # ---------------------------------------------------------------------- arrays of other libraries

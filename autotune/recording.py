@@ -12,7 +12,9 @@ from autotune import __version__, binding, limits, selection, tuned
 from autotune.device import Device
 from autotune.errors import AutotuneError
 from autotune.expression import Json
+from autotune.fallback import fallback_table
 from autotune.measurement import CheckResult, Entry, Measurement
+from autotune.membership import valid_archs
 from autotune.spec import Fill, Kernel, Launch, Work
 from autotune.tuning import ProblemResult, RunResult
 from autotune.values import Configuration, Problem
@@ -29,6 +31,7 @@ def record_of(run: RunResult) -> tuned.TunedRecord:
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
     entries = tuple(_entry(run, one) for one in run.solved)
+    portfolio, fallback = _portfolio(run)
     return tuned.TunedRecord(
         kernel=kernel.name,
         device=tuned.RecordedDevice.of(device),
@@ -39,9 +42,9 @@ def record_of(run: RunResult) -> tuned.TunedRecord:
         parameters=dict(kernel.parameters),
         default=_default_plan(kernel, example, device),
         entries=entries,
-        fallback=tuple(
-            tuned.FallbackRow(problem=one.problem, plan=_plan_of(one)) for one in entries
-        ),
+        portfolio=portfolio,
+        fallback=fallback
+        or tuple(tuned.FallbackRow(problem=one.problem, plan=_plan_of(one)) for one in entries),
         provenance=tuned.Provenance(
             version=__version__,
             toolchain=run.toolchain,
@@ -70,6 +73,7 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
         shared_bytes=plan.shared_bytes,
         grid=plan.grid,
         requires=plan.requires,
+        archs=plan.archs,
         steps=_steps(request.kernel, configuration, result.problem, request.device),
         median_ms=winner.median_ms,
         interval_ms=winner.interval_ms,
@@ -94,6 +98,22 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
     )
 
 
+def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow, ...]]:
+    """The matrix, and the table for problems that were not tuned; both empty for one problem."""
+    measured = run.portfolio
+    if measured is None:
+        return tuned.Portfolio(), ()
+    kernel, device = run.request.kernel, run.request.device
+    matrix = tuned.Portfolio(
+        configurations=tuple(dict(one) for one in measured.configurations),
+        problems=tuple(dict(one) for one in measured.problems),
+        median_ms=measured.median_ms,
+    )
+    example = measured.problems[0]
+    plans = [_plan(kernel, one, example, device) for one in measured.configurations]
+    return matrix, fallback_table(matrix, plans)
+
+
 def _plan(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> tuned.Plan:
@@ -105,6 +125,7 @@ def _plan(
         shared_bytes=first.shared_bytes,
         grid=_completed(binding.traced_grid(binding.traced(kernel, configuration, device))),
         requires=binding.requirement(kernel, configuration),
+        archs=valid_archs(kernel, configuration) if device.backend == "cuda" else None,
     )
 
 

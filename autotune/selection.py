@@ -6,8 +6,9 @@ k-th samples of all contenders saw the same clocks and temperature.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
@@ -15,9 +16,12 @@ from numpy.typing import NDArray
 
 from autotune.measurement import Measurement, Status
 from autotune.timing import median_interval
+from autotune.values import Configuration, Problem
 
 #: Resamples of a bootstrap interval; more change the third digit.
 _RESAMPLES = 2000
+#: Most configurations that are measured on every problem.
+PORTFOLIO_SIZE = 32
 #: A contender whose ratio to the best cannot be told from 1 within this share is tied with it.
 _TIE_TOLERANCE = 0.002
 
@@ -58,8 +62,58 @@ class Result:
     finalists: tuple[Finalist, ...]
     #: Those that cannot be told from the best, the winner among them.
     tied: tuple[Finalist, ...]
-    #: Vendor time over the winner's time, by baseline: above 1 the winner is faster.
+    #: Median of each baseline, and its time over the winner's: above 1 the winner is faster.
     vendors: Mapping[str, tuple[float, Ratio]]
+    #: Samples of each baseline, in the rounds of the finalists.
+    vendor_samples: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """Chosen configurations measured on every problem of a run."""
+
+    configurations: tuple[Configuration, ...]
+    problems: tuple[Problem, ...]
+    #: One row per configuration, one column per problem; None where it is not right there.
+    median_ms: tuple[tuple[float | None, ...], ...]
+
+    def fraction(self, configuration: Configuration, but: Problem) -> float:
+        """Geometric mean share of the best speed over the problems other than one; 0 if unknown."""
+        if configuration not in self.configurations:
+            return 0.0
+        row = self.median_ms[self.configurations.index(configuration)]
+        shares = []
+        for column, problem in enumerate(self.problems):
+            best = min((one[column] or math.inf for one in self.median_ms), default=math.inf)
+            if problem != but and best < math.inf:
+                time_ms = row[column]
+                shares.append(best / time_ms if time_ms else 1e-3)
+        return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else 1.0
+
+
+def enter_portfolio(results: Sequence[Result], default: Configuration) -> list[Configuration]:
+    """Who is measured on every problem: the default, tied sets and the three best of each.
+
+    At most `PORTFOLIO_SIZE`: problems take turns, best first.
+    """
+    chosen: dict[Configuration, None] = {default: None}
+    ranks = [[*one.tied, *one.finalists[:3]] for one in results]
+    for place in range(max(map(len, ranks), default=0)):
+        for ranked in ranks:
+            if place < len(ranked) and len(chosen) < PORTFOLIO_SIZE:
+                chosen[ranked[place].measurement.configuration] = None
+    return list(chosen)
+
+
+def with_portfolio(result: Result, problem: Problem, portfolio: Portfolio) -> Result:
+    """Choose again among the tied: the best over the other problems, then fewest registers."""
+
+    def merit(one: Finalist) -> tuple[float, int, float]:
+        elsewhere = portfolio.fraction(one.measurement.configuration, problem)
+        return (-round(elsewhere, 3), _registers(one.measurement), one.median_ms)
+
+    winner = min(result.tied, key=merit)
+    return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner))
 
 
 def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]:
@@ -93,11 +147,8 @@ def decide(
         winner=winner,
         finalists=tuple(ranked),
         tied=tuple(tied),
-        vendors={
-            name: (median(samples), ratio(samples, winner.samples_ms, seed))
-            for name, samples in vendors.items()
-            if samples
-        },
+        vendors=_against(vendors, winner, seed),
+        vendor_samples=dict(vendors),
     )
 
 
@@ -113,6 +164,16 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 
     ratios: NDArray[np.float64] = np.median(above[picks], axis=1) / np.median(below[picks], axis=1)
     low, high = np.quantile(ratios, [0.025, 0.975])
     return Ratio(float(np.median(above) / np.median(below)), float(low), float(high))
+
+
+def _against(
+    vendors: Mapping[str, Sequence[float]], winner: Finalist, seed: int = 0
+) -> dict[str, tuple[float, Ratio]]:
+    return {
+        name: (median(samples), ratio(samples, winner.samples_ms, seed))
+        for name, samples in vendors.items()
+        if samples
+    }
 
 
 def _is_tied(one: Finalist, best: Finalist, seed: int) -> bool:

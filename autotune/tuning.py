@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from numpy.typing import NDArray
@@ -38,6 +39,9 @@ from autotune.worker import MEASURE_TIMEOUT_S, Worker
 
 #: Share of a problem's time that is kept for its finals.
 _FINALS_SHARE = 0.15
+#: Samples of each configuration of the portfolio on each problem, and the time they may take.
+_PORTFOLIO_ROUNDS = 9
+_PORTFOLIO_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,8 @@ class RunResult:
     run_id: int
     source: str
     toolchain: str
+    #: Finalists of all problems on every problem; None for a run of one problem.
+    portfolio: selection.Portfolio | None = None
     #: What the device was measured to reach; None where that failed.
     limits: MeasuredLimits | None = None
 
@@ -208,6 +214,7 @@ class Tuning:
         )
         try:
             self._run_problems(run_id)
+            portfolio = self._portfolio()
         except KeyboardInterrupt as error:
             self.store.finish_run(run_id, "interrupted")
             raise Interrupted(
@@ -219,7 +226,9 @@ class Tuning:
                 self.store.finish_run(run_id, "failed")
             raise
         self.store.finish_run(run_id, "done")
-        result = RunResult(request, tuple(self.done), run_id, self.source, self.toolchain)
+        result = RunResult(
+            request, tuple(self.done), run_id, self.source, self.toolchain, portfolio
+        )
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, self.done))
         return result if request.only is not None else replace(result, limits=self._limits())
@@ -358,6 +367,54 @@ class Tuning:
         other = self.request.seed + 1
         again = [] if self.request.inputs else [self.job(job.problem, other)]
         return [*(self.job(one, other) for one in edges), *again]
+
+    # ------------------------------------------------------------------ portfolio
+
+    def _portfolio(self) -> selection.Portfolio | None:
+        """Measure the best of every problem on every problem; choose winners among ties by it."""
+        solved = [one for one in self.done if one.finals is not None]
+        if len(solved) < 2 or self.request.only is not None:
+            return None
+        finals = [one.finals for one in solved if one.finals is not None]
+        chosen = selection.enter_portfolio(finals, self.kernel.default())
+        space = solved[0].space
+        chosen = [one for one in chosen if one in space]
+        columns = [self._measured_on(one.problem, chosen) for one in solved]
+        portfolio = selection.Portfolio(
+            configurations=tuple(chosen),
+            problems=tuple(one.problem for one in solved),
+            median_ms=tuple(zip(*columns, strict=True)),
+        )
+        self.done = [
+            replace(one, finals=selection.with_portfolio(one.finals, one.problem, portfolio))
+            if one.finals is not None
+            else one
+            for one in self.done
+        ]
+        return portfolio
+
+    def _measured_on(
+        self, problem: Problem, configurations: Sequence[Configuration]
+    ) -> list[float | None]:
+        """Median time of each configuration on one problem; None where it is not right there."""
+        self.listener(Phase(problem, "portfolio"))
+        job = self.job(problem)
+        evaluator = DeviceEvaluator(self.kernel, job, self.compilers, self.worker)
+        evaluator.hint(configurations)
+        contenders = []
+        for one in configurations:
+            binary = evaluator.binary(one)
+            if binary is not None and self.worker.check(job, one, binary).status is Status.OK:
+                contenders.append(Contender(one, binary))
+        samples = self.worker.race(
+            job, contenders, _PORTFOLIO_ROUNDS, self.request.seed, _PORTFOLIO_SECONDS
+        )
+        times = {
+            one.configuration: median(taken)
+            for one, taken in zip(contenders, samples, strict=True)
+            if taken
+        }
+        return [times.get(one) for one in configurations]
 
     # ------------------------------------------------------------------ identities
 

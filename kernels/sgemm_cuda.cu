@@ -177,19 +177,22 @@ struct Copies {
     static constexpr int A_PASSES = (BM + A_ROWS - 1) / A_ROWS;
     static constexpr int A_COPIES = A_PASSES * (BK / 8);
 
-    static constexpr int B_UNITS = BN / B_UNIT;  // units in a row
-    static constexpr int B_COPIES = (BK * B_UNITS + THREADS - 1) / THREADS;
+    // For B, as many lanes as make whole passes over a row; each may have several columns.
+    static constexpr int B_UNITS = BN / B_UNIT;
+    static constexpr int B_LANES = B_UNITS % 32 == 0 ? 32 : B_UNITS % 16 == 0 ? 16 : 8;
+    static constexpr int B_COLS = B_UNITS / B_LANES;
+    static constexpr int B_ROWS = THREADS / B_LANES;
+    static constexpr int B_PASSES = (BK + B_ROWS - 1) / B_ROWS;
 
-    static constexpr int COUNT = A_COPIES + B_COPIES;
+    static constexpr int COUNT = A_COPIES + B_PASSES * B_COLS;
 
     const float* a_from[A_PASSES];  // this thread's first element of each row of A that it copies
     int a_step = 0;                 // how far along k the current step is
-    const float* b_from;            // the block's tile of B at the current step
-    int last_col;                   // of B, counted from the block's first; units beyond it begin here
+    const float* b_from;            // the row of B to copy from next
+    int b_col[B_COLS];              // and this thread's places in it
     int n;
 
-    __device__ Copies(const float* a, const float* b, int row0, int col0, int m, int n_, int lda)
-        : b_from(b + col0), last_col(n_ - B_UNIT - col0), n(n_)
+    __device__ Copies(const float* a, const float* b, int row0, int col0, int m, int n_, int lda) : n(n_)
     {
         keep(a_step);
 #pragma unroll
@@ -197,24 +200,18 @@ struct Copies {
             a_from[pass] = a + static_cast<long long>(min(row0 + a_row(pass), m - 1)) * lda + a_k();
             keep(a_from[pass]);
         }
+        b_from = b + static_cast<long long>(b_row(0)) * n;
+#pragma unroll
+        for (int j = 0; j < B_COLS; ++j)
+            b_col[j] = min(col0 + (int(threadIdx.x % B_LANES) + j * B_LANES) * B_UNIT, n - B_UNIT);
     }
 
     static __device__ int a_k() { return threadIdx.x % 8; }
     static __device__ int a_row(int pass) { return threadIdx.x / 8 + pass * A_ROWS; }
+    static __device__ int b_row(int pass) { return threadIdx.x / B_LANES + pass * B_ROWS; }
 
-    // Written so that the compiler sees a constant distance between passes where there is one.
-    static __device__ int b_row(int pass)
-    {
-        return THREADS % B_UNITS == 0 ? threadIdx.x / B_UNITS + pass * (THREADS / B_UNITS)
-                                      : (threadIdx.x + pass * THREADS) / B_UNITS;
-    }
-    static __device__ int b_col(int pass)
-    {
-        return (THREADS % B_UNITS == 0 ? threadIdx.x % B_UNITS : (threadIdx.x + pass * THREADS) % B_UNITS) * B_UNIT;
-    }
-
-    // Start copy number `i` of COUNT into the stage at `to`. Of the FIRST step, only `depth` columns of A
-    // and rows of B exist.
+    // Start copy number `i` of COUNT, after those before it, into the stage at `to`. Of the FIRST step,
+    // only `depth` columns of A and rows of B exist.
     template <bool FIRST>
     __device__ __forceinline__ void start(int i, unsigned to, bool wanted, int depth)
     {
@@ -226,28 +223,30 @@ struct Copies {
             if (FIRST) copy_async_or_zero<1>(to, from, a_k() + k < depth);
             else copy_async<1>(to, from, wanted);
         } else {
-            const int pass = i - A_COPIES;
-            if (BK * B_UNITS % THREADS && b_row(pass) >= BK) return;
-            to += 4 * (A_FLOATS + b_row(pass) * BN + b_col(pass));
-            const float* from = b_from + static_cast<long long>(b_row(pass)) * n + min(b_col(pass), last_col);
-            if (FIRST) copy_async_or_zero<B_UNIT>(to, from, b_row(pass) < depth);
-            else copy_async<B_UNIT>(to, from, wanted);
+            const int pass = (i - A_COPIES) / B_COLS, j = (i - A_COPIES) % B_COLS;
+            if (BK % B_ROWS == 0 || b_row(pass) < BK) {
+                to += 4 * (A_FLOATS + b_row(pass) * BN + (threadIdx.x % B_LANES + j * B_LANES) * B_UNIT);
+                if (FIRST) copy_async_or_zero<B_UNIT>(to, b_from + b_col[j], b_row(pass) < depth);
+                else copy_async<B_UNIT>(to, b_from + b_col[j], wanted);
+            }
+            if (j == B_COLS - 1) b_from += static_cast<long long>(B_ROWS) * n;
         }
     }
 
-    template <bool FIRST>
-    __device__ __forceinline__ void start_burst(int burst, unsigned to, bool wanted, int depth)
+    // Part `burst` of BURSTS of a step's copies.
+    __device__ __forceinline__ void start_burst(int burst, unsigned to, bool wanted)
     {
         constexpr int EACH = (COUNT + BURSTS - 1) / BURSTS;
 #pragma unroll
         for (int i = 0; i < EACH; ++i)
-            if (burst * EACH + i < COUNT) start<FIRST>(burst * EACH + i, to, wanted, depth);
+            if (burst * EACH + i < COUNT) start<false>(burst * EACH + i, to, wanted, BK);
     }
 
+    // Go on to the next step, once all copies of one that was `depth` deep are started.
     __device__ __forceinline__ void advance(int depth)
     {
         a_step += depth;
-        b_from += static_cast<long long>(depth) * n;
+        b_from += static_cast<long long>(depth - B_PASSES * B_ROWS) * n;
     }
 };
 
@@ -346,7 +345,7 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
         const bool more = step + STAGES - 1 < steps;
 #pragma unroll
         for (int burst = 0; burst < BURSTS; ++burst) {
-            copies.template start_burst<false>(burst, shared_at + free * (4 * STAGE_FLOATS), more, BK);
+            copies.start_burst(burst, shared_at + free * (4 * STAGE_FLOATS), more);
             if (burst == BURSTS - 1) {
                 copies.advance(BK);
                 close_group();  // even if empty: await_groups counts groups

@@ -15,7 +15,8 @@ from autotune import _current, _lookup, launcher, load, tuned
 from autotune.backends import choose_device
 from autotune.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
-from autotune.launcher import choose, declared_arguments, is_member, valid_archs
+from autotune.launcher import choose, declared_arguments
+from autotune.membership import is_member, valid_archs
 from autotune.space import enumerate_space
 from autotune.spec import Kernel
 from autotune.tuned import Entry, Plan, Provenance, RecordedDevice, TunedRecord

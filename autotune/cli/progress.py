@@ -15,6 +15,7 @@ from autotune.measurement import Status
 _PHASES = {
     "inputs": "making inputs and references",
     "finals": "finals: the best, interleaved",
+    "portfolio": "the best of all problems, on each problem",
     "limits": "measuring what the device can do, once",
 }
 
