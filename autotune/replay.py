@@ -248,7 +248,9 @@ def _parameters(
     declared = data.get("tune_params")
     if not isinstance(declared, dict):  # written by older versions
         declared = {
-            name: sorted({_value(name, entry, key) for key, entry in entries.items()}, key=_sort_key)
+            name: sorted(
+                {_value(name, entry, key) for key, entry in entries.items()}, key=_sort_key
+            )
             for name in names
         }
     for name in names:

@@ -135,10 +135,9 @@ def _run_once(name: str, module: Any, searchspace: Any, runner: Any, session: Se
 
 
 def _strategy_module(name: str) -> Any:
-    import scipy.spatial  # strategies import it in the middle of a search
     from kernel_tuner.interface import _STRATEGY_IMPORTS
 
-    assert scipy.spatial
+    importlib.import_module("scipy.spatial")  # strategies import it in the middle of a search
     return importlib.import_module(_STRATEGY_IMPORTS[name])
 
 

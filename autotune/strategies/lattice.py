@@ -47,7 +47,9 @@ class Lattice:
 
     def find(self, point: Sequence[int]) -> int | None:
         """The number of the configuration at a point, or None where it is not valid."""
-        return self.space.find([order[rank] for order, rank in zip(self._values, point, strict=True)])
+        return self.space.find(
+            [order[rank] for order, rank in zip(self._values, point, strict=True)]
+        )
 
     def distances(self, point: Sequence[int]) -> NDArray[np.int64]:
         """Steps from a point to every configuration, summed over the parameters."""

@@ -1,0 +1,299 @@
+"""One contract suite that every available strategy passes, on a synthetic and on recorded spaces."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune import strategies
+from autotune.errors import UsageError
+from autotune.measurement import Measurement, Status
+from autotune.replay import Recording, ReplaySession, load
+from autotune.space import Space
+from autotune.strategies import BudgetSpent, kernel_tuner_adapter, optuna_adapter
+from autotune.strategies.lattice import Lattice, Ledger
+
+DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
+RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
+RUNNABLE = [info.name for info in strategies.available() if not info.unavailable]
+IN_ORDER = ("exhaustive", "kt:brute_force")
+
+
+@pytest.fixture(scope="module")
+def synthetic() -> Recording:
+    """A made-up space; see data/make_synthetic.py."""
+    return load(DATA)
+
+
+class StrictSession(ReplaySession):
+    """A session that fails the test as soon as a strategy breaks the contract."""
+
+    def __init__(self, recording: Recording, budget: int) -> None:
+        super().__init__(recording, budget)
+        self.ended = False
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        assert not self.ended, "measured after the budget was spent"
+        assert indices, "an empty batch"
+        for index in indices:
+            assert isinstance(index, int)
+            assert 0 <= index < len(self.recording.space), "an invalid configuration"
+            assert index not in self.path, "measured before"
+        assert len(set(indices)) == len(indices), "twice in one batch"
+        # What a session does with the global streams must not move the strategy's.
+        random.random()
+        np.random.random()
+        try:
+            return super().measure(indices)
+        except BudgetSpent:
+            self.ended = True
+            raise
+
+    def hint(self, indices: Sequence[int]) -> None:
+        assert all(0 <= index < len(self.recording.space) for index in indices)
+
+
+def run(name: str, recording: Recording, budget: int, seed: int = 0) -> StrictSession:
+    """Search until the end, which is either the budget's or the space's."""
+    session = StrictSession(recording, budget)
+    try:
+        strategies.find(name)(recording.space, session, np.random.default_rng(seed))
+    except BudgetSpent:
+        assert session.ended, "BudgetSpent of its own making"
+    else:
+        assert len(session.path) == len(recording.space), "returned with something left to measure"
+    return session
+
+
+def part(recording: Recording, count: int) -> Recording:
+    """A recording of some configurations, spread over the whole."""
+    chosen = np.linspace(0, len(recording.space) - 1, count).astype(int)
+    return replace(
+        recording,
+        space=Space(recording.space.parameters, recording.space.rows[chosen]),
+        measurements=tuple(recording.measurements[i] for i in chosen),
+    )
+
+
+def failing(recording: Recording) -> Recording:
+    """The recording as if nothing had compiled."""
+    return replace(
+        recording,
+        measurements=tuple(
+            Measurement(one.configuration, Status.COMPILE_FAILED, "no")
+            for one in recording.measurements
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_keeps_the_budget_to_the_evaluation(name: str, synthetic: Recording) -> None:
+    for budget in (1, 7, 60):
+        assert len(run(name, synthetic, budget).path) == budget
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_same_seed_same_path(name: str, synthetic: Recording) -> None:
+    random.seed(1)
+    np.random.seed(1)
+    first = run(name, synthetic, 50, seed=5).path
+    random.seed(2)
+    np.random.seed(2)
+    assert run(name, synthetic, 50, seed=5).path == first
+    other = run(name, synthetic, 50, seed=6).path
+    assert (other == first) == (name in IN_ORDER)
+
+
+def test_same_seed_same_path_in_another_process(synthetic: Recording) -> None:
+    """Hashes of text differ between processes; paths must not."""
+    names = ["kt:genetic_algorithm", "kt:greedy_mls", "kt:bayes_opt", "optuna:tpe", "optuna:cmaes"]
+    code = (
+        "import sys, json; sys.path.insert(0, sys.argv[1]); import test_strategies as t; "
+        "r = t.load(t.DATA); print(json.dumps([t.run(n, r, 40).path for n in sys.argv[2:]]))"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), *names]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert json.loads(output) == [run(name, synthetic, 40).path for name in names]
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_measures_everything_when_the_budget_allows(name: str, synthetic: Recording) -> None:
+    for count in (1, 2, 5, 9, 40):
+        session = run(name, part(synthetic, count), count + 10)
+        assert sorted(session.path) == list(range(count))
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_survives_a_space_where_all_fails(name: str, synthetic: Recording) -> None:
+    assert len(run(name, failing(synthetic), 60).path) == 60
+    run(name, failing(part(synthetic, 20)), 100)
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_leaves_the_global_random_streams_alone(name: str, synthetic: Recording) -> None:
+    class Untouched(ReplaySession):
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            assert random.getstate() == before[0]
+            assert str(np.random.get_state()) == before[1]
+            return super().measure(indices)
+
+    before = (random.getstate(), str(np.random.get_state()))
+    with pytest.raises(BudgetSpent):
+        strategies.find(name)(synthetic.space, Untouched(synthetic, 30), np.random.default_rng(0))
+    assert (random.getstate(), str(np.random.get_state())) == before
+
+
+@pytest.mark.parametrize("name", [name for name in RUNNABLE if name.startswith("kt:")])
+def test_kernel_tuner_proposed_what_was_measured(
+    name: str, synthetic: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proposed: list[tuple[int, ...]] = []
+    measure = kernel_tuner_adapter._measure
+
+    def watched(runner: object, ledger: Ledger, points: list[tuple[int, ...]]) -> list[int]:
+        proposed.extend(points)
+        return measure(runner, ledger, points)
+
+    monkeypatch.setattr(kernel_tuner_adapter, "_measure", watched)
+    check_origin(name, synthetic, proposed, kernel_tuner_adapter.PATIENCE)
+
+
+@pytest.mark.parametrize("name", [name for name in RUNNABLE if name.startswith("optuna:")])
+def test_optuna_proposed_what_was_measured(
+    name: str, synthetic: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+
+    lattice = Lattice(synthetic.space)
+    proposed: list[tuple[int, ...]] = []
+    ask = optuna.Study.ask
+
+    def watched(self: optuna.Study, *args: object) -> optuna.Trial:
+        trial = ask(self, *args)  # type: ignore[arg-type]
+        proposed.append(optuna_adapter._point(trial.params, lattice))
+        return trial
+
+    monkeypatch.setattr(optuna.Study, "ask", watched)
+    check_origin(name, synthetic, proposed, optuna_adapter.PATIENCE)
+
+
+def check_origin(
+    name: str, recording: Recording, proposed: list[tuple[int, ...]], patience: int
+) -> None:
+    """Everything measured was proposed, or is nearest to the last of many futile proposals."""
+    lattice = Lattice(recording.space)
+    moved = []
+
+    class Watching(StrictSession):
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            for index in indices:
+                if lattice.point(index) not in proposed:
+                    distances = lattice.distances(proposed[-1])
+                    distances[self.path] = 9999
+                    assert index == np.argmin(distances)
+                    known = {lattice.point(one) for one in self.path}
+                    futile = [lattice.find(p) is None or p in known for p in proposed[-patience:]]
+                    assert len(futile) == patience
+                    assert all(futile)
+                    moved.append(index)
+            return super().measure(indices)
+
+    with pytest.raises(BudgetSpent):
+        strategies.find(name)(recording.space, Watching(recording, 60), np.random.default_rng(3))
+    # CMA-ES narrows until it proposes the same few points; the others rarely repeat themselves.
+    assert len(moved) <= (20 if name == "optuna:cmaes" else 6)
+
+
+def test_finds_good_configurations_faster_than_chance(synthetic: Recording) -> None:
+    """Medians over seeds on the synthetic space; what they are on real ones, benchmarks say."""
+    best_ms = synthetic.best_ms or 0.0
+
+    def typical(name: str) -> float:
+        fractions = []
+        for seed in range(7):
+            times = [
+                synthetic.measurements[i].median_ms for i in run(name, synthetic, 80, seed).path
+            ]
+            fractions.append(best_ms / min(time for time in times if time))
+        return float(np.median(fractions))
+
+    assert typical("auto") > typical("random")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_contract_on_a_recorded_space(name: str) -> None:
+    path = RECORDED / "convolution-RTX_3090.json.gz"
+    if not path.exists():
+        pytest.skip(f"no recorded spaces beside this checkout ({path.parent})")
+    assert len(run(name, load(path), 40).path) == 40
+
+
+def test_window_is_hinted_before_it_is_measured(synthetic: Recording) -> None:
+    class Hinted(StrictSession):
+        hints: list[int]
+
+        def hint(self, indices: Sequence[int]) -> None:
+            self.hints = list(indices)
+
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            assert self.hints[: len(indices)] == list(indices)
+            assert len(self.hints) == 7
+            return super().measure(indices)
+
+    with pytest.raises(BudgetSpent):
+        optuna_adapter.search(
+            "tpe",
+            synthetic.space,
+            Hinted(synthetic, 20),
+            np.random.default_rng(0),
+            batch=4,
+            window=4,
+        )
+
+
+def test_unavailable_and_unknown_strategies_say_why() -> None:
+    reasons = {info.name: info.unavailable for info in strategies.available()}
+    assert "pyatf" in reasons["kt:pyatf"]
+    assert "scikit-optimize" in reasons["kt:skopt"]
+    with pytest.raises(UsageError, match=r"kt:skopt.*scikit-optimize"):
+        strategies.find("kt:skopt")
+    with pytest.raises(UsageError, match=r"did you mean 'optuna:tpe'.*known: .*kt:pso"):
+        strategies.find("optuna:tpee")
+
+
+def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "find_spec", lambda name: None)
+    usable = [info.name for info in strategies.available() if not info.unavailable]
+    assert usable == ["auto", "random", "exhaustive"]
+    with pytest.raises(UsageError, match=r"pip install 'kernel-autotune\[tune\]'"):
+        strategies.find("optuna:tpe")
+
+
+def test_listing_imports_no_library() -> None:
+    code = (
+        "import sys; from autotune.strategies import available, find; available(); find('random'); "
+        "find('kt:pso'); print({'kernel_tuner', 'optuna', 'scipy'} & set(sys.modules))"
+    )
+    output = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    assert output.stdout.strip() == "set()"
+
+
+def test_ranks_follow_values_not_their_declared_order() -> None:
+    space = Space({"A": (64, 16, 32), "B": ("x", "y", "z")}, np.array([[0, 2], [1, 0]], np.int16))
+    lattice = Lattice(space)
+    assert [lattice.point(index) for index in range(2)] == [(2, 2), (0, 0)]
+    assert [lattice.find(lattice.point(index)) for index in range(2)] == [0, 1]
+    assert lattice.find((1, 1)) is None
+    # Text values are all one step apart.
+    assert lattice.distances((2, 0)).tolist() == [1, 2]
