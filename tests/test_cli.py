@@ -262,7 +262,7 @@ def test_ctrl_c_keeps_results_and_exits_130(tmp_path: Path) -> None:
     """The message says that the same command goes on; no traceback, rows are there."""
     command = [sys.executable, "-m", "autotune", "run", "saxpy", "--spaces", SAXPY, "--budget"]
     command += ["100s", "--device", "opencl:cpu", "--strategy", "random", "--problem", "n=200003"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "XDG_DATA_HOME": str(tmp_path)}
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -292,7 +292,7 @@ def _row_count(store: Path) -> int:
 
 def test_a_pipe_closed_early_is_no_error() -> None:
     command = f"{sys.executable} -m autotune list strategies | head -n 1"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run(
         command, shell=True, env=environment, capture_output=True, text=True, check=True
     )

@@ -1,0 +1,189 @@
+"""reduce: the sum of a float32 vector, by the ladder of kernels/reduce.cu."""
+
+import ctypes
+
+import numpy as np
+
+from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+
+reduce = Kernel(
+    "reduce.cu",
+    problems={
+        "cuda": [Problem(n=1 << e) for e in (16, 20, 22, 24, 26, 28)] + [Problem(n=10**7 + 3)],
+        "opencl": [Problem(n=1 << 20), Problem(n=10**6 + 3)],
+    },
+    quick_problems={
+        "cuda": [Problem(n=1 << 20), Problem(n=1 << 26)],
+        "opencl": [Problem(n=1 << 20), Problem(n=10**6 + 3)],
+    },
+    edge_problems=[Problem(n=n) for n in (1, 2, 3, 7, 1000, 4097, 65537)],
+    seeds=[
+        # what CUB does: 256 threads, 16-byte loads, a grid that covers the device a few times over
+        {"BLOCK": 256, "VEC": 4, "ITEMS": 4, "GRID_MODE": "stride", "WAVES": 8, "BLOCK_RED": "shuffle",
+         "WARP_TAIL": "shfl_down", "FINISH": "ticket"},
+        {"BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "stride", "WAVES": 4, "BLOCK_RED": "shuffle",
+         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
+        # the fastest public kernels on H100: no loop, many loads in flight, one atomic per block
+        {"BLOCK": 1024, "VEC": 4, "ITEMS": 8, "GRID_MODE": "oneshot", "BLOCK_RED": "shuffle",
+         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
+        {"BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "oneshot", "BLOCK_RED": "shuffle",
+         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
+        # small vectors
+        {"BLOCK": 1024, "VEC": 4, "ITEMS": 2, "GRID_MODE": "stride", "WAVES": 1, "BLOCK_RED": "shuffle",
+         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
+        # a CPU: a block for each core and one for good measure
+        {"BLOCK": 256, "VEC": 4, "ITEMS": 16, "GRID_MODE": "stride", "WAVES": 2, "BLOCK_RED": "shuffle",
+         "WARP_TAIL": "shfl_down", "FINISH": "kernel", "WARP": 16},
+        # the bottom of the ladder
+        {"BLOCK": 256, "VEC": 1, "ITEMS": 1, "GRID_MODE": "oneshot", "BLOCK_RED": "interleaved",
+         "FINISH": "kernel"},
+    ],
+    default={"BLOCK": 256, "VEC": 4, "ITEMS": 4, "GRID_MODE": "stride", "WAVES": 8, "BLOCK_RED": "shuffle",
+             "WARP_TAIL": "shfl_down", "FINISH": "ticket"},
+    BLOCK=(128, 256, 512, 768, 1024),  # threads per block
+    VEC=(1, 2, 4),  # floats per load
+    ITEMS=(1, 2, 4, 8, 16),  # loads in flight per thread
+    LOAD=("plain", "stream"),  # stream: tell the cache that nobody reads x again
+    GRID_MODE=("oneshot", "stride"),  # a block for every tile, or a fixed grid that walks over x
+    WAVES=(1, 2, 3, 4, 6, 8, 16, 32),  # stride: blocks per multiprocessor
+    BLOCK_RED=("interleaved", "sequential", "unrolled", "shuffle"),  # how a block's sums become one
+    WARP_TAIL=("barrier", "syncwarp", "shfl_down", "shfl_xor"),  # and the last warp's
+    FINISH=("kernel", "atomic", "ticket"),  # and the blocks'
+    WARP=(32, 16),  # threads that run in step: the device's, not a choice
+)
+
+
+@reduce.applies("WAVES")
+def fixed_grid(GRID_MODE):
+    return GRID_MODE == "stride"
+
+
+@reduce.applies("WARP_TAIL")
+def halving(BLOCK_RED):
+    return BLOCK_RED != "interleaved"
+
+
+@reduce.constraint
+def warp_is_the_device_s(WARP, device):
+    """WARP is what the device calls a warp or a sub-group."""
+    return device.warp_size == WARP
+
+
+@reduce.constraint
+def trees_halve(BLOCK, BLOCK_RED):
+    """A tree in shared memory needs a power of two of threads."""
+    return BLOCK_RED == "shuffle" or BLOCK & (BLOCK - 1) == 0
+
+
+@reduce.constraint
+def shuffles_end_in_shuffles(BLOCK_RED, WARP_TAIL):
+    """A block reduced by shuffles ends in shuffles too."""
+    return BLOCK_RED != "shuffle" or WARP_TAIL in ("shfl_down", "shfl_xor")
+
+
+@reduce.constraint
+def atomics_are_few(BLOCK, VEC, ITEMS, GRID_MODE, FINISH):
+    """One atomic per 4096 elements at most: all go to one address, and are done one after the other."""
+    return FINISH != "atomic" or GRID_MODE == "stride" or BLOCK * VEC * ITEMS >= 4096
+
+
+@reduce.constraint
+def loads_fit_registers(BLOCK, VEC, ITEMS, device):
+    """The loads in flight fit in registers beside some 24 others."""
+    return VEC * ITEMS + 24 <= device.registers_per_sm // BLOCK or device.backend != "cuda"
+
+
+@reduce.constraint
+def grid_is_resident(BLOCK, GRID_MODE, WAVES, device):
+    """A fixed grid is at most four times what a multiprocessor can hold at once."""
+    return GRID_MODE == "oneshot" or BLOCK * WAVES <= 4 * device.max_threads_per_sm
+
+
+@reduce.constraint
+def hints_are_cuda(LOAD, device):
+    """OpenCL has no cache hints."""
+    return LOAD == "plain" or device.backend == "cuda"
+
+
+def grid(c, p, device):
+    """Blocks of the first launch."""
+    tiles = ceil_div(p.n, c.BLOCK * c.VEC * c.ITEMS)
+    return tiles if c.GRID_MODE == "oneshot" else minimum(tiles, c.WAVES * device.sm_count)
+
+
+@reduce.scratch
+def scratch(c, p, device):
+    return {"partial": Out(grid(c, p, device)), "ticket": Out(1, "uint32")}
+
+
+@reduce.launch
+def launch(c, p, device):
+    blocks = grid(c, p, device)
+    first = Launch(grid=(blocks,), block=(c.BLOCK,), args=("x", "out", "partial", "ticket", "n"))
+    if c.FINISH == "atomic":
+        return Fill("out", 0), first
+    if c.FINISH == "ticket":
+        return Fill("ticket", 0), first
+    last = Launch(grid=(1,), block=(c.BLOCK,), entry="reduce_partials", args=("partial", "out", blocks))
+    return first, last
+
+
+@reduce.arguments
+def arguments(p, rng):
+    return {"x": rng.standard_normal(p.n), "out": Out(1), "n": np.int64(p.n)}
+
+
+@reduce.reference
+def reference(x):
+    return x.sum()
+
+
+@reduce.tolerance
+def tolerance(p):
+    """Rounding errors of adding n normal numbers, with chains of additions as long as the space allows.
+
+    A tree's error is some eps sqrt(n); the atomics of n / 4096 blocks add to it by eps n / 200.
+    """
+    return float(np.finfo(np.float32).eps) * (16 * p.n**0.5 + p.n / 50)
+
+
+@reduce.work
+def work(p):
+    return Work(flops=p.n, bytes_read=4 * p.n, bytes_written=4)
+
+
+@reduce.call
+def call(x):
+    n = x.shape[0]
+    return Problem(n=n), {"x": x, "n": np.int64(n)}
+
+
+@reduce.baseline("cub")
+def cub(x, out, n):
+    """cub::DeviceReduce::Sum as built into CuPy, its workspace allocated before.
+
+    Called by its C++ name, because CuPy's own wrapper allocates, and copies the result, on every call.
+    """
+    import cupy
+
+    library = ctypes.CDLL(cupy.cuda.cub.__file__)
+    pointer, size, whole = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    workspace_size = library._Z36cub_device_reduce_get_workspace_sizePvS_iP11CUstream_stii
+    workspace_size.argtypes = [pointer, pointer, whole, pointer, whole, whole]
+    workspace_size.restype = size
+    device_reduce = library._Z17cub_device_reducePvRmS_S_iP11CUstream_stii
+    device_reduce.argtypes = [pointer, ctypes.POINTER(size), pointer, pointer, whole, pointer, whole, whole]
+    device_reduce.restype = None
+    add, float32 = 0, 9  # CUPY_CUB_SUM and CUPY_TYPE_FLOAT32
+
+    stream = cupy.cuda.get_current_stream().ptr
+    nbytes = size(workspace_size(x.data.ptr, out.data.ptr, int(n), stream, add, float32))
+    workspace = cupy.empty(max(1, nbytes.value), cupy.uint8)
+
+    def add_up():
+        stream = cupy.cuda.get_current_stream().ptr
+        device_reduce(
+            workspace.data.ptr, nbytes, x.data.ptr, out.data.ptr, int(n), stream, add, float32
+        )
+
+    return add_up

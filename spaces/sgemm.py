@@ -1,0 +1,368 @@
+"""sgemm: C = alpha A B + beta C in float32, row-major, without tensor cores.
+
+Two sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
+the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, split k over a cluster.
+"""
+
+import numpy as np
+
+from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div
+
+
+def square(n):
+    return Problem(m=n, n=n, k=n)
+
+
+#: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
+#: From what NVRTC 13 reports over a few hundred configurations of either source.
+REGISTERS_BESIDES = 24
+
+sgemm = Kernel(
+    sources={"portable": "sgemm.cu", "cuda": "sgemm_cuda.cu"},
+    problems={
+        "cuda": [square(n) for n in (512, 1024, 2048, 4096, 1000)] + [Problem(m=1023, n=1025, k=1027)],
+        "opencl": [square(256), Problem(m=255, n=257, k=259)],
+    },
+    quick_problems={
+        "cuda": [square(1024), square(4096)],
+        "opencl": [square(256), Problem(m=255, n=257, k=259)],
+    },
+    edge_problems=[
+        square(1),
+        square(7),
+        Problem(m=1, n=300, k=5),
+        Problem(m=129, n=4, k=33),
+        Problem(m=100, n=132, k=68),
+        Problem(m=127, n=131, k=129),
+    ],
+    seeds=[
+        # the tile of cuBLAS on Hopper, as two blocks of 128 threads on each multiprocessor
+        {"VARIANT": "cuda", "BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
+         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8},
+        {"VARIANT": "cuda", "BM": 128, "BN": 128, "BK": 8, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
+         "STAGES": 4, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8},
+        # CUTLASS's and salykova/sgemm.cu's larger tiles
+        {"VARIANT": "cuda", "BM": 256, "BN": 128, "BK": 8, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
+         "STAGES": 4, "REG_DB": True, "ORDER": "serpentine", "RASTER": 8},
+        {"VARIANT": "cuda", "BM": 128, "BN": 256, "BK": 8, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
+         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "RASTER": 8},
+        # 128 threads with 8 x 8 each: more blocks, for sizes in between
+        {"VARIANT": "cuda", "BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8,
+         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 3, "RASTER": 8},
+        # too few tiles for the device: k is split
+        {"VARIANT": "cuda", "BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
+         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8, "SPLITK": 4},
+        {"VARIANT": "cuda", "BM": 64, "BN": 64, "BK": 16, "WM": 32, "WN": 32, "TM": 8, "TN": 4,
+         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 4, "RASTER": 8, "SPLITK": 4},
+        {"VARIANT": "portable", "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "VEC": 4,
+         "DOUBLE_SHARED": True, "UNROLL": 8},
+        {"VARIANT": "portable", "BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4, "VEC": 4,
+         "DOUBLE_SHARED": True, "UNROLL": 4},
+    ],
+    default={
+        "VARIANT": "cuda", "BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8,
+        "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8,
+    },
+    VARIANT=("portable", "cuda"),
+    ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
+    BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
+    BLOCK_Y=(2, 4, 8, 16, 32),  # naive, tile: threads along a column of C
+    BM=(32, 64, 96, 128, 192, 256),  # rows of C per block
+    BN=(32, 64, 96, 128, 192, 256),  # columns of C per block
+    BK=(8, 16, 32),  # depth of one pair of tiles
+    WM=(16, 32, 64, 128),  # rows of C per warp
+    WN=(16, 32, 64, 128),  # columns of C per warp
+    TM=(4, 8, 16),  # rows of C per thread
+    TN=(4, 8, 16),  # columns of C per thread
+    VEC=(1, 2, 4),  # floats per load from global memory
+    PAD=(4, 0, 1),  # floats added to each row of A's tile, against bank conflicts
+    DOUBLE_SHARED=(False, True),  # two pairs of tiles in turn
+    DOUBLE_FRAGMENT=(False, True),  # read the values of step k + 1 before the arithmetic of step k
+    UNROLL=(1, 2, 4, 8),  # steps of k written out
+    STAGES=(2, 3, 4, 5),  # pairs of tiles, all but one on their way
+    REG_DB=(False, True),  # the same as DOUBLE_FRAGMENT, of the CUDA source
+    BURSTS=(1, 2),  # times per step at which copies start
+    ORDER=("rows", "serpentine"),  # in which a thread visits its tile
+    LANES=("rows", "pairs"),  # layout of a warp over its tile
+    RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
+    SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
+    MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
+    MAX_REGISTERS=(0, 64, 96, 128),  # the same said to the compiler as a cap on registers; 0: no cap
+)
+
+# ------------------------------------------------------------------ which parameters matter
+
+
+@sgemm.applies("ALG")
+def portable(VARIANT):
+    return VARIANT == "portable"
+
+
+@sgemm.applies("WM", "WN", "STAGES", "REG_DB", "BURSTS", "ORDER", "LANES", "RASTER", "SPLITK")
+def cuda(VARIANT):
+    return VARIANT == "cuda"
+
+
+@sgemm.applies("BLOCK_X", "BLOCK_Y")
+def one_element_per_thread(VARIANT, ALG):
+    return VARIANT == "portable" and ALG != "register"
+
+
+@sgemm.applies("BM", "BN", "TM", "TN", "MIN_BLOCKS")
+def many_elements_per_thread(VARIANT, ALG):
+    return VARIANT == "cuda" or ALG == "register"
+
+
+@sgemm.applies("VEC", "PAD", "DOUBLE_SHARED", "DOUBLE_FRAGMENT", "MAX_REGISTERS")
+def portable_register(VARIANT, ALG):
+    return VARIANT == "portable" and ALG == "register"
+
+
+@sgemm.applies("BK")
+def tiles_in_shared_memory(VARIANT, ALG):
+    return VARIANT == "cuda" or ALG != "naive"
+
+
+@sgemm.applies("UNROLL")
+def portable_inner_loop(VARIANT, ALG):
+    return VARIANT == "portable" and ALG != "naive"
+
+
+# ------------------------------------------------------------------ what both sources need
+
+
+def threads(VARIANT, BM, BN, WM, WN, TM, TN):
+    """Threads of a block that computes BM x BN."""
+    return 32 * (BM // WM) * (BN // WN) if VARIANT == "cuda" else (BM // TM) * (BN // TN)
+
+
+def compute_capability(device):
+    """90 for sm_90; 0 where the device is no CUDA device."""
+    return int("".join(filter(str.isdigit, device.arch)) or 0) if device.backend == "cuda" else 0
+
+
+@sgemm.constraint
+def variant_runs_here(VARIANT, device):
+    """The CUDA source needs cp.async: compute capability 8.0."""
+    return VARIANT == "portable" or compute_capability(device) >= 80
+
+
+@sgemm.constraint
+def occupancy_is_cuda(VARIANT, MIN_BLOCKS, MAX_REGISTERS, device):
+    """OpenCL has no word for blocks per multiprocessor or registers; CUDA needs only one of the two."""
+    if device.backend != "cuda":
+        return MIN_BLOCKS == 1 and MAX_REGISTERS == 0
+    return VARIANT == "cuda" or MIN_BLOCKS == 1 or MAX_REGISTERS == 0
+
+
+# ------------------------------------------------------------------ portable
+
+
+@sgemm.constraint
+def small_block_is_whole_warps(BLOCK_X, BLOCK_Y, device):
+    """naive, tile: a block is whole warps, 64 threads at least and as many as the device allows."""
+    return BLOCK_X * BLOCK_Y % device.warp_size == 0 and 64 <= BLOCK_X * BLOCK_Y <= device.max_threads_per_block
+
+
+@sgemm.constraint
+def register_block_is_whole_warps(VARIANT, BM, BN, TM, TN, device):
+    """register: a block is whole warps, 64 to 512 threads of at most 8 x 8 elements."""
+    count = (BM // TM) * (BN // TN)
+    return VARIANT == "cuda" or (TM <= 8 and TN <= 8 and count % device.warp_size == 0 and 64 <= count <= 512)
+
+
+@sgemm.constraint
+def loads_divide(BM, BN, BK, TM, TN, VEC):
+    """register: every thread loads equally many pieces of VEC floats of either tile."""
+    piece = (BM // TM) * (BN // TN) * VEC
+    return BM * BK % piece == 0 and BK * BN % piece == 0
+
+
+@sgemm.constraint
+def unroll_divides(BK, UNROLL):
+    """A step of k is whole unrolled pieces."""
+    return BK % UNROLL == 0
+
+
+@sgemm.constraint
+def portable_fits_registers(BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, MAX_REGISTERS, device):
+    """register: accumulators, fragments and the next tiles' pieces fit the registers of a thread."""
+    count = (BM // TM) * (BN // TN)
+    needed = TM * TN + (1 + DOUBLE_FRAGMENT) * (TM + TN) + (BM + BN) * BK // count + REGISTERS_BESIDES
+    available = min(255, device.registers_per_sm // (count * MIN_BLOCKS), MAX_REGISTERS or 255)
+    return device.backend != "cuda" or needed <= available
+
+
+@sgemm.constraint
+def portable_fits_shared(BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, device):
+    """register: the tiles fit in shared memory, of which a kernel may declare 48 KB."""
+    needed = 4 * (1 + DOUBLE_SHARED) * BK * (BM + PAD + BN)
+    return needed <= min(49152, device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
+
+
+# ------------------------------------------------------------------ CUDA
+
+
+@sgemm.constraint
+def thread_tile_saves_reads(VARIANT, TM, TN):
+    """cuda: a thread tile is at least 4 x 8 and at most twice as long as wide: 5 multiply-adds per float read."""
+    return VARIANT == "portable" or (TM * TN >= 32 and TM <= 2 * TN and TN <= 2 * TM)
+
+
+@sgemm.constraint
+def lanes_make_a_warp(VARIANT, WM, WN, TM, TN):
+    """cuda: 32 thread tiles make a warp tile."""
+    return VARIANT == "portable" or (WM % TM == WN % TN == 0 and (WM // TM) * (WN // TN) == 32)
+
+
+@sgemm.constraint
+def pairs_need_two_rows(WM, TM, LANES):
+    """cuda: LANES=pairs lays lanes one above the other, so a warp has an even number of rows of them."""
+    return LANES == "rows" or WM // TM % 2 == 0
+
+
+@sgemm.constraint
+def warps_make_a_block(VARIANT, BM, BN, WM, WN):
+    """cuda: a block is 2 to 8 warp tiles."""
+    return VARIANT == "portable" or (BM % WM == BN % WN == 0 and 2 <= (BM // WM) * (BN // WN) <= 8)
+
+
+@sgemm.constraint
+def copies_are_even(VARIANT, BM, BN, BK, WM, WN):
+    """cuda: all threads copy equally often: the block takes whole rows of A's and B's tiles at a time."""
+    count = 32 * (BM // WM) * (BN // WN)
+    lanes = next(lanes for lanes in (32, 16, 8) if BN // 4 % lanes == 0)  # along a row of B
+    return VARIANT == "portable" or (count > 0 and BM % (count // 8) == 0 and BK % (count // lanes) == 0)
+
+
+@sgemm.constraint
+def step_fits_instruction_cache(VARIANT, BK, TM, TN):
+    """cuda: the unrolled step is at most 2048 multiply-adds, 32 KB of code."""
+    return VARIANT == "portable" or BK * TM * TN <= 2048
+
+
+@sgemm.constraint
+def cuda_fits_registers(VARIANT, BM, BN, WM, WN, TM, TN, REG_DB, MIN_BLOCKS, device):
+    """cuda: accumulators, fragments and a pointer for each row of A that it copies fit a thread's registers."""
+    if VARIANT == "portable":
+        return True
+    warps = (BM // WM) * (BN // WN)
+    if warps == 0:
+        return False
+    pointers = 2 * ceil_div(BM, 4 * warps)
+    needed = TM * TN + (1 + REG_DB) * (TM + TN) + pointers + REGISTERS_BESIDES
+    # Each of the four schedulers of a multiprocessor has a quarter of the registers for its own warps.
+    available = device.registers_per_sm // 4 // (32 * ceil_div(warps * MIN_BLOCKS, 4)) // 8 * 8
+    return needed <= min(255, available) and 32 * warps * MIN_BLOCKS <= device.max_threads_per_sm
+
+
+def cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK):
+    """Dynamic shared memory of the CUDA source: the stages, or the tile of C that a cluster adds up."""
+    return 4 * max(STAGES * BK * (BM + PAD + BN), BM * BN if SPLITK > 1 else 0)
+
+
+@sgemm.constraint
+def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, MIN_BLOCKS, device):
+    """cuda: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
+    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK)
+    limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
+    return VARIANT == "portable" or needed <= limit
+
+
+@sgemm.constraint
+def clusters_exist(SPLITK, device):
+    """cuda: blocks can share k only in a cluster, from compute capability 9.0 on."""
+    return SPLITK == 1 or compute_capability(device) >= 90
+
+
+# ------------------------------------------------------------------ running it
+
+
+@sgemm.launch
+def launch(c, p):
+    if c.VARIANT == "cuda":
+        return Launch(
+            grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN), 1, c.SPLITK),
+            block=(threads("cuda", c.BM, c.BN, c.WM, c.WN, c.TM, c.TN),),
+            shared_bytes=cuda_shared_bytes(c.BM, c.BN, c.BK, c.PAD, c.STAGES, c.SPLITK),
+        )
+    if c.ALG == "register":
+        block = (threads("portable", c.BM, c.BN, c.WM, c.WN, c.TM, c.TN),)
+        return Launch(grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN),), block=block)
+    return Launch(grid=(ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X),), block=(c.BLOCK_X, c.BLOCK_Y))
+
+
+@sgemm.options
+def options(c):
+    return [f"-maxrregcount={c.MAX_REGISTERS}"] if c.MAX_REGISTERS else []
+
+
+@sgemm.arguments
+def arguments(p, rng):
+    """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through."""
+    adds = p.m * p.n * p.k < 1 << 22
+    c = rng.standard_normal((p.m, p.n)) if adds else np.full((p.m, p.n), np.nan, np.float32)
+    return {
+        "a": rng.standard_normal((p.m, p.k)),
+        "b": rng.standard_normal((p.k, p.n)),
+        "c": InOut(c),
+        "alpha": 2.0 if adds else 1.0,
+        "beta": 0.5 if adds else 0.0,
+        "m": p.m,
+        "n": p.n,
+        "k": p.k,
+    }
+
+
+@sgemm.reference
+def reference(a, b, c, alpha, beta):
+    product = alpha * (a @ b)
+    return product + beta * c if beta else product
+
+
+@sgemm.tolerance
+def tolerance(p):
+    """Rounding errors of k additions of normal products, whose partial sums grow like sqrt(k).
+
+    Their standard deviation is some 0.2 eps k; the largest of a few million is six times that. TF32 is
+    beyond the bound from small k on, its error being 4e-4 sqrt(k).
+    """
+    return float(np.finfo(np.float32).eps) * (4 * p.k + 64)
+
+
+@sgemm.work
+def work(p):
+    return Work(
+        flops=2 * p.m * p.n * p.k,
+        bytes_read=4 * (p.m * p.k + p.k * p.n),
+        bytes_written=4 * p.m * p.n,
+    )
+
+
+@sgemm.call
+def call(a, b, c=None, alpha=1.0, beta=0.0):
+    (m, k), n = a.shape, b.shape[1]
+    given = {"a": a, "b": b, "alpha": np.float32(alpha), "beta": np.float32(beta), "m": m, "n": n, "k": k}
+    return Problem(m=m, n=n, k=k), given if c is None else {**given, "c": c}
+
+
+@sgemm.baseline("cublas")
+def cublas(a, b, c, alpha, beta, m, n, k):
+    """cublasSgemm in plain float32. It is column-major, so it is asked for C' = B' A'."""
+    from cupy.cuda import get_current_stream
+    from cupy_backends.cuda.libs import cublas as library
+
+    handle = library.create()
+    library.setStream(handle, get_current_stream().ptr)
+    library.setMathMode(handle, library.CUBLAS_DEFAULT_MATH)  # never TF32 for cublasSgemm
+    scalars = np.array([alpha, beta], np.float32)
+    m, n, k = int(m), int(n), int(k)
+
+    def multiply():
+        at = scalars.ctypes.data
+        library.sgemm(
+            handle, library.CUBLAS_OP_N, library.CUBLAS_OP_N, n, m, k,
+            at, b.data.ptr, n, a.data.ptr, k, at + 4, c.data.ptr, n,
+        )
+
+    return multiply
