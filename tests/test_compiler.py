@@ -1,0 +1,362 @@
+"""Binaries: addressed by content, kept across processes, and a compiler that hangs or dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_spaces import SOURCE, changed, write_space
+
+from autotune import compiler
+from autotune.backends import choose_device
+from autotune.cache import cache_folder
+from autotune.catalog import load_file
+from autotune.compiler import (
+    CompileJob,
+    CompilerPool,
+    compile_job,
+    compile_now,
+    compiled_for,
+    first_error,
+)
+from autotune.device import for_arch
+from autotune.errors import SpecError
+from autotune.values import Configuration, Problem
+
+C, PROBLEM = Configuration(BLOCK=32), Problem(n=1000)
+
+
+@pytest.fixture
+def own_cache(monkeypatch, tmp_path_factory):
+    """A cache of this test's own, empty."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture
+def device(opencl_device):
+    return choose_device(opencl_device)
+
+
+@pytest.fixture
+def job(tmp_path, device):
+    return compile_job(load_file(write_space(tmp_path)), C, PROBLEM, device)
+
+
+def cached_files():
+    return list(cache_folder("binaries").rglob("*.msgpack"))
+
+
+# ---------------------------------------------------------------- keys
+
+
+def keyed(folder, *edits, source=SOURCE, configuration=C, device=None):
+    """The key of a configuration; a source file is read anew even within a clock tick."""
+    compiler._sources.clear()
+    kernel = load_file(write_space(folder, *edits))
+    (folder / "kernels" / "scale.cu").write_text(source)
+    pytest.importorskip("cuda.bindings.nvrtc")
+    return compile_job(kernel, configuration, PROBLEM, device or for_arch("sm_90")).key
+
+
+OPTIONS = "@scale.options\ndef options(c):\n    return {}\n\n\n@scale.launch"
+
+
+def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
+    """Two configurations with one key would be measured with one of their binaries."""
+    keys = {
+        "plain": keyed(tmp_path),
+        "source": keyed(tmp_path, source=SOURCE.replace("factor * x[i]", "x[i] * factor")),
+        "value": keyed(tmp_path, configuration=Configuration(BLOCK=64)),
+        "parameter": keyed(
+            tmp_path, ("BLOCK=(", "ITEMS=(1,),\n    BLOCK=("), configuration=C.replace(ITEMS=1)
+        ),
+        "options": keyed(tmp_path, ("@scale.launch", OPTIONS.format("['-lineinfo']"))),
+        "option order": keyed(tmp_path, ("@scale.launch", OPTIONS.format("['-lineinfo', '-G']"))),
+        "other order": keyed(tmp_path, ("@scale.launch", OPTIONS.format("['-G', '-lineinfo']"))),
+        "static": keyed(tmp_path, ("    BLOCK=(", "    static=('n',),\n    BLOCK=(")),
+        "arch": keyed(tmp_path, device=for_arch("sm_80")),
+        "arch feature": keyed(tmp_path, device=for_arch("sm_90a")),
+    }
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_the_key_changes_with_an_included_file(tmp_path):
+    source = '#include "helper.h"\n' + SOURCE
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "helper.h").write_text("// one\n")
+    one = keyed(tmp_path, source=source)
+    (tmp_path / "kernels" / "helper.h").write_text("// two\n")
+    assert keyed(tmp_path, source=source) != one
+
+
+def test_the_key_does_not_change_with_what_does_not_decide_the_code(tmp_path, tmp_path_factory):
+    """A new value in a list, another problem size, another device of the architecture, the folder."""
+    plain = keyed(tmp_path)
+    assert keyed(tmp_path, ("(32, 64)", "(32, 64, 128)")) == plain
+    assert keyed(tmp_path, ("Problem(n=1000)", "Problem(n=5)")) == plain
+    assert keyed(tmp_path, ("return factor * x", "return x")) == plain
+    assert keyed(tmp_path_factory.mktemp("elsewhere")) == plain
+    other = replace(for_arch("sm_90"), name="H200", uuid="GPU-2", driver="600.1", index=3)
+    assert keyed(tmp_path, device=other) == plain
+
+
+def test_the_key_of_an_opencl_binary_changes_with_the_driver():
+    """There the driver is the compiler."""
+    device = replace(for_arch("sm_90"), backend="opencl", arch="opencl_cpu", driver="1")
+    job = CompileJob("source", (), (), device, "opencl 1")
+    updated = replace(job, device=replace(device, driver="2"))
+    assert job.key != updated.key
+    assert job.key != replace(job, toolchain="opencl 2").key
+
+
+# ---------------------------------------------------------------- the cache
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_binary_is_compiled_once(job):
+    first = compile_now(job)
+    assert first.binary is not None
+    assert first.binary.key == job.key
+    (file,) = cached_files()
+    before = file.stat().st_mtime_ns
+    again = compile_now(job)
+    assert again.binary == first.binary
+    assert file.stat().st_mtime_ns == before
+    assert cached_files() == [file]
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_another_process_finds_the_binary(job, tmp_path):
+    """Also that it is really read from the file: code that the compiler never made comes back."""
+    binary = compile_now(job).binary
+    compiler._write_cached(replace(binary, code=b"from the cache"))
+    code = (
+        "import sys; from pathlib import Path; from autotune.catalog import load_file\n"
+        "from autotune.backends import choose_device; from autotune.compiler import compiled_for\n"
+        "from autotune.values import Problem\n"
+        "kernel = load_file(Path(sys.argv[1]))\n"
+        "device = choose_device('opencl:cpu')\n"
+        "print(compiled_for(kernel, {'BLOCK': 32}, Problem(n=1000), device).code)\n"
+    )
+    file = tmp_path / "spaces" / "scale.py"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(b"from the cache")
+
+
+DAMAGE = {
+    "empty": lambda data: b"",
+    "half": lambda data: data[: len(data) // 2],
+    "longer": lambda data: data + b"x",
+    "text": lambda data: b"not msgpack at all",
+    "foreign": lambda data: b"\x81\xa4code\xc0",
+}
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_file_is_a_miss_and_is_mended(job, damage):
+    binary = compile_now(job).binary
+    (file,) = cached_files()
+    file.write_bytes(damage(file.read_bytes()))
+    again = compile_now(job).binary
+    assert again is not None
+    assert again.entries == binary.entries
+    assert compiler._read_cached(job.key) == again
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_file_under_another_key_is_a_miss(job):
+    """A file that was copied or renamed by hand must not be taken for what its name says."""
+    binary = compile_now(job).binary
+    compiler._cached_file("0" * 64).write_bytes(cached_files()[0].read_bytes())
+    assert compiler._read_cached("0" * 64) is None
+    assert compiler._read_cached(job.key) == binary
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(job, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "file"))
+    assert compile_now(job).binary is not None
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_failure_is_not_cached(tmp_path, device):
+    """What failed for a lack of disk or memory may succeed the next time."""
+    kernel = load_file(write_space(tmp_path))
+    (tmp_path / "kernels" / "scale.cu").write_text(SOURCE + "oops;\n")
+    failed = compile_now(compile_job(kernel, C, PROBLEM, device))
+    assert failed.binary is None
+    assert "scale.cu:" in failed.message
+    assert "error" in failed.message
+    assert "\n" not in failed.message
+    assert len(failed.log) >= len(failed.message)
+    assert not failed.over_limit
+    assert cached_files() == []
+
+
+def test_a_changed_source_is_compiled_anew_in_the_same_process(tmp_path, device):
+    kernel = load_file(write_space(tmp_path))
+    before = compile_job(kernel, C, PROBLEM, device)
+    source = tmp_path / "kernels" / "scale.cu"
+    source.write_text(changed(SOURCE, ("factor * x[i]", "x[i] * factor")))
+    os.utime(source, ns=(1, 1))
+    assert compile_job(kernel, C, PROBLEM, device).source != before.source
+
+
+def test_compiling_for_a_person_raises_with_the_first_error(tmp_path, device):
+    kernel = load_file(write_space(tmp_path))
+    assert compiled_for(kernel, {"BLOCK": 32}, PROBLEM, device).entry("scale")
+    (tmp_path / "kernels" / "scale.cu").write_text(SOURCE + "oops;\n")
+    os.utime(tmp_path / "kernels" / "scale.cu", ns=(2, 2))
+    with pytest.raises(SpecError, match=r"configuration BLOCK=32 for .*scale\.cu:10.*error"):
+        compiled_for(kernel, {"BLOCK": 32}, PROBLEM, device)
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("warning: a\n  k.cu(3): error: b\nk.cu(4): error: c\n", "k.cu(3): error: b"),
+        ("something\nfailed\n", "something"),
+        ("ptxas fatal   : Error in x\n", "ptxas fatal   : Error in x"),
+        ("\n \n", "the compiler gave no reason"),
+        ("", "the compiler gave no reason"),
+    ],
+)
+def test_the_first_error_of_a_log(log, line):
+    assert first_error(log) == line
+
+
+# ---------------------------------------------------------------- the pool
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with CompilerPool(1) as made:
+        yield made
+
+
+def children():
+    """Process ids of this process's compilers; spawned ones, not multiprocessing's own helper."""
+    pids = " ".join(
+        file.read_text() for file in Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    )
+    return {int(pid) for pid in pids.split() if "spawn_main" in command_line(pid)}
+
+
+def command_line(pid):
+    """Empty for a process that has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def blocked(folder, job):
+    """A job that blocks for ever: it includes a pipe that nobody writes to."""
+    os.mkfifo(folder / "pipe.h")
+    return replace(job, source=f'#include "{folder}/pipe.h"\n{job.source}')
+
+
+def wait_for_reader(pipe, timeout_s=60):
+    """Wait until a compiler has the pipe open for reading."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            time.sleep(0.05)
+    raise AssertionError("nobody compiles")
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_pool_yields_what_compiling_here_does(pool, job):
+    broken = replace(job, source=job.source + "oops;\n")
+    pool.submit(job)
+    pool.submit(broken)
+    pool.submit(job)
+    found = pool.result(job)
+    assert found.binary is not None
+    assert found.binary.key == job.key
+    assert found.seconds > 0
+    assert "error" in pool.result(broken).message
+    assert pool.result(job).binary == found.binary  # asked again: from the cache
+    assert compile_now(job).binary == found.binary
+
+
+def test_what_was_submitted_becomes_ready(pool, job):
+    fresh = replace(job, source=job.source + "// ready\n")
+    assert not pool.ready(fresh)
+    pool.submit(fresh)
+    deadline = time.monotonic() + 60
+    while not pool.ready(fresh) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert pool.ready(fresh)
+    pool.forget()
+    assert not pool.ready(fresh)
+    assert pool.result(fresh).binary is not None
+
+
+def test_a_compiler_that_hangs_is_given_up_and_the_next_job_compiles(
+    pool, job, tmp_path, monkeypatch
+):
+    stuck, innocent = blocked(tmp_path, job), replace(job, source=job.source + "// innocent\n")
+    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 2.0)
+    pool.submit(stuck)
+    monkeypatch.undo()
+    pool.submit(innocent)
+    found = pool.result(stuck)
+    assert found.binary is None
+    assert found.timed_out
+    assert "compiling took longer than" in found.message
+    assert pool.result(innocent).binary is not None
+
+
+def test_a_compiler_process_that_dies_fails_its_own_job_only(pool, job, tmp_path):
+    stuck, innocent = blocked(tmp_path, job), replace(job, source=job.source + "// bystander\n")
+    assert pool.result(replace(job, source=job.source + "// warm\n")).binary is not None
+    (process,) = children()
+    pool.submit(stuck)
+    pool.submit(innocent)
+    pipe = wait_for_reader(tmp_path / "pipe.h")
+    os.kill(process, signal.SIGKILL)
+    os.close(pipe)
+    found = pool.result(stuck)
+    assert found.binary is None
+    assert not found.timed_out
+    assert "the compiler process died" in found.message
+    assert pool.result(innocent).binary is not None
+
+
+def test_a_compiler_process_killed_while_idle_is_replaced(pool, job):
+    """As the kernel does when memory is short; pebble gives up its whole pool then."""
+    assert pool.result(replace(job, source=job.source + "// before\n")).binary is not None
+    (process,) = children()
+    os.kill(process, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while process in children() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert pool.result(replace(job, source=job.source + "// after\n")).binary is not None
+
+
+def test_what_nobody_waits_for_any_more_is_cancelled(pool, job, tmp_path):
+    """A search that ends must not wait for what it had compiled ahead."""
+    pool.submit(blocked(tmp_path, job))
+    os.close(wait_for_reader(tmp_path / "pipe.h"))
+    pool.forget()
+    assert pool.result(replace(job, source=job.source + "// later\n")).binary is not None
+
+
+def test_closing_ends_the_processes_whatever_they_do(job, tmp_path):
+    before = children()
+    with CompilerPool(1) as own:
+        own.submit(blocked(tmp_path, job))
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        (process,) = children() - before
+    os.close(pipe)
+    assert process not in children()
