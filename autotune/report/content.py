@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from autotune import tuned
 from autotune.measurement import Measurement, Status
@@ -135,11 +136,43 @@ class ReportContent:
         """Configurations tried, over all problems."""
         return sum(len(one.trials) for one in self.problems)
 
+    @cached_property
+    def free(self) -> frozenset[str]:
+        """Parameters that have a choice: of several values among the valid configurations."""
+        if self.space is None:
+            return frozenset(k for k, values in self.record.parameters.items() if len(values) > 1)
+        rows = self.space.rows
+        differs = rows.min(axis=0) != rows.max(axis=0) if len(rows) else ()
+        return frozenset(k for k, one in zip(self.space.names, differs, strict=False) if one)
+
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
-        """A configuration without the parameters that have one value only: they are no choice."""
-        declared = self.record.parameters
-        free = {k: v for k, v in configuration.items() if len(declared.get(k, (0, 0))) > 1}
-        return Configuration(free or dict(configuration))
+        """A configuration without what has no choice or no effect in it."""
+        kept = {
+            name: value
+            for name, value in configuration.items()
+            if name in self.free and applies(name, configuration, self.space)
+        }
+        return Configuration(kept or dict(configuration))
+
+
+def applies(name: str, configuration: Mapping[str, Value], space: Space | None) -> bool:
+    """Whether a parameter matters in a configuration; where it does not it is a placeholder."""
+    if space is None or not space.applicability or not _is_declared(configuration, space):
+        return True
+    position = space.names.index(name)
+    row = [space.parameters[one].index(configuration[one]) for one in space.names]
+    return all(
+        table.values[tuple(row[i] for i in table.positions)]
+        for table in space.applicability
+        if position in table.governs
+    )
+
+
+def _is_declared(configuration: Mapping[str, Value], space: Space) -> bool:
+    """Whether every value is one of the space's: stored rows may come from an older space."""
+    return set(configuration) == set(space.parameters) and all(
+        configuration[name] in values for name, values in space.parameters.items()
+    )
 
 
 def content_of(

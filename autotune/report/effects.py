@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.measurement import Measurement, Status
-from autotune.report.content import ProblemContent
+from autotune.report.content import ProblemContent, applies
 from autotune.space import Space
-from autotune.values import Configuration, Value
+from autotune.values import Value
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _effect(
     best_ms: float,
     space: Space | None,
 ) -> Effect:
-    fitting = [one for one in trials if _applies(name, one.configuration, space)]
+    fitting = [one for one in trials if applies(name, one.configuration, space)]
     met = {one.configuration[name] for one in fitting if name in one.configuration}
     ordered = [value for value in declared if value in met] or sorted(met, key=_rank)
     values = []
@@ -139,25 +139,6 @@ def search_steps(trials: Sequence[Measurement]) -> tuple[Step, ...]:
             best = one.median_ms if best is None else min(best, one.median_ms)
         steps.append(Step(number, seconds, one, best))
     return tuple(steps)
-
-
-def _applies(name: str, configuration: Configuration, space: Space | None) -> bool:
-    if space is None or not space.applicability or not _is_declared(configuration, space):
-        return True
-    position = space.names.index(name)
-    row = [space.parameters[one].index(configuration[one]) for one in space.names]
-    return all(
-        table.values[tuple(row[i] for i in table.positions)]
-        for table in space.applicability
-        if position in table.governs
-    )
-
-
-def _is_declared(configuration: Configuration, space: Space) -> bool:
-    """Whether every value is one of the space's: stored rows may come from an older space."""
-    return set(configuration) == set(space.parameters) and all(
-        configuration[name] in values for name, values in space.parameters.items()
-    )
 
 
 def _rank(value: Value) -> tuple[int, float, str]:

@@ -8,11 +8,10 @@ import numpy as np
 
 from autotune.measurement import Status
 from autotune.report import wording
-from autotune.report.content import FinalistContent, ProblemContent
+from autotune.report.content import FinalistContent, ProblemContent, ReportContent
 from autotune.report.effects import Effect, Step, ValueEffect, search_steps
 from autotune.report.svg import Figure, Scale
-from autotune.report.tables import difference_text, problem_name, value_text
-from autotune.values import Configuration
+from autotune.report.tables import DRAWN_PARAMETERS, difference_text, problem_name, value_text
 
 #: Fits GitHub's column unscaled.
 _WIDTH = 760
@@ -77,6 +76,7 @@ def parameters_figure(problem: ProblemContent, found: Sequence[Effect]) -> str:
     name = problem_name(problem)
     if not found:
         return _empty(f"Parameters, {name}", "Too little was timed to compare values")
+    found = found[:DRAWN_PARAMETERS]
     rows = -(-len(found) // _PANEL_COLUMNS)
     height = 230
     figure = Figure(_WIDTH, 40 + height * rows, f"Time by parameter value, {name}")
@@ -134,7 +134,7 @@ def _distribution(figure: Figure, one: ValueEffect, centre: float, width: float,
     _diamond(figure, centre, y(min(one.relative)), "green")
 
 
-def finals_figure(problem: ProblemContent) -> str:
+def finals_figure(content: ReportContent, problem: ProblemContent) -> str:
     """Finalists and vendors: time over the winner's, with 95 % intervals."""
     name = problem_name(problem)
     if not problem.finalists:
@@ -155,7 +155,8 @@ def finals_figure(problem: ProblemContent) -> str:
     )
     figure.line(x(1), 40, x(1), 50 + 26 * lines, "thin green")
     for i, one in enumerate(problem.finalists):
-        _finalist(figure, one, winner.configuration, x, 60 + 26 * i)
+        words = difference_text(content, one.configuration, winner.configuration)
+        _finalist(figure, one, words, x, 60 + 26 * i)
     for i, vendor in enumerate(problem.baselines, len(problem.finalists)):
         ratio = vendor.ratio
         _interval(figure, x, 60 + 26 * i, (ratio.low, ratio.value, ratio.high), "amber")
@@ -163,9 +164,7 @@ def finals_figure(problem: ProblemContent) -> str:
     return figure.render()
 
 
-def _finalist(
-    figure: Figure, one: FinalistContent, winner: Configuration, x: Scale, y: float
-) -> None:
+def _finalist(figure: Figure, one: FinalistContent, words: str, x: Scale, y: float) -> None:
     colour = "green" if one.won else "blue" if one.tied else "grey"
     if one.won:
         # A ratio to itself has no interval; its own time has.
@@ -173,15 +172,9 @@ def _finalist(
         bounds = (max(x.low, low), 1.0, min(x.high, high))
     else:
         bounds = (one.ratio.low, one.ratio.value, one.ratio.high)
-    words = "winner" if one.won else difference_text(one.configuration, winner)
     _interval(figure, x, y, bounds, colour)
-    _row(
-        figure,
-        y,
-        words + (" (tied)" if one.tied and not one.won else ""),
-        wording.time(one.median_ms),
-        "ink bold" if one.won else "ink",
-    )
+    label = "winner" if one.won else f"{_cut(words, 27)} (tied)" if one.tied else words
+    _row(figure, y, label, wording.time(one.median_ms), "ink bold" if one.won else "ink")
 
 
 def _row(figure: Figure, y: float, words: str, value: str, style: str) -> None:

@@ -92,7 +92,7 @@ def _problem(
     details = {
         "finals": tables.finals(content, problem),
         "search": tables.outcomes(problem),
-        "parameters": tables.importance(problem, effects(problem, content.space)),
+        "parameters": tables.importance(content, problem, effects(problem, content.space)),
     }
     for kind in drawn:
         yield f"### {_HEADINGS[kind]}\n"
@@ -119,7 +119,7 @@ def _figures(content: ReportContent, problem: ProblemContent) -> dict[str, str]:
     """The figures that have something to show, by kind."""
     drawn = {}
     if problem.finalists:
-        drawn["finals"] = figures.finals_figure(problem)
+        drawn["finals"] = figures.finals_figure(content, problem)
     if problem.trials:
         drawn["search"] = figures.search_figure(problem)
         found = effects(problem, content.space)

@@ -52,7 +52,7 @@
   function configuration(problem, row) {
     const shown = [];
     problem.parameters.forEach((one, i) => {
-      if (row[i] >= 0 && one.values.length > 1) shown.push(one.name + "=" + one.values[row[i]]);
+      if (row[i] >= 0 && one.free) shown.push(one.name + "=" + one.values[row[i]]);
     });
     return shown.join(", ");
   }
@@ -129,7 +129,9 @@
         type: "box", name: plain(value.text), x0: i, y: value.relative, boxpoints:
           value.relative.length > 200 ? "outliers" : "all", jitter: 0.6, pointpos: 0,
         marker: { color: colour("grey"), size: 4, opacity: 0.55 }, fillcolor: "rgba(0,0,0,0)",
-        line: { color: colour("blue"), width: 1.4 }, showlegend: false, hoverinfo: "y",
+        // A box of three would pretend to know quartiles.
+        line: { color: value.relative.length < 4 ? "rgba(0,0,0,0)" : colour("blue"), width: 1.4 },
+        showlegend: false, hoverinfo: "y",
       }));
       const fastest = effect.values.map((v) => (v.relative.length ? Math.min(...v.relative) : null));
       traces.push({ type: "scatter", mode: "markers", x: fastest.map((_, i) => i), y: fastest,
@@ -155,11 +157,11 @@
     // 0 for the fastest to 1 for the slowest. Spreads the lines of one value, which would else
     // cover each other, and colours them: times have long tails, ranks have none.
     const rank = rows.map((_, k) => 1 - k / Math.max(1, rows.length - 1));
-    const columns = problem.parameters.map((one, i) => [one, i]).filter(([one]) => one.values.length > 1);
+    const columns = problem.axes.map((i) => [problem.parameters[i], i]);
     const highest = Math.max(...logs, 0.02);
     const ticks = logTicks(1, 10 ** highest) || [1, 10 ** highest];
     const dimensions = columns.map(([one, i]) => ({
-      label: plain(one.name), values: rows.map((row, k) => t.values[row][i] + 0.5 * rank[k]),
+      label: plain(one.name.length > 12 ? one.name.slice(0, 11) + "…" : one.name), values: rows.map((row, k) => t.values[row][i] + 0.5 * rank[k]),
       tickvals: one.values.map((_, k) => k), ticktext: one.values.map(plain),
       range: [-0.1, one.values.length - 0.4],
     }));
@@ -174,7 +176,7 @@
       tickfont: { color: colour("dim"), size: 12 }, rangefont: { color: "rgba(0,0,0,0)" },
       line: { color: rank, colorscale: [[0, fast], [0.1, fast], [0.35, colour("grey")], [1, slow]],
         cmin: 0, cmax: 1 },
-      unselected: { line: { color: colour("line"), opacity: 0.06 } },
+      unselected: { line: { color: colour("line"), opacity: Math.min(0.3, Math.max(0.06, 30 / rows.length)) } },
     }], layout({ margin: { l: 60, r: 60, t: 44, b: 24 } }), CONFIG);
     const tell = () => {
       const kept = rows.filter((_, k) => dimensions.every((_, d) => inside(box.data[0].dimensions[d], k)));

@@ -86,7 +86,7 @@ def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, 
         "name": tables.problem_name(problem),
         "finals": tables.finals(content, problem),
         "outcomes": tables.outcomes(problem),
-        "importance": tables.importance(problem, effects(problem, content.space)),
+        "importance": tables.importance(content, problem, effects(problem, content.space)),
         "resources": tables.resources(problem),
         "has_answer": problem.entry is not None,
         "has_trials": bool(problem.trials),
@@ -98,6 +98,7 @@ def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, 
 def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
     """What the figures show of one problem."""
     values = _value_lists(content, problem)
+    found = effects(problem, content.space)[: tables.DRAWN_PARAMETERS]
     best = problem.best_ms or 1.0
     unit, length = wording.time_unit(best)
     return {
@@ -105,12 +106,17 @@ def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, 
         "unit": unit,
         "best": best / length,
         "parameters": [
-            {"name": name, "values": [tables.value_text(one) for one in listed]}
+            {
+                "name": wording.one_line(name),
+                "free": name in content.free,
+                "values": [tables.value_text(one) for one in listed],
+            }
             for name, listed in values.items()
         ],
+        "axes": [list(values).index(one.parameter) for one in found],
         "trials": _trials_data(problem, values, length),
-        "effects": [_effect_data(one) for one in effects(problem, content.space)],
-        "finals": _finals_data(problem),
+        "effects": [_effect_data(one) for one in found],
+        "finals": _finals_data(content, problem),
     }
 
 
@@ -170,7 +176,7 @@ def _effect_data(effect: Effect) -> dict[str, Any]:
     }
 
 
-def _finals_data(problem: ProblemContent) -> list[dict[str, Any]]:
+def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
     """Rows of the finals figure, best first, vendors last."""
     winner = next((one for one in problem.finalists if one.won), None)
     rows: list[dict[str, Any]] = []
@@ -181,7 +187,9 @@ def _finals_data(problem: ProblemContent) -> list[dict[str, Any]]:
         other = winner.configuration if winner else one.configuration
         rows.append(
             {
-                "name": "winner" if one.won else tables.difference_text(one.configuration, other),
+                "name": "winner"
+                if one.won
+                else tables.difference_text(content, one.configuration, other),
                 "kind": "winner" if one.won else "tied" if one.tied else "slower",
                 "time": wording.time(one.median_ms),
                 "ratio": [low, one.ratio.value, high],

@@ -16,6 +16,9 @@ from autotune.values import Configuration, Problem, Value
 NONE = "–"
 #: A limit is itself a measurement; what lies further above it than this is an error.
 MOST_OF_LIMIT = 1.05
+MANY_PARAMETERS = 8
+#: Only the most important parameters are drawn; all are in the table.
+DRAWN_PARAMETERS = 12
 #: Of the portfolio only the best are shown.
 PORTFOLIO_ROWS = 8
 
@@ -107,17 +110,24 @@ def answers(content: ReportContent) -> Table:
 
 
 def configurations(content: ReportContent) -> Table:
-    """Per problem: the winner's parameters; those of one value only are left out."""
+    """Per problem: the winner's parameters, without what has no choice or no effect.
+
+    Parameters go down where they are many: twenty columns fit no page.
+    """
     solved = [
         (one, content.chosen(one.entry.configuration)) for one in content.problems if one.entry
     ]
-    names = list(dict.fromkeys(name for _, chosen in solved for name in chosen))
-    rows = tuple(
+    met = {name for _, chosen in solved for name in chosen}
+    names = [name for name in content.record.parameters if name in met]
+    titles = [wording.one_line(name) for name in names]
+    rows = [
         (problem_name(one), *(value_text(chosen.get(name, NONE)) for name in names))
         for one, chosen in solved
-    )
-    columns = ("Problem", *(wording.one_line(name) for name in names))
-    return Table(columns, rows, numeric=frozenset(range(1, len(columns))))
+    ]
+    if rows and len(names) > MANY_PARAMETERS and len(rows) < len(names):
+        first, *others = zip(("Parameter", *titles), *rows, strict=True)
+        return Table(first, tuple(others), numeric=frozenset(range(1, len(first))))
+    return Table(("Problem", *titles), tuple(rows), numeric=frozenset(range(1, 1 + len(names))))
 
 
 def winner_resources(content: ReportContent) -> Table:
@@ -193,9 +203,9 @@ def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tu
     return found
 
 
-def importance(problem: ProblemContent, found: Sequence[Effect]) -> Table:
+def importance(content: ReportContent, problem: ProblemContent, found: Sequence[Effect]) -> Table:
     """What each parameter explains, what the winner holds, and what the worst value costs."""
-    winner = problem.entry.configuration if problem.entry else {}
+    winner = content.chosen(problem.entry.configuration) if problem.entry else Configuration()
     rows = []
     for effect in found:
         timed = [one for one in effect.values if one.best is not None]
@@ -408,10 +418,11 @@ def configuration_text(content: ReportContent, configuration: Mapping[str, Value
     return wording.one_line(str(content.chosen(configuration)))
 
 
-def difference_text(one: Configuration, winner: Configuration) -> str:
-    """What a configuration has otherwise than the winner."""
-    changed = {name: value for name, value in one.items() if winner.get(name) != value}
-    return wording.one_line(str(Configuration(changed) if changed else one))
+def difference_text(content: ReportContent, one: Configuration, winner: Configuration) -> str:
+    """What a configuration has otherwise than the winner, as far as it has an effect."""
+    chosen = content.chosen(one)
+    changed = {name: value for name, value in chosen.items() if winner.get(name) != value}
+    return wording.one_line(str(Configuration(changed) if changed else chosen))
 
 
 def value_text(value: object) -> str:
@@ -466,7 +477,7 @@ def _final(content: ReportContent, one: FinalistContent, winner: Configuration) 
     return (
         configuration_text(content, winner)
         if one.won
-        else difference_text(one.configuration, winner),
+        else difference_text(content, one.configuration, winner),
         wording.time(one.median_ms),
         wording.interval(one.median_ms, one.interval_ms),
         NONE if one.won else _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
