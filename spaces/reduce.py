@@ -6,6 +6,14 @@ import numpy as np
 
 from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
 
+
+def blocks_of(BLOCK, VEC, ITEMS, FINISH, **others):
+    """A configuration that reduces its blocks by shuffles; with WAVES, on a fixed grid."""
+    grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
+    block = {"BLOCK": BLOCK, "VEC": VEC, "ITEMS": ITEMS, "FINISH": FINISH}
+    return {**block, **grid, "BLOCK_RED": "shuffle", "WARP_TAIL": "shfl_down", **others}
+
+
 reduce = Kernel(
     "reduce.cu",
     problems={
@@ -19,27 +27,20 @@ reduce = Kernel(
     edge_problems=[Problem(n=n) for n in (1, 2, 3, 7, 1000, 4097, 65537)],
     seeds=[
         # what CUB does: 256 threads, 16-byte loads, a grid that covers the device a few times over
-        {"BLOCK": 256, "VEC": 4, "ITEMS": 4, "GRID_MODE": "stride", "WAVES": 8, "BLOCK_RED": "shuffle",
-         "WARP_TAIL": "shfl_down", "FINISH": "ticket"},
-        {"BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "stride", "WAVES": 4, "BLOCK_RED": "shuffle",
-         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
+        blocks_of(256, 4, 4, "ticket", WAVES=8),
+        blocks_of(512, 4, 4, "atomic", WAVES=4),
         # the fastest public kernels on H100: no loop, many loads in flight, one atomic per block
-        {"BLOCK": 1024, "VEC": 4, "ITEMS": 8, "GRID_MODE": "oneshot", "BLOCK_RED": "shuffle",
-         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
-        {"BLOCK": 512, "VEC": 4, "ITEMS": 4, "GRID_MODE": "oneshot", "BLOCK_RED": "shuffle",
-         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
+        blocks_of(1024, 4, 8, "atomic"),
+        blocks_of(512, 4, 4, "atomic"),
         # small vectors
-        {"BLOCK": 1024, "VEC": 4, "ITEMS": 2, "GRID_MODE": "stride", "WAVES": 1, "BLOCK_RED": "shuffle",
-         "WARP_TAIL": "shfl_down", "FINISH": "atomic"},
-        # a CPU: a block for each core and one for good measure
-        {"BLOCK": 256, "VEC": 4, "ITEMS": 16, "GRID_MODE": "stride", "WAVES": 2, "BLOCK_RED": "shuffle",
-         "WARP_TAIL": "shfl_down", "FINISH": "kernel", "WARP": 16},
+        blocks_of(1024, 4, 2, "atomic", WAVES=1),
         # the bottom of the ladder
-        {"BLOCK": 256, "VEC": 1, "ITEMS": 1, "GRID_MODE": "oneshot", "BLOCK_RED": "interleaved",
-         "FINISH": "kernel"},
+        blocks_of(256, 1, 1, "kernel", BLOCK_RED="interleaved", WARP_TAIL="barrier"),
+        # a CPU, one block or two for each core
+        blocks_of(256, 4, 16, "kernel", WAVES=2, WARP=16),
+        blocks_of(128, 4, 16, "ticket", WAVES=1, WARP=16),
     ],
-    default={"BLOCK": 256, "VEC": 4, "ITEMS": 4, "GRID_MODE": "stride", "WAVES": 8, "BLOCK_RED": "shuffle",
-             "WARP_TAIL": "shfl_down", "FINISH": "ticket"},
+    default=blocks_of(256, 4, 4, "ticket", WAVES=8),
     BLOCK=(128, 256, 512, 768, 1024),  # threads per block
     VEC=(1, 2, 4),  # floats per load
     ITEMS=(1, 2, 4, 8, 16),  # loads in flight per thread
@@ -64,7 +65,7 @@ def halving(BLOCK_RED):
 
 
 @reduce.constraint
-def warp_is_the_device_s(WARP, device):
+def warp_width_is_given(WARP, device):
     """WARP is what the device calls a warp or a sub-group."""
     return device.warp_size == WARP
 
@@ -90,13 +91,15 @@ def atomics_are_few(BLOCK, VEC, ITEMS, GRID_MODE, FINISH):
 @reduce.constraint
 def loads_fit_registers(BLOCK, VEC, ITEMS, device):
     """The loads in flight fit in registers beside some 24 others."""
-    return VEC * ITEMS + 24 <= device.registers_per_sm // BLOCK or device.backend != "cuda"
+    available = device.registers_per_sm // BLOCK
+    return device.backend != "cuda" or available >= VEC * ITEMS + 24
 
 
 @reduce.constraint
 def grid_is_resident(BLOCK, GRID_MODE, WAVES, device):
     """A fixed grid is at most four times what a multiprocessor can hold at once."""
-    return GRID_MODE == "oneshot" or BLOCK * WAVES <= 4 * device.max_threads_per_sm
+    at_most = 4 * device.max_threads_per_sm // BLOCK
+    return GRID_MODE == "oneshot" or at_most >= WAVES
 
 
 @reduce.constraint
@@ -124,8 +127,8 @@ def launch(c, p, device):
         return Fill("out", 0), first
     if c.FINISH == "ticket":
         return Fill("ticket", 0), first
-    last = Launch(grid=(1,), block=(c.BLOCK,), entry="reduce_partials", args=("partial", "out", blocks))
-    return first, last
+    rest = ("partial", "out", blocks)
+    return first, Launch(grid=(1,), block=(c.BLOCK,), entry="reduce_partials", args=rest)
 
 
 @reduce.arguments
@@ -172,7 +175,8 @@ def cub(x, out, n):
     workspace_size.argtypes = [pointer, pointer, whole, pointer, whole, whole]
     workspace_size.restype = size
     device_reduce = library._Z17cub_device_reducePvRmS_S_iP11CUstream_stii
-    device_reduce.argtypes = [pointer, ctypes.POINTER(size), pointer, pointer, whole, pointer, whole, whole]
+    by_reference = ctypes.POINTER(size)
+    device_reduce.argtypes = [pointer, by_reference, pointer, pointer, whole, pointer, whole, whole]
     device_reduce.restype = None
     add, float32 = 0, 9  # CUPY_CUB_SUM and CUPY_TYPE_FLOAT32
 

@@ -13,6 +13,19 @@ def square(n):
     return Problem(m=n, n=n, k=n)
 
 
+def warp_tiles(BM, BN, BK, WM, WN, TM, TN, **others):
+    """A configuration of the CUDA source by its tiles."""
+    tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN, "TM": TM, "TN": TN}
+    usual = {"REG_DB": True, "ORDER": "serpentine", "RASTER": 8}
+    return {"VARIANT": "cuda", **tiles, **usual, **others}
+
+
+def thread_tiles(BM, BN, BK, TM, TN, **others):
+    """A configuration of the portable source by its tiles."""
+    tiles = {"BM": BM, "BN": BN, "BK": BK, "TM": TM, "TN": TN}
+    return {"VARIANT": "portable", **tiles, "VEC": 4, "DOUBLE_SHARED": True, **others}
+
+
 #: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
 #: From what NVRTC 13 reports over a few hundred configurations of either source.
 REGISTERS_BESIDES = 24
@@ -20,7 +33,8 @@ REGISTERS_BESIDES = 24
 sgemm = Kernel(
     sources={"portable": "sgemm.cu", "cuda": "sgemm_cuda.cu"},
     problems={
-        "cuda": [square(n) for n in (512, 1024, 2048, 4096, 1000)] + [Problem(m=1023, n=1025, k=1027)],
+        "cuda": [square(n) for n in (512, 1024, 2048, 4096, 1000)]
+        + [Problem(m=1023, n=1025, k=1027)],
         "opencl": [square(256), Problem(m=255, n=257, k=259)],
     },
     quick_problems={
@@ -37,32 +51,20 @@ sgemm = Kernel(
     ],
     seeds=[
         # the tile of cuBLAS on Hopper, as two blocks of 128 threads on each multiprocessor
-        {"VARIANT": "cuda", "BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
-         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8},
-        {"VARIANT": "cuda", "BM": 128, "BN": 128, "BK": 8, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
-         "STAGES": 4, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8},
-        # CUTLASS's and salykova/sgemm.cu's larger tiles
-        {"VARIANT": "cuda", "BM": 256, "BN": 128, "BK": 8, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
-         "STAGES": 4, "REG_DB": True, "ORDER": "serpentine", "RASTER": 8},
-        {"VARIANT": "cuda", "BM": 128, "BN": 256, "BK": 8, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
-         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "RASTER": 8},
-        # 128 threads with 8 x 8 each: more blocks, for sizes in between
-        {"VARIANT": "cuda", "BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8,
-         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 3, "RASTER": 8},
+        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, MIN_BLOCKS=2),
+        warp_tiles(128, 128, 8, 64, 64, 16, 8, STAGES=4, MIN_BLOCKS=2),
+        # the larger tiles of CUTLASS and of salykova/sgemm.cu
+        warp_tiles(256, 128, 8, 64, 64, 16, 8, STAGES=4),
+        warp_tiles(128, 256, 8, 64, 64, 16, 8, STAGES=3),
+        # 8 x 8 per thread: more blocks, for sizes in between
+        warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, MIN_BLOCKS=3),
         # too few tiles for the device: k is split
-        {"VARIANT": "cuda", "BM": 128, "BN": 128, "BK": 16, "WM": 64, "WN": 64, "TM": 16, "TN": 8,
-         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8, "SPLITK": 4},
-        {"VARIANT": "cuda", "BM": 64, "BN": 64, "BK": 16, "WM": 32, "WN": 32, "TM": 8, "TN": 4,
-         "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 4, "RASTER": 8, "SPLITK": 4},
-        {"VARIANT": "portable", "BM": 128, "BN": 128, "BK": 16, "TM": 8, "TN": 8, "VEC": 4,
-         "DOUBLE_SHARED": True, "UNROLL": 8},
-        {"VARIANT": "portable", "BM": 64, "BN": 64, "BK": 16, "TM": 4, "TN": 4, "VEC": 4,
-         "DOUBLE_SHARED": True, "UNROLL": 4},
+        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, MIN_BLOCKS=2, SPLITK=4),
+        warp_tiles(64, 64, 16, 32, 32, 8, 4, STAGES=3, MIN_BLOCKS=4, SPLITK=4),
+        thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
+        thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
     ],
-    default={
-        "VARIANT": "cuda", "BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8,
-        "STAGES": 3, "REG_DB": True, "ORDER": "serpentine", "MIN_BLOCKS": 2, "RASTER": 8,
-    },
+    default=warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, MIN_BLOCKS=2),
     VARIANT=("portable", "cuda"),
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
     BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
@@ -87,7 +89,7 @@ sgemm = Kernel(
     RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
     SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
-    MAX_REGISTERS=(0, 64, 96, 128),  # the same said to the compiler as a cap on registers; 0: no cap
+    MAX_REGISTERS=(0, 64, 96, 128),  # the same, said as a cap on registers; 0: no cap
 )
 
 # ------------------------------------------------------------------ which parameters matter
@@ -161,14 +163,19 @@ def occupancy_is_cuda(VARIANT, MIN_BLOCKS, MAX_REGISTERS, device):
 @sgemm.constraint
 def small_block_is_whole_warps(BLOCK_X, BLOCK_Y, device):
     """naive, tile: a block is whole warps, 64 threads at least and as many as the device allows."""
-    return BLOCK_X * BLOCK_Y % device.warp_size == 0 and 64 <= BLOCK_X * BLOCK_Y <= device.max_threads_per_block
+    return (
+        BLOCK_X * BLOCK_Y % device.warp_size == 0
+        and 64 <= BLOCK_X * BLOCK_Y <= device.max_threads_per_block
+    )
 
 
 @sgemm.constraint
 def register_block_is_whole_warps(VARIANT, BM, BN, TM, TN, device):
     """register: a block is whole warps, 64 to 512 threads of at most 8 x 8 elements."""
     count = (BM // TM) * (BN // TN)
-    return VARIANT == "cuda" or (TM <= 8 and TN <= 8 and count % device.warp_size == 0 and 64 <= count <= 512)
+    return VARIANT == "cuda" or (
+        TM <= 8 and TN <= 8 and count % device.warp_size == 0 and 64 <= count <= 512
+    )
 
 
 @sgemm.constraint
@@ -188,7 +195,9 @@ def unroll_divides(BK, UNROLL):
 def portable_fits_registers(BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, MAX_REGISTERS, device):
     """register: accumulators, fragments and the next tiles' pieces fit the registers of a thread."""
     count = (BM // TM) * (BN // TN)
-    needed = TM * TN + (1 + DOUBLE_FRAGMENT) * (TM + TN) + (BM + BN) * BK // count + REGISTERS_BESIDES
+    needed = (
+        TM * TN + (1 + DOUBLE_FRAGMENT) * (TM + TN) + (BM + BN) * BK // count + REGISTERS_BESIDES
+    )
     available = min(255, device.registers_per_sm // (count * MIN_BLOCKS), MAX_REGISTERS or 255)
     return device.backend != "cuda" or needed <= available
 
@@ -197,7 +206,9 @@ def portable_fits_registers(BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, MAX
 def portable_fits_shared(BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, device):
     """register: the tiles fit in shared memory, of which a kernel may declare 48 KB."""
     needed = 4 * (1 + DOUBLE_SHARED) * BK * (BM + PAD + BN)
-    return needed <= min(49152, device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
+    return needed <= min(
+        49152, device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024
+    )
 
 
 # ------------------------------------------------------------------ CUDA
@@ -232,7 +243,9 @@ def copies_are_even(VARIANT, BM, BN, BK, WM, WN):
     """cuda: all threads copy equally often: the block takes whole rows of A's and B's tiles at a time."""
     count = 32 * (BM // WM) * (BN // WN)
     lanes = next(lanes for lanes in (32, 16, 8) if BN // 4 % lanes == 0)  # along a row of B
-    return VARIANT == "portable" or (count > 0 and BM % (count // 8) == 0 and BK % (count // lanes) == 0)
+    return VARIANT == "portable" or (
+        count > 0 and BM % (count // 8) == 0 and BK % (count // lanes) == 0
+    )
 
 
 @sgemm.constraint
@@ -289,7 +302,9 @@ def launch(c, p):
     if c.ALG == "register":
         block = (threads("portable", c.BM, c.BN, c.WM, c.WN, c.TM, c.TN),)
         return Launch(grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN),), block=block)
-    return Launch(grid=(ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X),), block=(c.BLOCK_X, c.BLOCK_Y))
+    return Launch(
+        grid=(ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X),), block=(c.BLOCK_X, c.BLOCK_Y)
+    )
 
 
 @sgemm.options
@@ -342,8 +357,9 @@ def work(p):
 @sgemm.call
 def call(a, b, c=None, alpha=1.0, beta=0.0):
     (m, k), n = a.shape, b.shape[1]
-    given = {"a": a, "b": b, "alpha": np.float32(alpha), "beta": np.float32(beta), "m": m, "n": n, "k": k}
-    return Problem(m=m, n=n, k=k), given if c is None else {**given, "c": c}
+    problem = Problem(m=m, n=n, k=k)
+    given = {"a": a, "b": b, "alpha": np.float32(alpha), "beta": np.float32(beta), **problem}
+    return problem, given if c is None else {**given, "c": c}
 
 
 @sgemm.baseline("cublas")
@@ -357,12 +373,12 @@ def cublas(a, b, c, alpha, beta, m, n, k):
     library.setMathMode(handle, library.CUBLAS_DEFAULT_MATH)  # never TF32 for cublasSgemm
     scalars = np.array([alpha, beta], np.float32)
     m, n, k = int(m), int(n), int(k)
+    at = scalars.ctypes.data
+    plain = library.CUBLAS_OP_N
 
     def multiply():
-        at = scalars.ctypes.data
-        library.sgemm(
-            handle, library.CUBLAS_OP_N, library.CUBLAS_OP_N, n, m, k,
-            at, b.data.ptr, n, a.data.ptr, k, at + 4, c.data.ptr, n,
-        )
+        left, right, result = b.data.ptr, a.data.ptr, c.data.ptr
+        library.sgemm(handle, plain, plain, n, m, k, at, left, n, right, k, at + 4, result, n)
 
+    multiply.scalars = scalars  # kept alive: the library reads them at every call
     return multiply
