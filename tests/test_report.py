@@ -21,10 +21,12 @@ from autotune.probe import MeasuredLimits
 from autotune.report import (
     ProblemContent,
     ReportContent,
+    answer,
     content_of,
+    evidence,
     from_rows,
     from_run,
-    tables,
+    setting,
     wording,
     write_html,
     write_markdown,
@@ -175,9 +177,9 @@ def evil() -> ReportContent:
     finalists = [selection.Finalist(found[i], (1.0 + i, 1.1 + i, 1.2 + i)) for i in (0, 2, 3)]
     finals = selection.decide(finalists, {EVIL: (2.0, 2.0, 2.0)})
     vendor = tuned.Vendor(name=EVIL, median_ms=2.0, ratio=2.0, ratio_interval=(1.9, 2.1))
-    answer = entry(problem, found[0].configuration, vendor=vendor, stale_reasons=(EVIL,))
-    answer = msgspec.structs.replace(answer, limit_name=EVIL)
-    written = record([answer, entry(SMALL, found[0].configuration)], kernel=EVIL)
+    tuned_entry = entry(problem, found[0].configuration, vendor=vendor, stale_reasons=(EVIL,))
+    tuned_entry = msgspec.structs.replace(tuned_entry, limit_name=EVIL)
+    written = record([tuned_entry, entry(SMALL, found[0].configuration)], kernel=EVIL)
     device = msgspec.structs.replace(written.device, name=EVIL, uuid=EVIL)
     written = msgspec.structs.replace(written, device=device, parameters=parameters)
     result = ProblemResult(problem, attacked, tuple(found), finals)
@@ -188,7 +190,7 @@ def evil() -> ReportContent:
 
 
 def test_the_answer_says_time_interval_rate_vendor_and_limit() -> None:
-    table = tables.answers(full())
+    table = answer.answers(full())
     assert dict(zip(table.columns, table.rows[0], strict=True)) == {
         "Problem": "m=512, n=512",
         "Time": "1.250 ms",
@@ -199,21 +201,21 @@ def test_the_answer_says_time_interval_rate_vendor_and_limit() -> None:
         "Tied": "2",
         "Tried": "6",
     }
-    assert "1.040× (1.030 – 1.050) the speed of cublas" in tables.headline(full())
+    assert "1.040× (1.030 – 1.050) the speed of cublas" in answer.headline(full())
 
 
 def test_resources_add_static_and_dynamic_shared_memory() -> None:
-    answer = entry(SMALL, trials()[4].configuration, shared_bytes=2048)
-    row = tables.winner_resources(content_of(record([answer]), [])).rows[0]
+    tuned_entry = entry(SMALL, trials()[4].configuration, shared_bytes=2048)
+    row = answer.winner_resources(content_of(record([tuned_entry]), [])).rows[0]
     assert row == ("m=512, n=512", "32 × 4 × 1", "128", "40", "8 B", "6144 B", "75.0 %")
-    assert tables.resources(full().problems[0]) == (
+    assert evidence.resources(full().problems[0]) == (
         "Of 5 compiled configurations: 40 to 40 registers per thread (median 40), 1 of 5 spill, "
         "up to 5120 B of shared memory per block."
     )
 
 
 def test_winning_configurations_leave_out_what_is_no_choice() -> None:
-    table = tables.configurations(full())
+    table = answer.configurations(full())
     assert (table.columns, table.rows) == (
         ("Problem", "BM", "PAD"),
         (("m=512, n=512", "128", "0"),),
@@ -222,7 +224,7 @@ def test_winning_configurations_leave_out_what_is_no_choice() -> None:
 
 def test_finals_show_interval_ratio_and_ties() -> None:
     content = full()
-    table = tables.finals(content, content.problems[0])
+    table = evidence.finals(content, content.problems[0])
     assert [row[4] for row in table.rows] == ["winner", "tied", "slower", "vendor"]
     assert table.rows[0][0] == "BM=128, PAD=0" and table.strong == {0}
     assert table.rows[1][0] == "BM=64"  # what differs from the winner
@@ -231,13 +233,13 @@ def test_finals_show_interval_ratio_and_ties() -> None:
 
 def test_failures_have_counts_and_an_example_without_paths() -> None:
     content = full()
-    assert tables.outcomes(content.problems[0]).rows[2] == (
+    assert evidence.outcomes(content.problems[0]).rows[2] == (
         "compile_failed",
         "does not compile",
         "1",
         "16.7 %",
     )
-    assert tables.failure_examples(content, content.problems[0])[0] == (
+    assert evidence.failure_examples(content, content.problems[0])[0] == (
         "compile_failed",
         "at …/k.cu(3): no ';'",
         "BM=32, PAD=1",
@@ -245,15 +247,15 @@ def test_failures_have_counts_and_an_example_without_paths() -> None:
 
 
 def test_constraints_come_with_share_and_first_paragraph_largest_first() -> None:
-    assert tables.removals(full()).rows == (
+    assert setting.removals(full()).rows == (
         ("fits", "25.0 %", "Tiles fit in shared memory."),
         ("never", "0.0 %", "Always holds."),
     )
-    assert "6 combinations, of which 6 (100.0 %) are valid" in tables.space_sentence(full())
+    assert "6 combinations, of which 6 (100.0 %) are valid" in setting.space_sentence(full())
 
 
 def test_provenance_names_device_toolchain_versions_seed_and_command() -> None:
-    rows = dict(tables.provenance(full()).rows)
+    rows = dict(setting.provenance(full()).rows)
     assert rows["Device"] == "NVIDIA Test (sm_90)"
     assert rows["Toolchain"] == "nvrtc 13.4" and rows["Driver"] == "580.1"
     assert rows["Seed"] == "0" and rows["Strategy"] == "auto" and rows["autotune"] == "0.1.0"
@@ -274,9 +276,9 @@ def test_an_earlier_more_thorough_winner_is_said_to_stay() -> None:
     result = ProblemResult(SMALL, space(), trials(), raced())
     kept = entry(SMALL, trials()[0].configuration, effort="full")
     content = from_run(run([result]), record([kept]))
-    (warning,) = tables.warnings(content)
+    (warning,) = answer.warnings(content)
     assert "keeps an earlier winner (effort full)" in warning
-    assert tables.answers(content).rows[0][1] == "1.250 ms"
+    assert answer.answers(content).rows[0][1] == "1.250 ms"
 
 
 def test_warnings_are_grouped_by_reason() -> None:
@@ -284,7 +286,7 @@ def test_warnings_are_grouped_by_reason() -> None:
     old = [
         entry(one, winner, stale_reasons=("the source changed since",)) for one in (SMALL, LARGE)
     ]
-    assert tables.warnings(content_of(record(old), [])) == [
+    assert answer.warnings(content_of(record(old), [])) == [
         "m=512, n=512; m=4096, n=4096: should be tuned again, the source changed since."
     ]
 
@@ -297,7 +299,7 @@ def test_the_portfolio_is_ranked_by_geometric_mean_and_failures_come_last() -> N
         median_ms=((1.0, None), (1.1, 8.0), (2.0, 4.0)),
     )
     known = msgspec.structs.replace(record(), portfolio=portfolio)
-    table = tables.portfolio(content_of(known, []))
+    table = answer.portfolio(content_of(known, []))
     assert [row[1:] for row in table.rows] == [
         ("1.414×", "2.000×", "m=512, n=512"),
         ("1.483×", "2.000×", "m=4096, n=4096"),
@@ -307,7 +309,7 @@ def test_the_portfolio_is_ranked_by_geometric_mean_and_failures_come_last() -> N
 
 def test_more_than_the_limit_is_doubted() -> None:
     fast = entry(SMALL, trials()[4].configuration, limit_fraction=2.1)
-    (warning,) = tables.warnings(content_of(record([fast]), []))
+    (warning,) = answer.warnings(content_of(record([fast]), []))
     assert "more than the measured FP32 rate (FFMA)" in warning
 
 
@@ -318,14 +320,14 @@ def test_expected_fractions_of_the_fallback_are_told_where_known() -> None:
         tuned.FallbackRow(problem=dict(LARGE), plan=plan),
     )
     content = content_of(msgspec.structs.replace(record(), fallback=rows), [])
-    assert tables.fallback(content).rows == (("m=512, n=512", "BM=32, PAD=0", "97.0 %"),)
+    assert answer.fallback(content).rows == (("m=512, n=512", "BM=32, PAD=0", "97.0 %"),)
 
 
 def test_clocks_and_throttling_are_provenance() -> None:
     slow = Clocks(sm_mhz=1410, throttle_reasons=("power",))
     found = [replace(one, clocks=Clocks(sm_mhz=1980)) for one in trials()]
     found[2] = replace(found[2], clocks=slow)
-    rows = dict(tables.provenance(searched(found)).rows)
+    rows = dict(setting.provenance(searched(found)).rows)
     assert rows["SM clock"] == "1410 to 1980 MHz"
     assert rows["Throttled"] == "1 of 6 measurements (power)"
 
@@ -422,13 +424,13 @@ def test_rows_of_other_kernels_devices_and_ways_of_measuring_stay_out() -> None:
     (problem,) = content.problems
     assert len(problem.trials) == 6 and problem.best_ms == 1.25
     assert problem.trials[0].median_ms == 1.9  # the newest, in the place of the first
-    about = dict(tables.provenance(content).rows)
+    about = dict(setting.provenance(content).rows)
     assert about["Runs"] == "2" and about["Date"] == "2026-11-20 to 2026-11-21"
 
 
 def test_without_rows_the_record_alone_makes_a_report(tmp_path: Path) -> None:
     content = from_rows([], record([entry(SMALL, trials()[4].configuration)]))
-    assert tables.answers(content).rows[0][1] == "1.250 ms"
+    assert answer.answers(content).rows[0][1] == "1.250 ms"
     assert len(write_markdown(content, tmp_path)) == 1
     write_html(content, tmp_path / "report.html")
 
@@ -480,14 +482,14 @@ def test_odd_cases_make_whole_files(case: str, tmp_path: Path) -> None:
 
 
 def test_no_winner_is_said_with_what_happened() -> None:
-    (warning,) = tables.warnings(odd_cases()["everything failed"])
+    (warning,) = answer.warnings(odd_cases()["everything failed"])
     assert "no configuration is both right and timed (1 compile_failed, 1 wrong_result)" in warning
-    row = tables.answers(odd_cases()["everything failed"]).rows[0]
+    row = answer.answers(odd_cases()["everything failed"]).rows[0]
     assert row[1] == "no winner"
 
 
 def test_columns_that_nobody_filled_are_left_out() -> None:
-    columns = tables.answers(odd_cases()["no vendor, limits or space"]).columns
+    columns = answer.answers(odd_cases()["no vendor, limits or space"]).columns
     assert columns == ("Problem", "Time", "95 % interval", "Rate", "Tied", "Tried")
 
 

@@ -10,8 +10,9 @@ from autotune.measurement import Status
 from autotune.report import wording
 from autotune.report.content import FinalistContent, ProblemContent, ReportContent
 from autotune.report.effects import Effect, Step, ValueEffect, search_steps
+from autotune.report.evidence import DRAWN_PARAMETERS
 from autotune.report.svg import Figure, Scale
-from autotune.report.tables import DRAWN_PARAMETERS, difference_text, problem_name, value_text
+from autotune.report.table import difference_text, problem_name, value_text
 
 #: Fits GitHub's column unscaled.
 _WIDTH = 760

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.cache import write_atomically
-from autotune.report import figures, tables
+from autotune.report import answer, evidence, figures, setting
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import effects
-from autotune.report.tables import Table
+from autotune.report.table import Table, problem_name
 from autotune.report.wording import markdown
 
 #: With more problems than this the details of each are folded away.
@@ -60,23 +60,23 @@ def page(content: ReportContent) -> str:
 def _lines(content: ReportContent) -> Iterator[str]:
     device = content.device
     yield f"# {markdown(content.kernel)} on {markdown(device.name)}\n"
-    yield markdown(tables.headline(content)) + "\n"
-    for warning in tables.warnings(content):
+    yield markdown(answer.headline(content)) + "\n"
+    for warning in answer.warnings(content):
         yield f"> **Note:** {markdown(warning)}\n"
-    yield from _section("Answer", tables.answers(content))
+    yield from _section("Answer", answer.answers(content))
     if any(one.entry for one in content.problems):
-        yield from _section("Winning configurations", tables.configurations(content), 3)
-    yield from _section("Resources of the winners", tables.winner_resources(content), 3)
-    yield from _section("One configuration for all problems", tables.portfolio(content), 3)
-    yield from _section("Problems that were not measured", tables.fallback(content), 3)
+        yield from _section("Winning configurations", answer.configurations(content), 3)
+    yield from _section("Resources of the winners", answer.winner_resources(content), 3)
+    yield from _section("One configuration for all problems", answer.portfolio(content), 3)
+    yield from _section("Problems that were not measured", answer.fallback(content), 3)
     folded = len(content.problems) > _OPEN_PROBLEMS
     for i, problem in enumerate(content.problems, 1):
         if problem.trials or problem.finalists:
             yield from _problem(content, problem, i, folded)
     yield from _space(content)
-    yield from _section("Verification of the winners", tables.verification(content))
-    yield from _section("Limits of the device", tables.device_limits(content))
-    yield from _section("Provenance", tables.provenance(content))
+    yield from _section("Verification of the winners", setting.verification(content))
+    yield from _section("Limits of the device", setting.device_limits(content))
+    yield from _section("Provenance", setting.provenance(content))
     yield "How to read this: `docs/reports.md` of kernel-autotune."
 
 
@@ -84,15 +84,15 @@ def _problem(
     content: ReportContent, problem: ProblemContent, number: int, folded: bool
 ) -> Iterator[str]:
     """The evidence of one problem."""
-    name, stem = markdown(tables.problem_name(problem)), file_stem(content)
+    name, stem = markdown(problem_name(problem)), file_stem(content)
     yield f"## {name}\n"
     if folded:
         yield "<details><summary>Finals, search and parameters</summary>\n"
     drawn = _figures(content, problem)
     details = {
-        "finals": tables.finals(content, problem),
-        "search": tables.outcomes(problem),
-        "parameters": tables.importance(content, problem, effects(problem, content.space)),
+        "finals": evidence.finals(content, problem),
+        "search": evidence.outcomes(problem),
+        "parameters": evidence.importance(content, problem, effects(problem, content.space)),
     }
     for kind in drawn:
         yield f"### {_HEADINGS[kind]}\n"
@@ -100,14 +100,14 @@ def _problem(
         yield from _table(details[kind])
         if kind == "search":
             yield from _examples(content, problem)
-    if tables.resources(problem):
-        yield markdown(tables.resources(problem)) + "\n"
+    if evidence.resources(problem):
+        yield markdown(evidence.resources(problem)) + "\n"
     if folded:
         yield "</details>\n"
 
 
 def _examples(content: ReportContent, problem: ProblemContent) -> Iterator[str]:
-    found = tables.failure_examples(content, problem)
+    found = evidence.failure_examples(content, problem)
     for status, message, configuration in found:
         example = f"for example {markdown(configuration)}: {markdown(message)}"
         yield f"- **{markdown(status)}**, {example}"
@@ -131,8 +131,8 @@ def _figures(content: ReportContent, problem: ProblemContent) -> dict[str, str]:
 def _space(content: ReportContent) -> Iterator[str]:
     if content.space is not None:
         yield "## Space\n"
-        yield markdown(tables.space_sentence(content)) + "\n"
-        yield from _table(tables.removals(content))
+        yield markdown(setting.space_sentence(content)) + "\n"
+        yield from _table(setting.removals(content))
 
 
 def _section(title: str, table: Table, level: int = 2) -> Iterator[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.cache import write_atomically
-from autotune.report import tables, wording
+from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import Effect, effects, search_steps
 from autotune.values import Value
@@ -53,7 +53,8 @@ def html(content: ReportContent) -> str:
         content=content,
         name=wording.one_line(content.kernel),
         device=wording.one_line(content.device.name),
-        tables=tables,
+        answer=answer,
+        setting=setting,
         problems=[_problem_view(content, one) for one in content.problems],
         data={"problems": [_problem_data(content, one) for one in content.problems]},
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
@@ -83,33 +84,33 @@ def _to_json(data: object) -> str:
 def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
     """What the template shows of one problem."""
     return {
-        "name": tables.problem_name(problem),
-        "finals": tables.finals(content, problem),
-        "outcomes": tables.outcomes(problem),
-        "importance": tables.importance(content, problem, effects(problem, content.space)),
-        "resources": tables.resources(problem),
+        "name": table.problem_name(problem),
+        "finals": evidence.finals(content, problem),
+        "outcomes": evidence.outcomes(problem),
+        "importance": evidence.importance(content, problem, effects(problem, content.space)),
+        "resources": evidence.resources(problem),
         "has_answer": problem.entry is not None,
         "has_trials": bool(problem.trials),
         "is_timed": problem.best_ms is not None,
-        "examples": tables.failure_examples(content, problem),
+        "examples": evidence.failure_examples(content, problem),
     }
 
 
 def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
     """What the figures show of one problem."""
     values = _value_lists(content, problem)
-    found = effects(problem, content.space)[: tables.DRAWN_PARAMETERS]
+    found = effects(problem, content.space)[: evidence.DRAWN_PARAMETERS]
     best = problem.best_ms or 1.0
     unit, length = wording.time_unit(best)
     return {
-        "name": tables.problem_name(problem),
+        "name": table.problem_name(problem),
         "unit": unit,
         "best": best / length,
         "parameters": [
             {
                 "name": wording.one_line(name),
                 "free": name in content.free,
-                "values": [tables.value_text(one) for one in listed],
+                "values": [table.value_text(one) for one in listed],
             }
             for name, listed in values.items()
         ],
@@ -167,7 +168,7 @@ def _effect_data(effect: Effect) -> dict[str, Any]:
         "share": share,
         "values": [
             {
-                "text": tables.value_text(one.value),
+                "text": table.value_text(one.value),
                 "relative": [float(f"{value:.6g}") for value in one.relative],
                 "failed": one.failed,
             }
@@ -189,7 +190,7 @@ def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[s
             {
                 "name": "winner"
                 if one.won
-                else tables.difference_text(content, one.configuration, other),
+                else table.difference_text(content, one.configuration, other),
                 "kind": "winner" if one.won else "tied" if one.tied else "slower",
                 "time": wording.time(one.median_ms),
                 "ratio": [low, one.ratio.value, high],

@@ -1,0 +1,270 @@
+"""What comes first: the answer per problem, how good it is, and what to beware of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autotune import tuned
+from autotune.report import wording
+from autotune.report.content import ProblemContent, ReportContent
+from autotune.report.table import (
+    NONE,
+    Table,
+    configuration_text,
+    limit_words,
+    plural,
+    problem_name,
+    status_counts,
+    value_text,
+)
+from autotune.values import Problem
+
+#: A limit is itself a measurement; what lies further above it than this is an error.
+MOST_OF_LIMIT = 1.05
+
+MANY_PARAMETERS = 8
+
+#: Of the portfolio only the best are shown.
+PORTFOLIO_ROWS = 8
+
+
+def headline(content: ReportContent) -> str:
+    """One sentence: how much was done, and how good it is."""
+    entries = [one.entry for one in content.problems if one.entry]
+    parts = [f"{len(entries)} of {plural(len(content.problems), 'problem')} tuned"]
+    if content.trials:
+        parts[0] += f", {plural(content.trials, 'configuration')} tried"
+    parts += [*_vendor_sentence(entries), *_limit_sentence(entries)]
+    return "; ".join(parts) + "."
+
+
+def warnings(content: ReportContent) -> list[str]:
+    """What a reader must not overlook: one sentence for each reason, with its problems."""
+    found: dict[str, list[str]] = {}
+    for one in content.problems:
+        for reason in _reasons(one):
+            found.setdefault(reason, []).append(problem_name(one))
+    return [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
+
+
+def answers(content: ReportContent) -> Table:
+    """Per problem: time, interval, rate, vendor, limit, ties."""
+    vendors = dict.fromkeys(
+        one.entry.vendor.name for one in content.problems if one.entry and one.entry.vendor
+    )
+    vendor = next(iter(vendors)) if len(vendors) == 1 else "vendor"
+    columns = (
+        "Problem",
+        "Time",
+        "95 % interval",
+        "Rate",
+        f"Speed vs {vendor} (95 %)",
+        "Share of measured limit",
+        "Tied",
+        "Tried",
+    )
+    rows = tuple(_answer(one, len(vendors) > 1) for one in content.problems)
+    keep = [
+        i
+        for i, title in enumerate(columns)
+        if i < 4 or title == "Tied" or any(row[i] != NONE for row in rows)
+    ]
+    return Table(
+        tuple(columns[i] for i in keep),
+        tuple(tuple(row[i] for i in keep) for row in rows),
+        numeric=frozenset(range(1, len(keep))),
+    )
+
+
+def configurations(content: ReportContent) -> Table:
+    """Per problem: the winner's parameters, without what has no choice or no effect.
+
+    Parameters go down where they are many: twenty columns fit no page.
+    """
+    solved = [
+        (one, content.chosen(one.entry.configuration)) for one in content.problems if one.entry
+    ]
+    met = {name for _, chosen in solved for name in chosen}
+    names = [name for name in content.record.parameters if name in met]
+    titles = [wording.one_line(name) for name in names]
+    rows = [
+        (problem_name(one), *(value_text(chosen.get(name, NONE)) for name in names))
+        for one, chosen in solved
+    ]
+    if rows and len(names) > MANY_PARAMETERS and len(rows) < len(names):
+        first, *others = zip(("Parameter", *titles), *rows, strict=True)
+        return Table(first, tuple(others), numeric=frozenset(range(1, len(first))))
+    return Table(("Problem", *titles), tuple(rows), numeric=frozenset(range(1, 1 + len(names))))
+
+
+def winner_resources(content: ReportContent) -> Table:
+    """Per problem: what the winner takes of the device."""
+    limit = content.device.shared_bytes_per_block
+    rows = []
+    for one in content.problems:
+        if one.entry is None:
+            continue
+        entry, shared = one.entry, _entry_shared(one.entry)
+        used = wording.percent(shared / limit) if shared is not None and limit else NONE
+        rows.append(
+            (
+                problem_name(one),
+                " × ".join(map(str, entry.block)),
+                wording.count(math.prod(entry.block)),
+                wording.count(entry.registers),
+                wording.size(entry.spill_bytes),
+                wording.size(shared),
+                used,
+            )
+        )
+    columns = (
+        "Problem",
+        "Block",
+        "Threads per block",
+        "Registers per thread",
+        "Spills per thread",
+        "Shared per block",
+        "Of the device's",
+    )
+    return Table(columns, tuple(rows), numeric=frozenset(range(1, 7)))
+
+
+def portfolio(content: ReportContent) -> Table:
+    """The best of the portfolio, as time over each problem's best: in the mean, and at worst."""
+    matrix = content.record.portfolio
+    columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
+    best = [min((ms for ms in one if ms is not None), default=None) for one in columns]
+    names = [wording.one_line(str(Problem(dict(one)))) for one in matrix.problems]
+    rows = []
+    for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
+        pairs = zip(times, best, names, strict=True)
+        ratios = [(ms / least, name) for ms, least, name in pairs if ms and least]
+        failures = len(times) - len(ratios)
+        mean = _mean([one for one, _ in ratios])
+        worst, where = max(ratios, default=(math.inf, NONE))
+        told = (wording.ratio(mean), wording.ratio(worst), where)
+        text = configuration_text(content, configuration)
+        failed = f"fails on {plural(failures, 'problem')}"
+        rows.append((failures, mean, (text, *((NONE, NONE, failed) if failures else told))))
+    rows.sort(key=lambda one: one[:2])
+    return Table(
+        ("Configuration", "Geometric mean", "At worst", "On"),
+        tuple(cells for _, _, cells in rows[:PORTFOLIO_ROWS]),
+        frozenset({1, 2}),
+        frozenset({0}),
+    )
+
+
+def fallback(content: ReportContent) -> Table:
+    """What lookup uses for problems that were never measured, and how good that should be."""
+    rows = tuple(
+        (
+            wording.one_line(str(Problem(dict(one.problem)))),
+            configuration_text(content, one.plan.configuration),
+            wording.percent(one.expected_fraction),
+        )
+        for one in content.record.fallback
+        if one.expected_fraction is not None
+    )
+    columns = ("Nearest to", "Configuration", "Expected share of the best speed")
+    return Table(columns, rows, frozenset({2}), frozenset({1}))
+
+
+def rate_text(entry: tuned.Entry) -> str:
+    """The rate that the binding limit is about; both where none is known."""
+    moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
+    done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
+    if entry.limit_name == "ffma":
+        return done or moved or NONE
+    if entry.limit_name is not None:
+        return moved or done or NONE
+    return ", ".join(one for one in (moved, done) if one) or NONE
+
+
+def _answer(problem: ProblemContent, name_vendor: bool) -> tuple[str, ...]:
+    entry, tried = problem.entry, wording.count(len(problem.trials) or None)
+    if entry is None:
+        return (problem_name(problem), "no winner", NONE, NONE, NONE, NONE, NONE, tried)
+    vendor, limit = NONE, NONE
+    if entry.vendor:
+        vendor = wording.ratio(entry.vendor.ratio, entry.vendor.ratio_interval)
+        vendor += f" {entry.vendor.name}" if name_vendor else ""
+    if entry.limit_fraction is not None:
+        share = wording.percent(entry.limit_fraction)
+        limit = f"{share} of {limit_words(entry.limit_name or '')}"
+    return (
+        problem_name(problem),
+        wording.time(entry.median_ms),
+        wording.interval(entry.median_ms, entry.interval_ms),
+        rate_text(entry),
+        wording.one_line(vendor),
+        limit,
+        wording.count(entry.tied),
+        wording.count(len(problem.trials) or entry.evaluations),
+    )
+
+
+def _entry_shared(entry: tuned.Entry) -> int | None:
+    if entry.static_shared_bytes is None and not entry.shared_bytes:
+        return None
+    return (entry.static_shared_bytes or 0) + entry.shared_bytes
+
+
+def _vendor_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
+    vendors = [one.vendor for one in entries if one.vendor]
+    if not vendors:
+        return []
+    ratios = [one.ratio for one in vendors]
+    names = wording.one_line(" and ".join(dict.fromkeys(one.name for one in vendors)))
+    if len(ratios) == 1:
+        return [f"{wording.ratio(ratios[0], vendors[0].ratio_interval)} the speed of {names}"]
+    return [
+        f"{min(ratios):.3f}× to {max(ratios):.3f}× the speed of {names} "
+        f"(geometric mean {_mean(ratios):.3f}×)"
+    ]
+
+
+def _limit_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
+    shares = [one.limit_fraction for one in entries if one.limit_fraction is not None]
+    if not shares:
+        return []
+    names = dict.fromkeys(limit_words(one.limit_name) for one in entries if one.limit_name)
+    low, high = wording.percent(min(shares)), wording.percent(max(shares))
+    span = low if low == high else f"{low} to {high}"
+    return [f"{span} of the device's measured {' or '.join(names)}"]
+
+
+def _mean(ratios: Sequence[float]) -> float:
+    """The geometric mean; infinite of nothing, so that it sorts last."""
+    if not ratios:
+        return math.inf
+    return math.exp(sum(math.log(one) for one in ratios) / len(ratios))
+
+
+def _why_none(problem: ProblemContent) -> str:
+    if not problem.trials:
+        return "nothing was measured"
+    listed = ", ".join(
+        f"{wording.count(n)} {status}" for status, n in status_counts(problem).items()
+    )
+    return f"no configuration is both right and timed ({listed})"
+
+
+def _reasons(problem: ProblemContent) -> list[str]:
+    entry = problem.entry
+    if entry is None:
+        return [f"no answer, because {_why_none(problem)}"]
+    reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
+    if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
+        reasons.append(
+            f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "
+            "on a busy device (autotune doctor --limits measures it again), or the work function "
+            "overstates the work"
+        )
+    if problem.is_superseded:
+        reasons.append(
+            f"the record keeps an earlier winner (effort {entry.effort}); the figures show the "
+            "later, less thorough search"
+        )
+    return reasons

@@ -1,0 +1,75 @@
+"""A table as plain text, and how things are called in it. No markup, no statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autotune.measurement import Status
+from autotune.report import wording
+from autotune.report.content import ProblemContent, ReportContent
+from autotune.values import Configuration, Value
+
+NONE = "–"
+
+_LIMIT_WORDS = {
+    "read": "read bandwidth",
+    "copy": "copy bandwidth",
+    "ffma": "FP32 rate (FFMA)",
+    "launch": "launch latency",
+}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows of text.
+
+    ``numeric`` columns are aligned right, ``wide`` ones may wrap; rows in ``strong`` stand out.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[int] = frozenset()
+    wide: frozenset[int] = frozenset()
+    strong: frozenset[int] = frozenset()
+
+
+def problem_name(problem: ProblemContent) -> str:
+    """How a problem is called in titles and tables."""
+    return wording.one_line(str(problem.problem)) or "the problem"
+
+
+def configuration_text(content: ReportContent, configuration: Mapping[str, Value]) -> str:
+    """A configuration on one line, without what is no choice."""
+    return wording.one_line(str(content.chosen(configuration)))
+
+
+def difference_text(content: ReportContent, one: Configuration, winner: Configuration) -> str:
+    """What a configuration has otherwise than the winner, as far as it has an effect."""
+    chosen = content.chosen(one)
+    changed = {name: value for name, value in chosen.items() if winner.get(name) != value}
+    return wording.one_line(str(Configuration(changed) if changed else chosen))
+
+
+def value_text(value: object) -> str:
+    """A parameter's value."""
+    return wording.one_line(str(int(value)) if isinstance(value, bool) else str(value))
+
+
+def limit_words(name: str) -> str:
+    """What a measured limit is called."""
+    return _LIMIT_WORDS.get(name, wording.one_line(name))
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{wording.count(number)} {noun}" + ("" if number == 1 else "s")
+
+
+def listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def status_counts(problem: ProblemContent) -> dict[Status, int]:
+    """How often trials ended in each way, in the order of the statuses."""
+    met = [one.status for one in problem.trials]
+    return {status: met.count(status) for status in Status if status in met}
