@@ -191,9 +191,13 @@ class CompilerPool:
         return future is not None and future.done()
 
     def forget(self) -> None:
-        """Cancel what nobody waits for any more."""
-        for future in self._futures.values():
-            future.cancel()
+        """Give up what nobody waits for any more.
+
+        In new processes: pebble loses a task that a process takes up while it is being stopped.
+        """
+        if not all(future.done() for future in self._futures.values()):
+            self.close()
+            self._pool = self._new_pool()
         self._futures.clear()
 
     def close(self) -> None:

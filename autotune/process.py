@@ -27,6 +27,9 @@ def begin_child(parent: int) -> None:
         Process id of the parent: if it is already gone, so is this child.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Pebble's own handler is Python, which a kernel or compiler that hangs never comes back to: each
+    # process would then take 3 s to be stopped, one after the other.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(OSError, AttributeError):  # not Linux: the pool's own pipes end it a little later
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
