@@ -347,8 +347,11 @@ def test_a_compiler_process_killed_while_idle_is_replaced(pool, job):
 def test_what_nobody_waits_for_any_more_is_cancelled(pool, job, tmp_path):
     """A search that ends must not wait for what it had compiled ahead."""
     pool.submit(blocked(tmp_path, job))
-    os.close(wait_for_reader(tmp_path / "pipe.h"))
+    pipe = wait_for_reader(tmp_path / "pipe.h")
+    (process,) = children()
     pool.forget()
+    os.close(pipe)
+    assert process not in children()
     assert pool.result(replace(job, source=job.source + "// later\n")).binary is not None
 
 

@@ -1,0 +1,475 @@
+"""The device's process: whatever a task does to it, the next one is answered."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sample_spaces import write_space
+
+from autotune.backends import choose_device
+from autotune.catalog import load_file
+from autotune.compiler import compile_job, compile_now
+from autotune.data import EXACT, RANDOM, Argument, Dataset, prepare
+from autotune.errors import AutotuneError, MissingDependencyError, SpecError
+from autotune.measurement import Binary, Status
+from autotune.tasks import Contender, Job
+from autotune.timing import StoppingRule
+from autotune.values import Configuration, Problem
+from autotune.worker import Worker, WorkerDied, WorkerTimeout
+
+pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
+
+C = Configuration(BLOCK=32)
+RULE = StoppingRule()
+LAUNCH = '    """One thread per element."""\n'
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with Worker(30.0) as made:
+        yield made
+
+
+@pytest.fixture
+def device(opencl_device):
+    return choose_device(opencl_device)
+
+
+@pytest.fixture
+def job(tmp_path, device):
+    """The job of ``scale`` with some pieces of its space file changed."""
+
+    def made(*edits, n=1000):
+        kernel = load_file(write_space(tmp_path, *edits))
+        sets = tuple(prepare(kernel, Problem(n=n), which) for which in (EXACT, RANDOM))
+        return Job(kernel.file, Problem(n=n), device, sets)
+
+    return made
+
+
+def binary(job, configuration=C):
+    kernel = load_file(job.space_file)
+    compiled = compile_now(compile_job(kernel, configuration, job.problem, job.device))
+    assert compiled.binary is not None, compiled.log
+    return compiled.binary
+
+
+def measured(worker, job, configuration=C):
+    return worker.measure(job, configuration, binary(job, configuration), RULE, None)
+
+
+def in_launch(*lines):
+    """An edit that makes the launch function, which the process calls, do something first."""
+    code = "".join(f"    {line}\n" for line in lines)
+    return (LAUNCH, f"{LAUNCH}    import os, time\n{code}")
+
+
+# ---------------------------------------------------------------- tasks of a test's own
+
+
+def pid():
+    return os.getpid()
+
+
+def leave(code):
+    os._exit(code)
+
+
+def kill_itself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(kind):
+    raise kind
+
+
+def lack_a_package():
+    raise MissingDependencyError("cupy", "cuda13", "measuring")
+
+
+def hang():
+    time.sleep(600)
+
+
+def handlers():
+    return [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+
+
+def shout():
+    print("from a kernel's printf", flush=True)
+    os.system("echo from a child of it")
+
+
+def alive(process):
+    """Whether a process runs; one that nobody waited for does not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def gone(process, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while alive(process) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(process)
+
+
+# ---------------------------------------------------------------- the process
+
+
+def test_tasks_run_in_one_other_process(worker):
+    first = worker.run(60, pid)
+    assert first != os.getpid()
+    assert worker.run(60, pid) == first
+
+
+@pytest.mark.parametrize(
+    ("task", "args", "words"),
+    [(leave, (3,), "exit code 3"), (kill_itself, (), "killed by signal 9")],
+)
+def test_a_process_that_dies_is_told_and_replaced(worker, task, args, words):
+    before, respawns = worker.run(60, pid), worker.respawns
+    with pytest.raises(WorkerDied, match=words):
+        worker.run(60, task, *args)
+    assert worker.respawns == respawns + 1
+    assert worker.run(60, pid) != before
+
+
+def test_a_task_that_hangs_is_ended_and_its_process_with_it(worker):
+    before = worker.run(60, pid)
+    with pytest.raises(WorkerTimeout, match="no answer after 1 s"):
+        worker.run(1, hang)
+    assert gone(before)
+    assert worker.run(60, pid) != before
+
+
+def test_a_process_killed_while_idle_is_replaced(worker):
+    """As the kernel does when memory is short; pebble gives up its whole pool then."""
+    before = worker.run(60, pid)
+    os.kill(before, signal.SIGKILL)
+    assert gone(before)
+    try:
+        after = worker.run(60, pid)
+    except WorkerDied:  # asked before pebble noticed: told, not hung
+        after = worker.run(60, pid)
+    assert after != before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [SpecError("scale: line 3"), MemoryError("no room"), ValueError("x"), OSError(28, "full")],
+    ids=lambda one: type(one).__name__,
+)
+def test_an_exception_arrives_as_it_was_raised_and_costs_no_process(worker, error):
+    before = worker.run(60, pid)
+    with pytest.raises(type(error)) as caught:
+        worker.run(60, fail, error)
+    assert type(caught.value) is type(error)
+    assert caught.value.args == error.args
+    assert worker.run(60, pid) == before
+
+
+def test_a_missing_package_is_told_with_its_remedy(worker):
+    """An exception that cannot be read here would break the pool and say nothing."""
+    with pytest.raises(MissingDependencyError, match=r"pip install 'kernel-autotune\[cuda13\]'"):
+        worker.run(60, lack_a_package)
+    assert worker.run(60, pid)
+
+
+def test_ctrl_c_is_left_to_the_parent(worker):
+    """A terminal sends it to the whole group; the parent decides what becomes of the measurement."""
+    before = worker.run(60, pid)
+    os.kill(before, signal.SIGINT)
+    time.sleep(0.2)
+    assert worker.run(60, pid) == before
+
+
+def test_a_process_that_hangs_in_foreign_code_can_be_ended_at_once(worker):
+    """A handler in Python would never be reached, and Ctrl-C is not for this process."""
+    assert worker.run(60, handlers) == [signal.SIG_IGN, signal.SIG_DFL]
+
+
+def test_what_the_process_prints_stays_out_of_standard_output(capfd):
+    """Standard output is the command's result, which another program may read."""
+    with Worker(30.0) as own:
+        own.run(60, shout)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "from a kernel's printf" in err
+    assert "from a child of it" in err
+
+
+def test_the_process_dies_with_its_parent():
+    code = (
+        "import os, signal, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from test_worker import pid, hang\n"
+        "from autotune.worker import Worker\n"
+        "if __name__ == '__main__':\n"
+        "    worker = Worker()\n"
+        "    print(worker.run(60, pid), flush=True)\n"
+        "    worker._pool.schedule(hang)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    here = str(Path(__file__).parent)
+    done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert gone(int(done.stdout))
+
+
+def test_closing_ends_the_process_whatever_it_is_doing():
+    with Worker(30.0) as own:
+        process = own.run(60, pid)
+        own._pool.schedule(hang)
+    assert gone(process)
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def test_a_right_configuration_is_verified_on_both_data_sets_and_timed(worker, job):
+    found = measured(worker, job())
+    assert (found.status, found.message) == (Status.OK, "")
+    assert [(one.dataset, one.is_right) for one in found.checks] == [
+        ("exact", True),
+        ("random", True),
+    ]
+    assert RULE.min_samples <= len(found.samples_ms) <= RULE.max_samples
+    assert found.median_ms > 0
+    assert found.binary_key == binary(job()).key
+    assert [one.name for one in found.entries] == ["scale"]
+    assert found.verify_s > 0
+    assert found.measure_s > 0
+
+
+def test_checking_verifies_and_does_not_time(worker, job):
+    given = job()
+    found = worker.check(given, C, binary(given))
+    assert found.status is Status.OK
+    assert len(found.checks) == 2
+    assert found.samples_ms == ()
+
+
+def test_a_clearly_slower_one_says_what_it_was_compared_with(worker, job):
+    given = job()
+    found = worker.measure(given, C, binary(given), RULE, 1e-9)
+    assert found.status is Status.STOPPED_EARLY
+    assert found.message == "1e-09 ms is the best so far"
+    assert len(found.samples_ms) == RULE.look_after
+
+
+def test_a_wrong_result_names_the_first_wrong_element(worker, job):
+    """Half of 32 blocks of 32: the rest of the output is never written."""
+    given = job(("grid=(blocks(p, c),)", "grid=(blocks(p, c) // 2,)"))
+    found = measured(worker, given)
+    assert found.status is Status.WRONG_RESULT
+    assert found.message.startswith("out[512] is nan (not written), expected")
+    assert found.checks[0].first_wrong == 512
+    assert found.samples_ms == ()
+    assert worker.check(given, C, binary(given)).status is Status.WRONG_RESULT
+
+
+def test_a_refused_launch_is_this_configurations_failure(worker, job):
+    """The block that was compiled in and the block that is launched differ."""
+    given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
+    before, found = worker.run(60, pid), measured(worker, given)
+    assert found.status is Status.LAUNCH_FAILED
+    assert "WORK_GROUP_SIZE" in found.message
+    assert "\n" not in found.message
+    assert worker.check(given, C, binary(given)).status is Status.LAUNCH_FAILED
+    assert worker.run(60, pid) == before
+    assert measured(worker, job()).status is Status.OK
+
+
+def test_a_binary_without_the_function_is_a_failed_launch(worker, job):
+    found = measured(worker, job(("block=(c.BLOCK,)", "block=(c.BLOCK,), entry='scael'")))
+    assert found.status is Status.LAUNCH_FAILED
+    assert "scael" in found.message
+
+
+def test_a_binary_that_cannot_be_loaded_is_a_failed_launch(worker, job):
+    given = job()
+    real = binary(given)
+    found = worker.measure(given, C, Binary(b"?", real.entries, "", "key"), RULE, None)
+    assert found.status is Status.LAUNCH_FAILED
+    assert (found.binary_key, found.entries) == ("key", real.entries)
+
+
+def test_a_workspace_that_does_not_fit_is_this_configurations_failure(worker, job):
+    scratch = (
+        "@scale.scratch\ndef scratch(c, p):\n    return {'w': Out(1 << 50)}\n\n\n@scale.launch"
+    )
+    given = job(("@scale.launch", scratch))
+    for found in (measured(worker, given), worker.check(given, C, binary(given))):
+        assert found.status is Status.LAUNCH_FAILED
+        assert "bytes" in found.message
+    assert measured(worker, job()).status is Status.OK
+
+
+def test_inputs_that_do_not_fit_end_the_run_with_a_remedy(worker, job, device):
+    """No configuration could do better."""
+    given = job()
+    huge = Dataset(
+        "exact", given.datasets[0].folder, (Argument("out", "out", "<f4", (1 << 48,)),), {}
+    )
+    too_large = Job(given.space_file, given.problem, device, (huge,))
+    with pytest.raises(AutotuneError, match=r"not enough device memory: .*; use a smaller problem"):
+        worker.prepare(too_large)
+    with pytest.raises(AutotuneError, match="not enough device memory"):
+        worker.measure(too_large, C, binary(given), RULE, None)
+    assert measured(worker, given).status is Status.OK
+
+
+def test_a_time_that_cannot_be_true_is_implausible(worker, job, device):
+    """Here the work is overstated and the device said to be slow: the message names both."""
+    work = "@scale.work\ndef work(p):\n    return Work(bytes_read=1e12)\n\n\n@scale.launch"
+    given = replace(job(("@scale.launch", work)), device=replace(device, peak_gb_per_s=1000.0))
+    found = measured(worker, given)
+    assert found.status is Status.IMPLAUSIBLE
+    assert "below the device's bound of 970 ms" in found.message
+    assert found.median_ms is None
+    assert found.samples_ms
+    assert measured(worker, replace(given, cold=False)).status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (in_launch("raise ValueError('five')"), r"launch: ValueError: five \(scale\.py:\d+\)"),
+        (("grid=(blocks(p, c),)", "grid=(p.n / 7,)"), "divide with // or ceil_div"),
+        (("block=(c.BLOCK,)", "block=(c.BLOCK,), args=('y',)"), r"no argument 'y' \(known: x, out"),
+        (
+            ("@scale.launch", "@scale.scratch\ndef scratch(c, p):\n    return {'w': Out(0)}\n\n\n@scale.launch"),
+            "scratch: shape 0 is empty",
+        ),
+        (
+            ("@scale.launch", "@scale.work\ndef work(p):\n    return p.m\n\n\n@scale.launch"),
+            "work: AttributeError: unknown problem field 'm'",
+        ),
+    ],
+    ids=["launch raises", "fraction", "argument", "scratch", "work"],
+)  # fmt: skip
+def test_a_mistake_in_a_hook_ends_the_run_as_a_spec_error(worker, job, edit, message):
+    """Every configuration would fail in the same way: the person has to mend it first."""
+    with pytest.raises(SpecError, match=message):
+        measured(worker, job(edit))
+    assert measured(worker, job()).status is Status.OK
+
+
+# ---------------------------------------------------------------- deaths while measuring
+
+
+def test_a_process_killed_from_outside_is_tried_once_more(worker, job, tmp_path):
+    """Somebody else's kill is not the configuration's fault."""
+    mark = tmp_path / "pid"
+    wait = f"if not os.path.exists({str(mark)!r}):"
+    write = f"    open({str(mark)!r}, 'w', buffering=1).write(f'{{os.getpid()}}\\n')"
+    given = job(in_launch(wait, write, "    time.sleep(600)"))
+    ready = binary(given)
+    respawns = worker.respawns
+
+    def kill():
+        while not mark.exists() or not mark.read_text().endswith("\n"):
+            time.sleep(0.02)
+        os.kill(int(mark.read_text()), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    found = worker.measure(given, C, ready, RULE, None)
+    killer.join(60)
+    assert (found.status, found.message) == (Status.OK, "")
+    assert worker.respawns == respawns + 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [("os._exit(7)", "exit code 7"), ("os.kill(os.getpid(), 11)", "killed by signal 11")],
+)
+def test_a_configuration_that_kills_its_process_twice_has_crashed(
+    worker, job, tmp_path, line, words
+):
+    """Twice, in two processes, and the next configuration is measured as if nothing had been."""
+    log = tmp_path / "log"
+    given = job(
+        in_launch(
+            "if c.BLOCK == 32:",
+            f"    os.write(os.open({str(log)!r}, os.O_CREAT | os.O_APPEND | os.O_WRONLY), b'x')",
+            f"    {line}",
+        )
+    )
+    found = measured(worker, given)
+    assert found.status is Status.CRASHED
+    assert found.message == f"the process died twice: {words}"
+    assert log.read_text() == "xx"
+    assert found.entries == binary(given).entries
+    other = Configuration(BLOCK=64)
+    assert measured(worker, given, other).status is Status.OK
+
+
+def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
+    given = job(in_launch("if c.BLOCK == 32: time.sleep(600)"))
+    hanging, innocent = binary(given), binary(given, Configuration(BLOCK=64))
+    with Worker(3.0) as own:
+        start = time.monotonic()
+        found = own.measure(given, C, hanging, RULE, None)
+        assert found.status is Status.TIMED_OUT
+        assert found.message == "no result after 3 s; the kernel hangs"
+        assert own.respawns == 1
+        assert time.monotonic() - start > 3
+        own.measure_timeout_s = 30.0
+        other = Configuration(BLOCK=64)
+        assert own.measure(given, other, innocent, RULE, None).status is Status.OK
+
+
+# ---------------------------------------------------------------- races
+
+
+def test_a_race_times_all_contenders_in_every_round(worker, job):
+    given = job()
+    contenders = [Contender(one, binary(given, one)) for one in (C, Configuration(BLOCK=64))]
+    samples = worker.race(given, contenders, rounds=9, seed=1, max_seconds=60)
+    assert [len(one) for one in samples] == [9, 9]
+    assert all(sample > 0 for one in samples for sample in one)
+
+
+def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
+    given = job()
+    contenders = [Contender(one, binary(given, one)) for one in (C, Configuration(BLOCK=64))]
+    assert [len(one) for one in worker.race(given, contenders, 50, 1, max_seconds=0)] == [1, 1]
+
+
+def test_a_vendor_call_of_another_backend_has_no_samples(worker, job):
+    baseline = "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch"
+    given = job(("@scale.launch", baseline))
+    contenders = [Contender(C, binary(given)), Contender(Configuration(), None, "blas")]
+    samples = worker.race(given, contenders, 3, 1, 60)
+    assert [len(one) for one in samples] == [3, 0]
+
+
+def test_a_race_that_cannot_be_run_is_told(worker, job):
+    given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
+    with pytest.raises(AutotuneError, match=r"race: .*WORK_GROUP_SIZE"):
+        worker.race(given, [Contender(C, binary(given))], 3, 1, 60)
+    dying = job(in_launch("os._exit(4)"))
+    with pytest.raises(AutotuneError, match="the device process failed at race: exit code 4"):
+        worker.race(dying, [Contender(C, binary(dying))], 3, 1, 60)
+
+
+def test_state_is_kept_between_tasks_and_made_anew_for_another_job(worker, job):
+    """Data are uploaded once per problem; another problem must not be checked against them."""
+    small, large = job(n=1000), job(n=4099)
+    ready = binary(small)
+    statuses = Counter(
+        worker.measure(one, C, ready, RULE, None).status for one in (small, large, small, small)
+    )
+    assert statuses == {Status.OK: 4}
+    assert np.load(large.datasets[0].folder / "x.npy").shape == (4099,)
