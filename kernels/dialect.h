@@ -81,8 +81,9 @@ static inline void ATOMIC_ADD(volatile __global float* p, float value)
 
 typedef long long i64;
 
-/* min_blocks: how many blocks must fit on one multiprocessor; the compiler limits its registers to that
-   (0 leaves them to it). */
+/* min_blocks: how many blocks must fit on one multiprocessor; the compiler limits its registers to that.
+   With 0 it aims at full occupancy: 32 registers, if need be by waiting for one load before it issues the
+   next. A kernel that keeps many loads in flight says at least 1. */
 #define KERNEL(block_x, block_y, min_blocks) \
     extern "C" __global__ void __launch_bounds__((block_x) * (block_y), min_blocks)
 #define DEVICE static __device__ __forceinline__

@@ -59,6 +59,9 @@
 #define FINISH_ticket 2 /* partial[block], added up by whichever block ends last; ticket zeroed before */
 #define FINISH FINISH_ticket
 #endif
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 1 /* blocks that must fit on one multiprocessor (CUDA only) */
+#endif
 #ifndef WARP
 #ifdef __OPENCL_VERSION__
 #define WARP 16 /* threads that run in step: the device's choice, 32 on CUDA */
@@ -163,27 +166,27 @@ DEVICE float block_sum(float value, SHARED_PTR float* shared)
 #endif
 }
 
-/* VEC floats of x in one load. */
-DEVICE void load(float* to, GLOBAL const float* RESTRICT from)
+#if LOAD == LOAD_stream
+#define GET(p) LD_STREAM(p)
+#define GET2(p) LD2_STREAM(p)
+#define GET4(p) LD4_STREAM(p)
+#else
+#define GET(p) (*(p))
+#define GET2(p) LD2(p)
+#define GET4(p) LD4(p)
+#endif
+
+/* VEC floats of x in one load, or zeros. */
+DEVICE void load(float* to, GLOBAL const float* from, int inside)
 {
 #if VEC == 4
-#if LOAD == LOAD_stream
-    const float4 v = LD4_STREAM(from);
-#else
-    const float4 v = LD4(from);
-#endif
+    const float4 v = inside ? GET4(from) : MAKE4(0.0f, 0.0f, 0.0f, 0.0f);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 #elif VEC == 2
-#if LOAD == LOAD_stream
-    const float2 v = LD2_STREAM(from);
-#else
-    const float2 v = LD2(from);
-#endif
+    const float2 v = inside ? GET2(from) : MAKE2(0.0f, 0.0f);
     to[0] = v.x, to[1] = v.y;
-#elif LOAD == LOAD_stream
-    to[0] = LD_STREAM(from);
 #else
-    to[0] = *from;
+    to[0] = inside ? GET(from) : 0.0f;
 #endif
 }
 
@@ -205,20 +208,15 @@ DEVICE float thread_sum(GLOBAL const float* RESTRICT x, i64 n)
     const i64 first = BID(0) * tile;
 #endif
     {
-        if (first + tile <= vectors) {
-            float items[ITEMS * VEC];
-            UNROLL_ALL
-            for (int i = 0; i < ITEMS; ++i) load(items + i * VEC, x + (first + i * BLOCK + tid) * VEC);
-            UNROLL_ALL
-            for (int i = 0; i < ITEMS * VEC; ++i) sums[i % VEC] += items[i];
-        } else {
-            for (i64 v = first + tid; v < vectors; v += BLOCK) {
-                float item[VEC];
-                load(item, x + v * VEC);
-                UNROLL_ALL
-                for (int j = 0; j < VEC; ++j) sums[j] += item[j];
-            }
-        }
+        /* One pointer and one 32-bit count decide all loads of a tile, which leaves the issue slots to
+           the loads themselves. */
+        GLOBAL const float* from = x + (first + tid) * VEC;
+        const int left = (int)(vectors - first < tile ? vectors - first : tile) - tid;
+        float items[ITEMS * VEC];
+        UNROLL_ALL
+        for (int i = 0; i < ITEMS; ++i) load(items + i * VEC, from + i * BLOCK * VEC, i * BLOCK < left);
+        UNROLL_ALL
+        for (int i = 0; i < ITEMS * VEC; ++i) sums[i % VEC] += items[i];
     }
     if (BID(0) == 0 && tid < (int)(n % VEC)) sums[0] += x[vectors * VEC + tid];
 
@@ -236,7 +234,9 @@ DEVICE float partials_sum(volatile GLOBAL const float* partial, int count, SHARE
     return block_sum(sum, shared);
 }
 
-KERNEL(BLOCK, 1, 0)
+/* Without a word on MIN_BLOCKS the compiler aims at full occupancy and fits the kernel into 32 registers,
+   by waiting for each load before it issues the next: ITEMS would have no effect. */
+KERNEL(BLOCK, 1, MIN_BLOCKS)
 reduce(GLOBAL const float* RESTRICT x, GLOBAL float* out, GLOBAL float* partial, GLOBAL unsigned* ticket,
        i64 n)
 {
@@ -271,7 +271,7 @@ reduce(GLOBAL const float* RESTRICT x, GLOBAL float* out, GLOBAL float* partial,
 }
 
 /* The second launch of FINISH=kernel: one block. */
-KERNEL(BLOCK, 1, 0)
+KERNEL(BLOCK, 1, 1)
 reduce_partials(GLOBAL const float* partial, GLOBAL float* out, int count)
 {
     SHARED float shared[BLOCK];

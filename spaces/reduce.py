@@ -50,6 +50,7 @@ reduce = Kernel(
     BLOCK_RED=("interleaved", "sequential", "unrolled", "shuffle"),  # how a block's sums become one
     WARP_TAIL=("barrier", "syncwarp", "shfl_down", "shfl_xor"),  # and the last warp's
     FINISH=("kernel", "atomic", "ticket"),  # and the blocks'
+    MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
     WARP=(32, 16),  # threads that run in step: the device's, not a choice
 )
 
@@ -89,10 +90,13 @@ def atomics_are_few(BLOCK, VEC, ITEMS, GRID_MODE, FINISH):
 
 
 @reduce.constraint
-def loads_fit_registers(BLOCK, VEC, ITEMS, device):
-    """The loads in flight fit in registers beside some 24 others."""
-    available = device.registers_per_sm // BLOCK
-    return device.backend != "cuda" or available >= VEC * ITEMS + 24
+def loads_fit_registers(BLOCK, VEC, ITEMS, MIN_BLOCKS, device):
+    """The loads in flight of MIN_BLOCKS blocks fit in registers, beside some 20 others per thread."""
+    threads = BLOCK * MIN_BLOCKS
+    if device.backend != "cuda":
+        return MIN_BLOCKS == 1  # OpenCL has no word for it
+    fit = device.registers_per_sm // threads >= VEC * ITEMS + 20
+    return fit and device.max_threads_per_sm >= threads
 
 
 @reduce.constraint
