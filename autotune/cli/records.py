@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,8 @@ import click
 from autotune.cli import emit_json
 
 if TYPE_CHECKING:
+    from autotune.probe import MeasuredLimits
+    from autotune.store import Row
     from autotune.tuned import TunedRecord
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -170,13 +173,34 @@ def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> N
     with Store.open(default_url()) as store:
         for record in records:
             rows = store.rows(kernel=kernel, device=record.device.name)
-            content = from_rows(rows, record, _space_of(record, spaces))
+            limits = _limits_of(rows, record)
+            content = from_rows(rows, record, _space_of(record, spaces), limits=limits)
             folder = out / record.device.folder
             folder.mkdir(parents=True, exist_ok=True)
             for file in write_markdown(content, folder):
                 click.echo(str(file))
             write_html(content, folder / f"{kernel}.html")
             click.echo(str(folder / f"{kernel}.html"))
+
+
+def _limits_of(rows: Sequence[Row], record: TunedRecord) -> MeasuredLimits | None:
+    """What the device that the latest row was measured on was measured to reach, if that is known."""
+    from autotune.device import Device
+    from autotune.probe import known_limits
+
+    if not rows:
+        return None
+    last = rows[-1]
+    return known_limits(
+        Device(
+            record.device.backend,
+            last.device_name,
+            last.arch,
+            uuid=last.device_uuid,
+            driver=last.driver,
+            sm_count=record.device.sm_count,
+        )
+    )
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
