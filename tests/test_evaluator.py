@@ -1,0 +1,287 @@
+"""From configurations to measurements: compiled, pruned, measured, in the order asked."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from sample_spaces import write_space
+
+from autotune.backends import choose_device
+from autotune.catalog import load_file
+from autotune.compiler import Compiled, CompilerPool, compile_job
+from autotune.data import EXACT, RANDOM, prepare
+from autotune.device import for_arch
+from autotune.errors import SpecError
+from autotune.evaluator import DeviceEvaluator
+from autotune.measurement import Measurement, Status
+from autotune.tasks import Job
+from autotune.timing import StoppingRule
+from autotune.values import Configuration, Problem
+from autotune.worker import Worker
+
+pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
+
+PROBLEM = Problem(n=1000)
+#: A parameter FAULT: `none` is right, each of the others goes wrong in its own way.
+FAULTS = (
+    (
+        "    BLOCK=(32, 64),",
+        '    BLOCK=(32, 64, 16384),\n    FAULT=("none", "broken", "large", "wrong"),',
+    ),
+)
+BROKEN = """\
+#include "dialect.h"
+#if FAULT == FAULT_broken
+#error broken on purpose
+#endif
+KERNEL(BLOCK, 1, 0) scale(GLOBAL const float* x, GLOBAL float* out, float factor, int n) {
+#if FAULT == FAULT_large
+    SHARED float tile[1 << 20];
+    tile[TID(0)] = x[0];
+    SYNC();
+    out[0] = tile[TID(0) + 1];
+#endif
+    const int i = BID(0) * BLOCK + TID(0);
+    if (i < n) out[i] = factor * x[i];
+#if FAULT == FAULT_wrong
+    if (i == 7) out[i] = 0;
+#endif
+}
+"""
+
+
+class Counting(Worker):
+    """The device's process, and how often it was asked to measure."""
+
+    def __init__(self, measure_timeout_s):
+        super().__init__(measure_timeout_s)
+        self.asked = []
+
+    def measure(self, job, configuration, *rest):
+        self.asked.append(configuration)
+        return super().measure(job, configuration, *rest)
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with Counting(30.0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def compilers():
+    with CompilerPool(1) as made:
+        yield made
+
+
+@pytest.fixture
+def evaluator(tmp_path, opencl_device, worker, compilers):
+    """An evaluator of ``scale`` changed by some edits."""
+
+    def made(*edits, pool=compilers, source=None, **job):
+        kernel = load_file(write_space(tmp_path, *edits))
+        if source:
+            (tmp_path / "kernels" / "scale.cu").write_text(source)
+        sets = tuple(prepare(kernel, PROBLEM, which) for which in (EXACT, RANDOM))
+        given = Job(kernel.file, PROBLEM, choose_device(opencl_device), sets)
+        worker.asked.clear()
+        # Three slow samples prove nothing here: nothing stops early unless a test wants it.
+        rule = StoppingRule(stop_ratio=float("inf"))
+        return DeviceEvaluator(kernel, replace(given, **job), pool, worker, rule)
+
+    return made
+
+
+def test_each_ending_has_its_status_and_the_order_is_kept(evaluator, worker):
+    """Whatever becomes of one configuration, the next is measured."""
+    asked = [
+        Configuration(BLOCK=block, FAULT=fault)
+        for block, fault in [
+            (32, "broken"), (32, "none"), (16384, "none"), (64, "wrong"), (64, "large"), (64, "none"),
+        ]
+    ]  # fmt: skip
+    found = list(evaluator(*FAULTS, source=BROKEN).measure(asked))
+    assert [one.configuration for one in found] == asked
+    assert [str(one.status) for one in found] == [
+        "compile_failed",
+        "ok",
+        "pruned",
+        "wrong_result",
+        "pruned",
+        "ok",
+    ]
+    broken, _, wide, wrong, large, _ = found
+    assert "broken on purpose" in broken.message
+    assert broken.compile_s > 0
+    assert "16384 threads" in wide.message
+    assert wide.compile_s == 0
+    assert wrong.message.startswith("out[7] is 0, expected ")
+    assert "4194304 bytes of shared memory" in large.message
+    assert large.entries[0].shared_bytes == 1 << 22
+    assert worker.asked == [asked[1], asked[3], asked[5]]
+
+
+def test_rows_come_one_at_a_time(evaluator, worker):
+    """Each is stored as soon as it is there, so that a crash costs one measurement."""
+    results = evaluator().measure([Configuration(BLOCK=32), Configuration(BLOCK=64)])
+    assert worker.asked == []
+    next(results)
+    assert worker.asked == [Configuration(BLOCK=32)]
+    next(results)
+    assert len(worker.asked) == 2
+
+
+def test_one_configuration_asked_twice_in_a_batch_has_two_rows(evaluator):
+    found = list(evaluator().measure([Configuration(BLOCK=32)] * 2))
+    assert [one.status for one in found] == [Status.OK, Status.OK]
+
+
+def test_nothing_asked_is_nothing_measured(evaluator, worker):
+    assert list(evaluator().measure([])) == []
+    assert worker.asked == []
+
+
+def test_a_mistake_in_the_launch_function_ends_the_run(evaluator):
+    made = evaluator(("block=(c.BLOCK,)", "block=(c.BLOK,)"))
+    with pytest.raises(SpecError, match="launch: AttributeError: unknown parameter 'BLOK'"):
+        list(made.measure([Configuration(BLOCK=32)]))
+
+
+# ---------------------------------------------------------------- equal binaries
+
+
+class SameCode(CompilerPool):
+    """Compiles every configuration to the code of the first, as a parameter without effect would.
+
+    NVRTC does that; Intel's compiler writes something random into each binary.
+    """
+
+    first = None
+
+    def result(self, job):
+        self.first = self.first or super().result(job)
+        return replace(self.first, seconds=float(dict(job.defines)["BLOCK"]))
+
+
+@pytest.fixture
+def same_code():
+    with SameCode(1) as made:
+        yield made
+
+
+def test_equal_binary_and_launch_share_one_measurement(evaluator, worker, same_code):
+    made = evaluator(("(blocks(p, c),), block=(c.BLOCK,)", "(32,), block=(32,)"), pool=same_code)
+    one, other = made.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)])
+    assert worker.asked == [Configuration(BLOCK=32)]
+    assert one.configuration == Configuration(BLOCK=32)
+    assert other == replace(one, configuration=Configuration(BLOCK=64), compile_s=64.0)
+    assert one.status is Status.OK
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        "grid=(32 * c.BLOCK // 32,), block=(32,)",
+        "grid=(32,), block=(32,), shared_bytes=c.BLOCK - 32",
+    ],
+    ids=["grid", "shared memory"],
+)
+def test_an_equal_binary_launched_otherwise_is_measured_by_itself(
+    evaluator, worker, same_code, launch
+):
+    made = evaluator(("grid=(blocks(p, c),), block=(c.BLOCK,)", launch), pool=same_code)
+    list(made.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)]))
+    assert len(worker.asked) == 2
+
+
+# ---------------------------------------------------------------- hints
+
+
+def test_a_cpu_does_not_compile_ahead(evaluator, compilers):
+    """It would disturb the timing, which runs on the same cores."""
+    made = evaluator()
+    made.hint([Configuration(BLOCK=32)])
+    assert compilers._futures == {}
+
+
+def test_for_a_gpu_hints_are_compiled_ahead_unless_they_exceed_its_limits(evaluator, compilers):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    made = evaluator(("(32, 64)", "(32, 2048)"), device=for_arch("sm_90"))
+    small, large = Configuration(BLOCK=32), Configuration(BLOCK=2048)
+    made.hint([large, small])
+    jobs = [compile_job(made.kernel, one, PROBLEM, for_arch("sm_90")) for one in (small, large)]
+    assert list(compilers._futures) == [jobs[0].key]
+    deadline = time.monotonic() + 60
+    while not compilers.ready(jobs[0]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert compilers.result(jobs[0]).binary.entry("scale").registers > 0
+    (pruned,) = made.measure([large])
+    assert pruned.status is Status.PRUNED
+
+
+def test_the_binary_of_a_configuration_or_none(evaluator):
+    made = evaluator(*FAULTS, source=BROKEN)
+    assert made.binary(Configuration(BLOCK=32, FAULT="none")).entry("scale")
+    assert made.binary(Configuration(BLOCK=32, FAULT="broken")) is None
+
+
+# ---------------------------------------------------------------- the best so far
+
+
+def measurement(ms, status=Status.OK):
+    return Measurement(Configuration(BLOCK=1), status, samples_ms=(ms,))
+
+
+def test_only_right_results_are_the_best_so_far(evaluator):
+    made = evaluator()
+    for one in (measurement(5.0), measurement(7.0), measurement(4.0)):
+        made.recall(one)
+    assert made.best_ms == 4.0
+    for status in set(Status) - {Status.OK}:
+        made.recall(measurement(0.001, status))
+    assert made.best_ms == 4.0
+
+
+def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator):
+    made = evaluator()
+    made.rule = StoppingRule(stop_ratio=1.2)
+    (first,) = made.measure([Configuration(BLOCK=32)])
+    assert made.best_ms == first.median_ms
+    made.recall(measurement(1e-9))
+    (second,) = made.measure([Configuration(BLOCK=64)])
+    assert second.status is Status.STOPPED_EARLY
+    assert made.best_ms == 1e-9
+
+
+# ---------------------------------------------------------------- how compiling can end
+
+
+class Failing(CompilerPool):
+    """Answers what it was told to."""
+
+    answer = None
+
+    def result(self, job):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (Compiled(None, "took too long", "", 60.0, timed_out=True), Status.TIMED_OUT),
+        (Compiled(None, "too much shared data", "", 1.0, over_limit=True), Status.PRUNED),
+        (Compiled(None, "error", "", 1.0), Status.COMPILE_FAILED),
+    ],
+    ids=["slow", "large", "wrong"],
+)
+def test_how_compiling_ended_decides_the_status(evaluator, worker, answer, status):
+    """The first takes a minute and the second needs a GPU's assembler; see the compiler's tests."""
+    with Failing(1) as pool:
+        pool.answer = answer
+        (found,) = evaluator(pool=pool).measure([Configuration(BLOCK=32)])
+    assert (found.status, found.message, found.compile_s) == (
+        status,
+        answer.message,
+        answer.seconds,
+    )
+    assert worker.asked == []
