@@ -50,6 +50,11 @@ sgemm = Kernel(
         Problem(m=127, n=131, k=129),
     ],
     seeds=[
+        # found by search on an H100: at 4096³, and at 1024³ where tiles are too few
+        {"VARIANT": "cuda", "BM": 128, "BN": 256, "BK": 16, "WM": 128, "WN": 32, "TM": 16, "TN": 8,
+         "STAGES": 4, "REG_DB": True, "BURSTS": 2, "ORDER": "serpentine", "LANES": "pairs"},
+        {"VARIANT": "cuda", "BM": 64, "BN": 128, "BK": 16, "WM": 32, "WN": 64, "TM": 8, "TN": 8,
+         "STAGES": 3, "BURSTS": 2, "ORDER": "serpentine", "LANES": "pairs", "SPLITK": 2},
         # the tile of cuBLAS on Hopper, as two blocks of 128 threads on each multiprocessor
         warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, MIN_BLOCKS=2),
         warp_tiles(128, 128, 8, 64, 64, 16, 8, STAGES=4, MIN_BLOCKS=2),
