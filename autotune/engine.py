@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -52,13 +52,6 @@ class Budget:
             if seconds is not None and _is_positive(number):
                 return cls(seconds=float(number) * seconds)
         raise UsageError(f"budget {text!r}: expected for example 90s, 10m, 2h or 200evals")
-
-    def share(self, part: float) -> Budget:
-        """A part of this budget."""
-        return Budget(
-            None if self.seconds is None else self.seconds * part,
-            None if self.evaluations is None else max(1, int(self.evaluations * part)),
-        )
 
 
 def _is_positive(text: str) -> bool:
@@ -252,16 +245,24 @@ def search(
         Same seed, same path.
     first : sequence of Configuration
         Known good ones, measured before the strategy begins; those not valid here are skipped.
+        What they say of parameters that do not apply is ignored.
 
     Returns
     -------
     dict
         Measurements by number, in the order they were asked for.
     """
-    numbers: Any = [session.space.index(one) for one in first]
+    numbers = [_number(session.space, one) for one in first]
     try:
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))
     except BudgetSpent:
         pass
     return session.asked
+
+
+def _number(space: Space, configuration: Configuration) -> int | None:
+    try:
+        return space.find(space.canonical(space.row(configuration)))
+    except UsageError:
+        return None

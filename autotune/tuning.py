@@ -24,6 +24,7 @@ from autotune.device import Device
 from autotune.engine import Budget, Listener, Phase, SearchSession, ignore, search
 from autotune.errors import AutotuneError, Interrupted, NothingValidError, StoreError, UsageError
 from autotune.evaluator import DeviceEvaluator
+from autotune.expression import ceil_div
 from autotune.measurement import Measurement, Status
 from autotune.probe import MeasuredLimits
 from autotune.process import usable_cores
@@ -254,7 +255,10 @@ class Tuning:
             seconds = total.seconds
             if seconds is not None:
                 seconds = max(1.0, (seconds - (time.monotonic() - start)) / left)
-            evaluations = total.share(1 / len(self.request.problems)).evaluations
+            evaluations = total.evaluations
+            if evaluations is not None:
+                spent = sum(len(one.measured) for one in self.done)
+                evaluations = ceil_div(evaluations - spent, left)
             self.done.append(
                 self._run_problem(run_id, problem, space, Budget(seconds, evaluations))
             )
@@ -349,7 +353,11 @@ class Tuning:
                     wrong[one.configuration] = replace(again, message=message)
         scope = self.scope(evaluator.job.problem)
         self.store.add_many(run_id, scope, list(wrong.values()))
-        kept = [one for one in chosen if one.configuration not in wrong]
+        kept = [
+            one
+            for one in chosen
+            if one.configuration not in wrong and evaluator.binary(one.configuration)
+        ]
         return kept, tuple(wrong.values())
 
     def _other_jobs(self, job: Job) -> list[Job]:
