@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import math
+import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -318,16 +319,16 @@ def _samples_ms(entry: Mapping[str, Any]) -> tuple[float, ...]:
     samples = entry.get("times") or [entry.get("time")]
     if not _is_list_of(samples, (int, float)):
         raise _Fault("times: a list of numbers was expected")
-    if not all(0 < sample < math.inf for sample in samples):
+    if not all(0 < sample <= sys.float_info.max for sample in samples):
         raise _Fault("times: every time must be positive")
-    return tuple(samples[1:] or samples)
+    return tuple(float(sample) for sample in samples[1:] or samples)
 
 
 def _seconds(entry: Mapping[str, Any], name: str) -> float:
     """A duration that the file has in milliseconds; 0 where it has none."""
     value = entry.get(name, 0)
-    if not isinstance(value, int | float):
-        raise _Fault(f"{name}: a number was expected")
+    if not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise _Fault(f"{name}: a number that is not negative was expected")
     return value / 1000
 
 

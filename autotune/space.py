@@ -243,7 +243,7 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
     """
     sizes = [len(values) for values in kernel.parameters.values()]
     _check_size(kernel, sizes)
-    applicability = tuple(_table(kernel, rule, device) for rule in kernel.applies_rules)
+    applicability = _deciding_first([_table(kernel, rule, device) for rule in kernel.applies_rules])
     constraints = [_table(kernel, rule, device) for rule in kernel.constraint_rules]
     removals = tuple(
         Removal(rule.name, rule.doc, float(1 - table.values.mean()))
@@ -285,6 +285,21 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
         values=kernel.guarded(f"rule {rule.name!r}", fill),
         governs=tuple(names.index(name) for name in rule.governs),
     )
+
+
+def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
+    """Applicability tables ordered so that what one decides by is settled by those before it."""
+    ordered: list[_Table] = []
+    waiting = list(tables)
+    while waiting:
+        ready = [
+            table
+            for table in waiting
+            if not any(set(table.positions) & set(other.governs) for other in waiting)
+        ]
+        ordered += ready or waiting  # rules in a circle have no order
+        waiting = [table for table in waiting if table not in ordered]
+    return tuple(ordered)
 
 
 def _join(sizes: list[int], constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:

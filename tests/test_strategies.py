@@ -14,12 +14,15 @@ import numpy as np
 import pytest
 
 from autotune import strategies
+from autotune.device import for_arch
 from autotune.errors import UsageError
 from autotune.measurement import Measurement, Status
 from autotune.replay import Recording, ReplaySession, load
-from autotune.space import Space
+from autotune.space import Space, enumerate_space
+from autotune.spec import Kernel
 from autotune.strategies import BudgetSpent, kernel_tuner_adapter, optuna_adapter
 from autotune.strategies.lattice import Lattice, Ledger
+from autotune.values import Problem
 
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
@@ -158,7 +161,7 @@ def test_kernel_tuner_proposed_what_was_measured(
     proposed: list[tuple[int, ...]] = []
     measure = kernel_tuner_adapter._measure
 
-    def watched(runner: object, ledger: Ledger, points: list[tuple[int, ...]]) -> list[int]:
+    def watched(runner: object, ledger: Ledger, points: list[tuple[int, ...]]) -> object:
         proposed.extend(points)
         return measure(runner, ledger, points)
 
@@ -290,10 +293,58 @@ def test_listing_imports_no_library() -> None:
 
 
 def test_ranks_follow_values_not_their_declared_order() -> None:
-    space = Space({"A": (64, 16, 32), "B": ("x", "y", "z")}, np.array([[0, 2], [1, 0]], np.int16))
-    lattice = Lattice(space)
-    assert [lattice.point(index) for index in range(2)] == [(2, 2), (0, 0)]
-    assert [lattice.find(lattice.point(index)) for index in range(2)] == [0, 1]
-    assert lattice.find((1, 1)) is None
+    rows = np.array([[0, 2], [1, 0], [2, 1]], np.int16)
+    lattice = Lattice(Space({"A": (64, 16, 32, 8), "B": ("x", "y", "z")}, rows))
+    assert lattice.sizes == (3, 3)  # nothing valid has A=8
+    assert [lattice.point(index) for index in range(3)] == [(2, 2), (0, 0), (1, 1)]
+    assert [lattice.find(lattice.point(index)) for index in range(3)] == [0, 1, 2]
+    assert lattice.find((1, 2)) is None
     # Text values are all one step apart.
-    assert lattice.distances((2, 0)).tolist() == [1, 2]
+    assert lattice.distances((2, 0)).tolist() == [1, 2, 2]
+    assert lattice.nearest((2, 0)) == [0]
+    assert lattice.adjacent((0, 0)) == [2]
+    assert lattice.changed_in_one((0, 1)) == [1, 2]
+
+
+@pytest.fixture(scope="module")
+def conditional() -> Recording:
+    """A thin space: most parameters apply in one variant only, so that most points are twins."""
+    four = (1, 2, 3, 4)
+    kernel = Kernel(
+        sources={"a": "a.cu", "b": "b.cu", "c": "c.cu"},
+        VARIANT=("a", "b", "c"),
+        P=four, Q=four, R=four, S=four, T=four,
+    )  # fmt: skip
+
+    @kernel.applies("P", "Q")
+    def of_a(VARIANT: str) -> bool:
+        return VARIANT == "a"
+
+    @kernel.applies("R", "S", "T")
+    def of_b(VARIANT: str) -> bool:
+        return VARIANT == "b"
+
+    @kernel.constraint
+    def sums(R: int, S: int, T: int) -> bool:
+        """A multiple of three."""
+        return (R + S + T) % 3 == 0
+
+    space = enumerate_space(kernel, for_arch("sm_90"))
+    return Recording(
+        path=Path("conditional"),
+        kernel="conditional",
+        device=for_arch("sm_90"),
+        problem=Problem(),
+        space=space,
+        measurements=tuple(
+            Measurement(one, Status.OK, samples_ms=(1.0 + sum(list(one.values())[1:]),))
+            for one in space
+        ),
+    )
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_contract_on_a_space_with_conditional_parameters(name: str, conditional: Recording) -> None:
+    assert len(conditional.space) == 16 + 22 + 1
+    assert len(run(name, conditional, 30).path) == 30
+    run(name, conditional, 50)

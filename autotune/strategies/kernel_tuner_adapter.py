@@ -12,27 +12,27 @@ cache and its budget are not used. A strategy sees
 * the global random streams that it draws on, seeded for it and put back whenever our code runs.
 
 A strategy that ends, or breaks, before the session's budget is spent is started again and goes on
-drawing from the same streams. Temperatures in Kernel Tuner are in the unit of the objective; so
-that they mean the same for every kernel, times are given as multiples of the first time measured.
+drawing from the same streams.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 
 from autotune.errors import AutotuneError
 from autotune.space import Space
 from autotune.strategies.base import BudgetSpent, Session
-from autotune.strategies.lattice import Lattice, Ledger
+from autotune.strategies.lattice import Lattice, Ledger, Point
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -74,9 +74,10 @@ CIRCLES = 10_000
 #: Below this many configurations, populations and tournaments have nothing to draw from (a pack
 #: needs three wolves, a crossover two parents; some would wait for ever): all are measured in order.
 SMALLEST = 8
-#: One unit of a strategy's objective is this fraction of the first time measured. Temperatures start
-#: at 1 unit; at 1.0 adaptive_tabu_greywolf takes three times as long on gemm-RTX_3090.
-UNITS_OF_FIRST = 0.1
+#: Strategies with temperatures in units of the objective, which start at 1. They get a logarithm of
+#: the time, in which a configuration `SCALE` percent slower is 1 worse, for every kernel alike.
+LOGARITHMIC = ("adaptive_tabu_greywolf", "basinhopping", "hybrid_vndx")
+SCALE = 2
 #: How many neighbours of a new best configuration are hinted.
 HINTED = 16
 
@@ -104,9 +105,9 @@ def search(name: str, space: Space, session: Session, rng: Generator) -> None:
     streams = _Streams(rng)
     # Imports draw from the global streams, the first time: they come before the strategy's begin.
     module = _strategy_module(name)
-    searchspace = _searchspace(ledger.lattice)
+    searchspace = _searchspace(ledger.lattice, streams)
     runner = _runner(ledger, streams, searchspace, name)
-    with _seeded_latin_hypercube(streams), streams.inside():
+    with streams.inside():
         try:
             while not ledger.is_complete:
                 _run_once(name, module, searchspace, runner, session)
@@ -141,7 +142,7 @@ def _strategy_module(name: str) -> Any:
     return importlib.import_module(_STRATEGY_IMPORTS[name])
 
 
-def _searchspace(lattice: Lattice) -> Any:
+def _searchspace(lattice: Lattice, streams: _Streams) -> Any:
     """Our list of configurations as a Kernel Tuner search space.
 
     ``from_cache`` takes a list of configurations as it is. A restriction would be called for every
@@ -151,19 +152,65 @@ def _searchspace(lattice: Lattice) -> Any:
     """
     from kernel_tuner.searchspace import Searchspace
 
-    class WatchedSearchspace(Searchspace):  # type: ignore[misc]
-        """A search space that notices a strategy that has stopped to propose."""
+    class LatticeSearchspace(Searchspace):  # type: ignore[misc]
+        """Answers from the lattice what strategies ask most.
+
+        A point is valid where its configuration is, whatever the parameters that do not apply.
+        Where an invalid point has no neighbours, its nearest valid ones stand in for them:
+        strategies repair by neighbours, and take a random configuration if there are none.
+        """
 
         questions = 0
 
-        def is_param_config_valid(self, param_config: tuple[int, ...]) -> bool:
+        def is_param_config_valid(self, param_config: Point) -> bool:
             self.questions += 1
             if self.questions > CIRCLES:
                 raise _Stuck("it went in circles")
-            return bool(super().is_param_config_valid(param_config))
+            return lattice.find(param_config) is not None
+
+        def get_random_sample_indices(self, num_samples: int) -> Any:
+            if 50 * num_samples > self.size:
+                return super().get_random_sample_indices(num_samples)
+            chosen: dict[int, None] = {}  # the inherited way shuffles the whole list
+            while len(chosen) < num_samples:
+                chosen[int(np.random.randint(self.size))] = None
+            return list(chosen)
+
+        def get_LHS_sample_indices(self, num_samples: int) -> list[int]:  # noqa: N802
+            from scipy.stats.qmc import LatinHypercube
+
+            sampler = LatinHypercube(len(lattice.sizes))
+            sampler.rng = np.random.default_rng(streams.integer(2**63))  # unseeded as inherited
+            upper = [size - 1 for size in lattice.sizes]
+            points = sampler.integers(
+                [0] * len(upper), u_bounds=upper, n=num_samples, endpoint=True
+            ).tolist()
+            chosen = dict.fromkeys(self.size - 1 - lattice.nearest(point)[0] for point in points)
+            while len(chosen) < num_samples:
+                chosen[int(np.random.randint(self.size))] = None
+            return list(chosen)
+
+        def get_neighbors_indices_no_cache(
+            self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
+        ) -> list[int]:
+            if neighbor_method == "Hamming":
+                found = lattice.changed_in_one(param_config)
+            elif neighbor_method == "closest-param-indices":
+                found = lattice.nearest(param_config)
+            else:  # every value occurs, so that the values adjacent in use are strictly adjacent
+                found = lattice.adjacent(param_config)
+            if not found and lattice.find(param_config) is None:
+                found = lattice.nearest(param_config)
+            return [self.size - 1 - index for index in reversed(found)]
+
+        @cache  # noqa: B019 - lives as long as the search
+        def get_neighbors_indices(
+            self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
+        ) -> list[int]:
+            return self.get_neighbors_indices_no_cache(param_config, neighbor_method)
 
     names = [f"p{position}" for position in range(len(lattice.sizes))]
-    return WatchedSearchspace(
+    return LatticeSearchspace(
         None,
         None,
         None,
@@ -171,12 +218,21 @@ def _searchspace(lattice: Lattice) -> Any:
             "tune_params": {
                 name: list(range(size)) for name, size in zip(names, lattice.sizes, strict=True)
             },
-            "cache": {
-                number: dict(zip(names, point, strict=True))
-                for number, point in enumerate(lattice.points[::-1].tolist())
-            },
+            "cache": dict(enumerate(_Entry(names, point) for point in lattice.points[::-1])),
         },
     )
+
+
+class _Entry:
+    """One configuration as Kernel Tuner's cache has it; a dict would take ten times the memory."""
+
+    __slots__ = ("names", "point")
+
+    def __init__(self, names: list[str], point: Any) -> None:
+        self.names, self.point = names, point
+
+    def items(self) -> Iterable[tuple[str, int]]:
+        return zip(self.names, self.point.tolist(), strict=True)
 
 
 def _options(name: str, searchspace: Any, session: Session, runner: Any) -> Any:
@@ -222,7 +278,8 @@ def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
     half = searchspace.size // 2
     if name == "bayes_opt":
         # Its default, multi-ultrafast, looks at the clock: the same seed would not be the same path.
-        return {"popsize": min(20, half), "method": "multi-fast"}
+        # Its Latin hypercube is not seeded.
+        return {"popsize": min(20, half), "method": "multi-fast", "samplingmethod": "random"}
     if name == "diff_evo":
         dimensions = min(len(searchspace.get_true_tunable_params()), searchspace.size)
         return {"popsize_times_dimensions": False, "popsize": min(16 * dimensions, half)}
@@ -232,7 +289,7 @@ def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
 def _runner(ledger: Ledger, streams: _Streams, searchspace: Any, name: str) -> Any:
     """An instance of a subclass of Kernel Tuner's Runner, made here because that is imported here."""
     from kernel_tuner.runners.runner import Runner
-    from kernel_tuner.util import RuntimeFailedConfig
+    from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig
 
     # bayes_opt has its own number for a failure and fits its model to any other one.
     failure = {"time": 1e20} if name == "bayes_opt" else {"__error__": RuntimeFailedConfig()}
@@ -251,7 +308,6 @@ def _runner(ledger: Ledger, streams: _Streams, searchspace: Any, name: str) -> A
             self.streams = streams
             self.proposals = 0
             self.stale = 0
-            self.unit_ms: float | None = None
 
         def get_device_info(self) -> Any:
             return self.dev
@@ -260,7 +316,7 @@ def _runner(ledger: Ledger, streams: _Streams, searchspace: Any, name: str) -> A
             return {}
 
         def run(self, configs: Iterable[Sequence[int]], tuning_options: Any) -> list[Any]:
-            points = [tuple(int(rank) for rank in config) for config in configs]
+            points: list[Point] = [tuple(int(rank) for rank in config) for config in configs]
             self.proposals += len(points)
             searchspace.questions = 0
             with streams.outside():
@@ -270,29 +326,30 @@ def _runner(ledger: Ledger, streams: _Streams, searchspace: Any, name: str) -> A
                 for point, index in zip(points, indices, strict=True)
             ]
 
-        def answer(self, index: int) -> dict[str, Any]:
+        def answer(self, index: int | None) -> dict[str, Any]:
+            if index is None:
+                return {"__error__": InvalidConfig()}
             time_ms = ledger.known[index].median_ms
             if time_ms is None:
                 return failure
-            if self.unit_ms is None:
-                self.unit_ms = time_ms * UNITS_OF_FIRST
-            return {"time": time_ms / self.unit_ms}
+            if name in LOGARITHMIC:
+                return {"time": math.log(time_ms) * 100 / SCALE}
+            return {"time": time_ms}
 
     return SessionRunner()
 
 
-def _measure(runner: Any, ledger: Ledger, points: list[tuple[int, ...]]) -> list[int]:
-    """Measure a batch of proposals; return their numbers."""
-    indices = []
-    for point in points:
-        index = ledger.lattice.find(point)
-        if index is None:
-            raise AutotuneError(f"Kernel Tuner proposed {point}, which is not in its search space")
-        indices.append(index)
+def _measure(runner: Any, ledger: Ledger, points: list[Point]) -> list[int | None]:
+    """Measure a batch of proposals; return their numbers, None where one is not valid.
+
+    Kernel Tuner checks most proposals itself; local search skips that for neighbours of its own
+    making, which conditional parameters can make invalid.
+    """
+    indices = [ledger.lattice.find(point) for point in points]
     best = ledger.best
-    if any(index not in ledger.known for index in indices):
+    if any(index is not None and index not in ledger.known for index in indices):
         runner.stale = 0
-        ledger.measure(indices)
+        ledger.measure(index for index in indices if index is not None)
     else:
         runner.stale += len(points)
         if ledger.is_complete:
@@ -355,26 +412,3 @@ class _Streams:
         random.setstate(self._other[0])
         np.random.set_state(self._other[1])
         self._other = current
-
-
-@contextmanager
-def _seeded_latin_hypercube(streams: _Streams) -> Iterator[None]:
-    """SciPy's sampler, which two strategies create without a seed, seeded."""
-    from scipy.stats import qmc
-
-    original: Callable[..., Any] = qmc.LatinHypercube
-
-    def seeded(*args: Any, **named: Any) -> Any:
-        sampler = original(*args, **named)
-        sampler.rng = np.random.default_rng(streams.integer(2**63))
-        return sampler
-
-    try:
-        import kernel_tuner.strategies.bayes_opt as bayes_opt
-    except ImportError:
-        bayes_opt = None
-    with (
-        patch.object(qmc, "LatinHypercube", seeded),
-        patch.object(bayes_opt, "LatinHypercube", seeded) if bayes_opt else nullcontext(),
-    ):
-        yield

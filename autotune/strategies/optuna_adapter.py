@@ -97,6 +97,7 @@ class _Search:
         self.failed = optuna.trial.TrialState.FAIL
         self.create_trial = optuna.trial.create_trial
         self.worst_ms = 1.0
+        self.patience = PATIENCE
 
     def run(self, batch: int, ahead: int) -> None:
         while True:
@@ -122,14 +123,16 @@ class _Search:
         reserved = {asked.index for asked in self.waiting}
         if len(self.ledger.known) + len(reserved) == len(lattice.space):
             return None
-        for attempt in range(PATIENCE + 1):
+        for attempt in range(self.patience + 1):
             trial = self.study.ask(self.space)
             point = _point(trial.params, lattice)
             index = lattice.find(point)
             if index is not None and index not in self.ledger.known and index not in reserved:
+                self.patience = min(2 * self.patience + 1, PATIENCE)
                 return _Asked(trial, index, moved=False)
-            if attempt < PATIENCE:
+            if attempt < self.patience:
                 self.tell_known(trial, index)
+        self.patience //= 2
         nearest = self.ledger.nearest_open(point, reserved)
         return None if nearest is None else _Asked(trial, nearest, moved=True)
 

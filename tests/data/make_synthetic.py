@@ -12,8 +12,9 @@ import hashlib
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
-PARAMETERS = {
+PARAMETERS: dict[str, list[Any]] = {
     "BM": [16, 32, 64, 128],
     "BN": [16, 32, 64, 128],
     "BK": [8, 16],
@@ -45,13 +46,13 @@ def main() -> None:
     print(f"{target.name}: {len(cache)} of {len(points)} points")
 
 
-def is_valid(p):
+def is_valid(p: dict[str, Any]) -> bool:
     """Whole warps, and at least a row of threads for each tile."""
     threads = p["BM"] // p["TM"] * p["BN"] // 4
-    return 32 <= threads <= 1024 and p["BK"] * p["BM"] >= 512
+    return bool(32 <= threads <= 1024) and p["BK"] * p["BM"] >= 512
 
 
-def outcome(p):
+def outcome(p: dict[str, Any]) -> dict[str, Any]:
     """A time with three samples, or the class of failure."""
     shared = 4 * p["STAGES"] * p["BK"] * (p["BM"] + p["BN"])
     if shared > 65536:
@@ -75,7 +76,7 @@ def outcome(p):
     }
 
 
-def ripple(p):
+def ripple(p: dict[str, Any]) -> float:
     """A number in [0, 1) that neighbouring configurations do not share."""
     return hashlib.sha256(str(sorted(p.items())).encode()).digest()[0] / 256
 

@@ -1,0 +1,138 @@
+"""Symbolic integers say the same as the arithmetic they record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune.expression import (
+    Symbol,
+    UntraceableError,
+    ceil_div,
+    evaluate,
+    maximum,
+    minimum,
+    stored,
+)
+
+FIELDS = ("m", "n", "k")
+#: A function of the fields.
+Function = Callable[[dict[str, Any]], Any]
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "a + b": lambda a, b: a + b,
+    "a - b": lambda a, b: a - b,
+    "a * b": lambda a, b: a * b,
+    "a // b": lambda a, b: a // b,
+    "a % b": lambda a, b: a % b,
+    "-a": lambda a, b: -a,
+    "ceil_div": ceil_div,
+    "minimum": minimum,
+    "maximum": maximum,
+    "a == b": lambda a, b: a == b,
+    "a <= b": lambda a, b: a <= b,
+    "a >= b": lambda a, b: a >= b,
+}
+
+
+@st.composite
+def functions(draw: st.DrawFn, depth: int = 4) -> Function:
+    """Arithmetic over the fields and constants, as a Python function."""
+    if depth == 0 or draw(st.booleans()):
+        if draw(st.booleans()):
+            name = draw(st.sampled_from(FIELDS))
+            return lambda p: p[name]
+        constant = draw(st.integers(-40, 40))
+        return lambda p: constant
+    operation = OPERATIONS[draw(st.sampled_from(list(OPERATIONS)))]
+    left, right = draw(functions(depth=depth - 1)), draw(functions(depth=depth - 1))
+    return lambda p: operation(left(p), right(p))
+
+
+@given(functions(), st.fixed_dictionaries({name: st.integers(0, 10**6) for name in FIELDS}))
+def test_traced_equals_direct(function: Function, fields: dict[str, int]) -> None:
+    try:
+        traced = stored(function({name: Symbol(name) for name in FIELDS}))
+    except ZeroDivisionError:  # of two constants
+        return
+    assert traced is not None
+    assert json.loads(json.dumps(traced)) == traced
+    try:
+        expected = int(function(fields))
+    except ZeroDivisionError:
+        with pytest.raises(ValueError, match="division by zero"):
+            evaluate(traced, fields)
+    else:
+        assert evaluate(traced, fields) == expected
+
+
+@given(st.integers(0, 64), st.integers(0, 64))
+def test_conditions_join_with_and(m: int, n: int) -> None:
+    joined = (Symbol("m") % 4 == 0) & (Symbol("n") >= 8)
+    assert evaluate(joined.json, {"m": m, "n": n}) == int(m % 4 == 0 and n >= 8)
+
+
+def test_numpy_integers_are_integers() -> None:
+    assert (Symbol("m") + np.int32(3)).json == ["+", "m", 3]
+    assert (np.int64(3) - Symbol("m")).json == ["-", 3, "m"]
+
+
+def test_branching_on_a_symbol_is_refused() -> None:
+    m: Any = Symbol("m")
+    branches: tuple[Callable[[], Any], ...] = (
+        lambda: bool(m),
+        lambda: m != 3,
+        lambda: range(m),
+        lambda: float(m),
+        lambda: [1, 2][m],
+    )
+    for branch in branches:
+        with pytest.raises(UntraceableError):
+            branch()
+    with pytest.raises(TypeError):  # UntraceableError is one
+        min(m, 3)
+    with pytest.raises(TypeError):
+        m + 0.5
+    with pytest.raises(TypeError):
+        minimum(m, "3")
+
+
+def test_only_integers_and_expressions_have_a_stored_form() -> None:
+    assert stored(True) == 1
+    assert stored(np.int16(7)) == 7
+    assert stored(2.0) is None
+    assert stored("m") is None
+
+
+@pytest.mark.parametrize(
+    "json_form",
+    [
+        1.5,
+        None,
+        True,
+        ["+", 1],
+        ["+", 1, 2, 3],
+        ["pow", 2, 3],
+        [1, 2, 3],
+        [["+"], 1, 2],
+        {},
+        "q",
+        "t",
+    ],
+)
+def test_malformed_expressions_are_value_errors(json_form: Any) -> None:
+    with pytest.raises(ValueError, match=r"not an expression|not an integer"):
+        evaluate(json_form, {"m": 1, "t": "float32"})
+
+
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=3) | st.floats(), st.lists))
+def test_whatever_a_file_holds_is_a_number_or_a_value_error(json_form: Any) -> None:
+    with suppress(ValueError):
+        assert isinstance(evaluate(json_form, {}), int)

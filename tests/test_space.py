@@ -1,0 +1,316 @@
+"""Laws of enumeration, checked against brute force over random kernels."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from autotune.device import Device, for_arch
+from autotune.errors import NothingValidError, SpecError, UsageError
+from autotune.space import Space, enumerate_space
+from autotune.spec import Kernel
+from autotune.values import Configuration, Problem
+
+DEVICE = for_arch("sm_90")
+POOL: tuple[tuple[Any, ...], ...] = (
+    (8, 16, 32, 64),
+    (False, True),
+    ("row", "column", "tiled"),
+    (3,),
+)
+
+
+def rule(names: tuple[str, ...], allowed: frozenset[tuple[Any, ...]]) -> Callable[..., bool]:
+    """A function of these parameters that holds for the allowed values."""
+
+    def function(**values: Any) -> bool:
+        """Holds for some values."""
+        return tuple(values[name] for name in names) in allowed
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, keyword) for name in names]
+    )
+    return function
+
+
+@st.composite
+def kernels(draw: st.DrawFn, conditional: bool = True) -> Kernel:
+    """A kernel of two to five parameters with random tables for rules."""
+    count = draw(st.integers(2, 5))
+    parameters = {f"P{i}": draw(st.sampled_from(POOL)) for i in range(count)}
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], **parameters)
+
+    def table(names: tuple[str, ...]) -> Callable[..., bool]:
+        points = list(itertools.product(*(parameters[name] for name in names)))
+        return rule(names, frozenset(draw(st.sets(st.sampled_from(points)))))
+
+    subsets = st.lists(st.sampled_from(sorted(parameters)), min_size=1, max_size=3, unique=True)
+    for names in draw(st.lists(subsets, max_size=3)):
+        kernel.constraint(table(tuple(names)))
+    if conditional and count > 2:
+        # A parameter applies or not by earlier ones; rules are declared in any order.
+        governed = st.lists(st.integers(1, count - 1), max_size=2, unique=True)
+        for position in draw(governed):
+            deciding = draw(
+                st.lists(st.integers(0, position - 1), min_size=1, max_size=2, unique=True)
+            )
+            kernel.applies(f"P{position}")(table(tuple(f"P{i}" for i in deciding)))
+    return kernel
+
+
+def brute_force(kernel: Kernel) -> Iterator[Configuration]:
+    """Every point of the product that no rule forbids, the slow and plain way."""
+    for values in itertools.product(*kernel.parameters.values()):
+        point = dict(zip(kernel.parameters, values, strict=True))
+        if is_valid(kernel, point):
+            yield Configuration(point)
+
+
+def is_valid(kernel: Kernel, point: dict[str, Any]) -> bool:
+    def holds(one: Any) -> bool:
+        return bool(one.function(**{name: point[name] for name in one.parameters}))
+
+    governing = {
+        name: [one for one in kernel.applies_rules if name in one.governs] for name in point
+    }
+    idle = {name for name, rules in governing.items() if not all(holds(one) for one in rules)}
+    if any(point[name] != kernel.parameters[name][0] for name in idle):
+        return False
+    for one in kernel.constraint_rules:
+        named = [name for name in one.parameters if governing[name]]
+        if not holds(one) and not (named and all(name in idle for name in named)):
+            return False
+    return True
+
+
+def enumerated(kernel: Kernel) -> Space:
+    """The space; empty ones are not examples."""
+    try:
+        return enumerate_space(kernel, DEVICE)
+    except NothingValidError:
+        assert not list(brute_force(kernel))
+        assume(False)
+        raise
+
+
+@given(kernels())
+def test_enumeration_equals_brute_force_in_order(kernel: Kernel) -> None:
+    assert list(enumerated(kernel)) == list(brute_force(kernel))
+
+
+@given(kernels())
+def test_numbers_rows_and_configurations_agree(kernel: Kernel) -> None:
+    space = enumerated(kernel)
+    for index, configuration in enumerate(space):
+        assert space.find(space.rows[index]) == index
+        assert space.index(configuration) == index
+        assert space.configuration(index) == configuration
+        assert configuration in space
+    valid = set(space)
+    for values in itertools.product(*kernel.parameters.values()):
+        point = Configuration(dict(zip(kernel.parameters, values, strict=True)))
+        assert (point in space) == (point in valid)
+
+
+@given(kernels())
+def test_twins_of_a_configuration_lead_to_it(kernel: Kernel) -> None:
+    space = enumerated(kernel)
+    for row in space.rows:
+        assert space.canonical(row).tolist() == row.tolist()
+    for row in itertools.product(*(range(size) for size in space.sizes)):
+        canonical = space.canonical(row)
+        assert space.canonical(canonical).tolist() == canonical.tolist()
+
+
+@given(kernels(), st.data())
+def test_twins_have_the_same_relevant_part(kernel: Kernel, data: st.DataObject) -> None:
+    space = enumerated(kernel)
+    configuration = space.configuration(data.draw(st.integers(0, len(space) - 1)))
+    relevant = space.relevant(configuration)
+    irrelevant = sorted(set(configuration) - set(relevant))
+    assert all(configuration[name] == kernel.parameters[name][0] for name in irrelevant)
+    for name in irrelevant:
+        twin = configuration.replace(**{name: data.draw(st.sampled_from(kernel.parameters[name]))})
+        assert space.find(space.canonical(space.row(twin))) == space.index(configuration)
+
+
+@given(kernels(conditional=False))
+def test_neighbours_differ_in_one_parameter_and_are_mutual(kernel: Kernel) -> None:
+    space = enumerated(kernel)
+    for index in range(len(space)):
+        expected = [
+            other
+            for other in range(len(space))
+            if np.count_nonzero(space.rows[index] != space.rows[other]) == 1
+        ]
+        assert sorted(space.neighbours(index)) == expected
+
+
+@given(kernels())
+def test_neighbours_are_valid_and_distinct(kernel: Kernel) -> None:
+    space = enumerated(kernel)
+    for index in range(len(space)):
+        neighbours = space.neighbours(index)
+        assert index not in neighbours
+        assert len(set(neighbours)) == len(neighbours)
+        assert all(0 <= other < len(space) for other in neighbours)
+
+
+@given(kernels(), st.data())
+def test_restricted_keeps_what_has_the_values(kernel: Kernel, data: st.DataObject) -> None:
+    space = enumerated(kernel)
+    name = data.draw(st.sampled_from(space.names))
+    values = data.draw(st.sets(st.sampled_from(kernel.parameters[name]), min_size=1))
+    expected = [configuration for configuration in space if configuration[name] in values]
+    if expected:
+        assert list(space.restricted({name: sorted(values)})) == expected
+    else:
+        with pytest.raises(NothingValidError, match=name):
+            space.restricted({name: sorted(values)})
+
+
+@given(kernels(), st.integers(0, 2**32), st.integers(1, 50))
+def test_samples_are_distinct_and_repeatable(kernel: Kernel, seed: int, count: int) -> None:
+    space = enumerated(kernel)
+    sample = space.sample(np.random.default_rng(seed), count)
+    assert len(set(sample)) == len(sample) == min(count, len(space))
+    assert sample == space.sample(np.random.default_rng(seed), count)
+
+
+@given(kernels(conditional=False))
+def test_shares_are_exact(kernel: Kernel) -> None:
+    points = list(itertools.product(*kernel.parameters.values()))
+    for one, removal in zip(kernel.constraint_rules, enumerated(kernel).removals, strict=True):
+        removed = [
+            values
+            for values in points
+            if not one.function(
+                **{
+                    n: v
+                    for n, v in zip(kernel.parameters, values, strict=True)
+                    if n in one.parameters
+                }
+            )
+        ]
+        assert removal.share == pytest.approx(len(removed) / len(points), abs=1e-12)
+
+
+def million() -> Kernel:
+    """A million points, six constraints."""
+    ten = tuple(range(1, 11))
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=ten, B=ten, C=ten, D=ten, E=ten, F=ten)
+
+    @kernel.constraint
+    def even(A: int) -> bool:
+        """A is even."""
+        return A % 2 == 0
+
+    @kernel.constraint
+    def ordered(A: int, B: int) -> bool:
+        """A is at most B."""
+        return A <= B
+
+    @kernel.constraint
+    def divides(C: int, D: int) -> bool:
+        """D divides C."""
+        return C % D == 0
+
+    @kernel.constraint
+    def bounded(B: int, C: int, E: int) -> bool:
+        """The product is at most 250."""
+        return B * C * E <= 250
+
+    @kernel.constraint
+    def apart(E: int, F: int) -> bool:
+        """E and F differ."""
+        return E != F
+
+    @kernel.constraint
+    def fits(A: int, F: int, device: Device) -> bool:
+        """Both fit in shared memory."""
+        needed = 4096 * (A + F)
+        return needed <= device.shared_bytes_per_block
+
+    return kernel
+
+
+def test_a_million_points_and_six_constraints_in_a_second() -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        space = enumerate_space(million(), DEVICE)
+        seconds.append(time.process_time() - start)
+    assert space.cartesian == 10**6
+    assert min(seconds) < 1
+    ten = np.arange(1, 11)
+    a, b, c, d, e, f = np.meshgrid(*[ten] * 6, indexing="ij", sparse=True)
+    masks = {
+        "even": a % 2 == 0,
+        "ordered": a <= b,
+        "divides": c % d == 0,
+        "bounded": b * c * e <= 250,
+        "apart": e != f,
+        "fits": 4096 * (a + f) <= DEVICE.shared_bytes_per_block,
+    }
+    everything = np.ones((10,) * 6, bool)
+    for removal in space.removals:
+        assert removal.share == pytest.approx(1 - masks[removal.name].mean(), abs=1e-12)
+        everything &= masks[removal.name]
+    assert space.rows.tolist() == np.argwhere(everything).tolist()
+
+
+def test_fingerprint_is_of_the_space_and_nothing_else() -> None:
+    assert (
+        enumerate_space(million(), DEVICE).fingerprint
+        == enumerate_space(million(), DEVICE).fingerprint
+    )
+    smaller = enumerate_space(million(), for_arch("sm_75"))
+    assert smaller.fingerprint != enumerate_space(million(), DEVICE).fingerprint
+
+
+def test_errors_name_what_is_wrong() -> None:
+    space = enumerate_space(million(), DEVICE)
+    good = dict(space.configuration(0))
+    with pytest.raises(UsageError, match=r"unknown parameter 'Q'"):
+        space.row({**good, "Q": 1})
+    with pytest.raises(UsageError, match=r"value of A.*11.*known: 1, 2"):
+        space.row({**good, "A": 11})
+    with pytest.raises(UsageError, match=r"lacks a value of A"):
+        space.row({name: value for name, value in good.items() if name != "A"})
+    with pytest.raises(UsageError, match=r"value of A.*'x'"):
+        space.restricted({"A": ["x"]})
+    assert space.index({**good, "Q": 1}) is None
+    assert "text" not in space
+
+
+def test_nothing_valid_says_what_each_constraint_removes() -> None:
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(1, 2))
+
+    @kernel.constraint
+    def impossible(A: int) -> bool:
+        """A is three."""
+        return A == 3
+
+    with pytest.raises(NothingValidError, match=r"impossible removes 100\.0%"):
+        enumerate_space(kernel, DEVICE)
+
+
+def test_a_rule_that_raises_names_its_line() -> None:
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(0, 1))
+
+    @kernel.constraint
+    def divides(A: int) -> bool:
+        """One over A."""
+        return 1 // A > 0
+
+    with pytest.raises(SpecError, match=r"rule 'divides': ZeroDivisionError.*test_space\.py:\d+"):
+        enumerate_space(kernel, DEVICE)
