@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sample_spaces import write_space
+from sample_spaces import SOURCE, changed, write_space
 
 from autotune.backends import choose_device
 from autotune.catalog import load_file
@@ -152,14 +152,19 @@ def test_a_task_that_hangs_is_ended_and_its_process_with_it(worker):
     assert worker.run(60, pid) != before
 
 
-def test_a_process_killed_while_idle_is_replaced(worker):
-    """As the kernel does when memory is short; pebble gives up its whole pool then."""
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "at once"])
+def test_a_process_killed_while_idle_is_replaced(worker, noticed):
+    """As the kernel does when memory is short; pebble gives up its whole pool when it notices."""
     before = worker.run(60, pid)
     os.kill(before, signal.SIGKILL)
     assert gone(before)
+    deadline = time.monotonic() + 30
+    while noticed and worker._pool.active and time.monotonic() < deadline:
+        time.sleep(0.02)
     try:
         after = worker.run(60, pid)
-    except WorkerDied:  # asked before pebble noticed: told, not hung
+    except WorkerDied:
+        assert not noticed  # asked too early: told, not hung
         after = worker.run(60, pid)
     assert after != before
 
@@ -276,6 +281,23 @@ def test_a_wrong_result_names_the_first_wrong_element(worker, job):
     assert found.checks[0].first_wrong == 512
     assert found.samples_ms == ()
     assert worker.check(given, C, binary(given)).status is Status.WRONG_RESULT
+
+
+def test_a_kernel_that_works_only_on_a_fresh_workspace_is_wrong(worker, job):
+    """Verification runs the sequence twice, as timing will many times."""
+    scratch = (
+        "@scale.scratch\ndef scratch(c, p):\n    return {'w': Out(p.n, 'int32')}\n\n\n@scale.l"
+    )
+    given = job(("@scale.l", scratch))
+    source = (
+        ("int n)", "int n, GLOBAL int* w)"),
+        ("if (i < n) out", "if (i < n && w[i] == -1) out"),
+        ("x[i];", "x[i];\n    if (i < n) w[i] = 0;"),
+    )
+    (given.space_file.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
+    found = measured(worker, given)
+    assert found.status is Status.WRONG_RESULT
+    assert "(second run only: it relies on a fresh workspace)" in found.message
 
 
 def test_a_refused_launch_is_this_configurations_failure(worker, job):
