@@ -1,0 +1,229 @@
+"""A kernel's declaration is checked as it is made, and every message says how to mend it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.device import for_arch
+from autotune.errors import SpecError, UsageError
+from autotune.expression import Symbol, UntraceableError, ceil_div, evaluate, stored
+from autotune.spec import Fill, Kernel, Launch
+from autotune.values import Configuration, Problem
+
+DEVICE = for_arch("sm_90")
+
+
+def kernel(**options: Any) -> Kernel:
+    """A kernel with two parameters; options as given."""
+    given = {"problems": [Problem(n=64)], "BLOCK": (32, 64), "KIND": ("plain", "tiled"), **options}
+    return Kernel(given.pop("source", "add.cu"), **given)
+
+
+def test_a_declaration_reads_back() -> None:
+    k = kernel(default={"BLOCK": 64}, seeds=[{"KIND": "tiled"}])
+    assert k.name == "add"
+    assert k.file == Path(__file__).resolve()
+    assert k.parameters == {"BLOCK": (32, 64), "KIND": ("plain", "tiled")}
+    assert k.default() == Configuration(BLOCK=64, KIND="plain")
+    assert k.completed(k.seeds[0]) == Configuration(BLOCK=32, KIND="tiled")
+    assert k.problems["cuda"] == k.quick_problems["opencl"] == (Problem(n=64),)
+    assert k.fields == ("n",)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"BLOCK": ()}, r"parameter BLOCK: expected a non-empty tuple of values, got \(\)"),
+        ({"BLOCK": 32}, r"parameter BLOCK: expected a non-empty tuple"),
+        ({"BLOCK": "32"}, r"parameter BLOCK: expected a non-empty tuple"),
+        ({"BLOCK": (32, 32)}, r"parameter BLOCK: a value occurs twice"),
+        ({"BLOCK": (1, True)}, r"parameter BLOCK: values must be all int, all bool or all str"),
+        ({"BLOCK": (0.5,)}, r"parameter BLOCK: values must be all int"),
+        ({"KIND": ("a b",)}, r"parameter KIND: 'a b' cannot be part of a C identifier"),
+        ({"block": (32,)}, r"unknown option 'block'.*parameters are UPPER_CASE"),
+        ({"problem": []}, r"unknown option 'problem'; did you mean 'problems'"),
+        ({"backends": ["hip"]}, r"backends: unknown backend 'hip'.*known: cuda, opencl"),
+        ({"problems": {"hip": []}}, r"problems: unknown backend 'hip'"),
+        ({"problems": [Problem(N=1)]}, r"problem field 'N' must be lower_case"),
+        ({"problems": [Problem(n=0.5)]}, r"n=0.5 must be an int or a str"),
+        (
+            {"problems": [Problem(n=1), Problem(m=1)]},
+            r"problem \(m=1\) has other fields than \(n\)",
+        ),
+        ({"edge_problems": [Problem(m=1)]}, r"other fields than \(m\)"),
+        ({"static": ("m",)}, r"static: unknown problem field 'm'.*known: n"),
+        ({"seeds": [{"BLOCKS": 32}]}, r"seeds: unknown parameter 'BLOCKS'; did you mean 'BLOCK'"),
+        ({"default": {"BLOCK": 48}}, r"default: BLOCK=48 is not among its values \(32, 64\)"),
+        ({"source": None}, r"either one source file or sources"),
+        ({"sources": {"a": "a.cu"}}, r"either one source file or sources"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        kernel(**options)
+
+
+def test_variants_are_the_sources() -> None:
+    with pytest.raises(SpecError, match=r"need a parameter VARIANT of those values"):
+        Kernel(sources={"a": "a.cu", "b": "b.cu"}, VARIANT=("a",))
+    assert Kernel(sources={"a": "a.cu"}, VARIANT=("a",)).name == "a"
+
+
+def test_rules_name_parameters_that_exist() -> None:
+    k = kernel()
+
+    def misspelt(BLOK: int) -> bool:
+        """Whole warps."""
+        return True
+
+    with pytest.raises(
+        SpecError, match=r"constraint 'misspelt': unknown parameter 'BLOK'; did you"
+    ):
+        k.constraint(misspelt)
+    with pytest.raises(SpecError, match=r"applies: unknown parameter 'SIZE'"):
+        k.applies("SIZE")
+    with pytest.raises(SpecError, match=r"applies 'by_device': unknown parameter 'device'"):
+
+        @k.applies("BLOCK")
+        def by_device(device: Any) -> bool:
+            return True
+
+
+def test_a_constraint_needs_a_docstring() -> None:
+    k = kernel()
+    with pytest.raises(SpecError, match=r"constraint 'silent' needs a docstring"):
+
+        @k.constraint
+        def silent(BLOCK: int) -> bool:
+            return True
+
+
+def test_decorators_leave_functions_as_they_are() -> None:
+    k = kernel()
+
+    @k.constraint
+    def small(BLOCK: int, device: Any) -> bool:
+        """At most as many threads as fit.
+
+        Not quoted.
+        """
+        return bool(device.max_threads_per_block >= BLOCK)
+
+    assert small(BLOCK=32, device=DEVICE)
+    rule = k.constraint_rules[0]
+    assert (rule.name, rule.doc) == ("small", "At most as many threads as fit.")
+    assert (rule.parameters, rule.uses_device) == (("BLOCK",), True)
+
+
+@pytest.mark.parametrize(
+    ("hook", "function", "message"),
+    [
+        ("launch", lambda p, c: None, r"launch takes \(c, p\) and optionally device, not \(p, c\)"),
+        ("arguments", lambda p: None, r"arguments takes \(p, rng\)"),
+        ("tolerance", lambda: None, r"tolerance takes \(p\) and optionally device, not \(\)"),
+        ("options", lambda c, p: None, r"options takes \(c\) and optionally device"),
+    ],
+)
+def test_hooks_take_what_they_are_given(hook: str, function: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        getattr(kernel(), hook)(function)
+
+
+def test_a_missing_hook_says_how_to_attach_it() -> None:
+    with pytest.raises(SpecError, match=r"no launch function; attach one with @add\.launch"):
+        kernel().hook("launch")
+    with pytest.raises(SpecError, match=r"no arguments function"):
+        kernel().validate()
+
+
+def test_a_hook_that_raises_names_kernel_hook_and_line() -> None:
+    k = kernel()
+
+    @k.launch
+    def launch(c: Any, p: Any) -> Launch:
+        return Launch(grid=(p.n // c.BLOK,), block=(c.BLOCK,))
+
+    with pytest.raises(SpecError) as caught:
+        k.steps(k.default(), Problem(n=64), DEVICE)
+    message = str(caught.value)
+    assert message.startswith(
+        "add (test_spec.py): launch: AttributeError: unknown parameter 'BLOK'"
+    )
+    assert "known: BLOCK, KIND" in message
+
+
+def test_a_launch_may_ask_for_the_device_and_be_traced() -> None:
+    k = kernel()
+
+    @k.launch
+    def launch(c: Any, p: Any, device: Any) -> tuple[Any, ...]:
+        return Fill("out"), Launch(grid=(ceil_div(p.n, c.BLOCK),), block=(device.warp_size,))
+
+    fill, step = k.steps(k.default(), Problem(n=65), DEVICE)
+    assert isinstance(fill, Fill)
+    assert isinstance(step, Launch)
+    assert (step.grid, step.block) == ((3,), (32,))
+    traced = k.steps(k.default(), Problem(n=Symbol("n")), DEVICE)[1]
+    assert isinstance(traced, Launch)
+    grid = stored(traced.grid[0])
+    assert grid is not None
+    assert evaluate(grid, {"n": 65}) == 3
+
+
+def test_a_launch_that_branches_on_the_problem_is_untraceable_not_wrong() -> None:
+    k = kernel()
+
+    @k.launch
+    def launch(c: Any, p: Any) -> Launch:
+        return Launch(grid=(2 if p.n == 4 else 1,), block=(c.BLOCK,))
+
+    with pytest.raises(UntraceableError):
+        k.steps(k.default(), Problem(n=Symbol("n")), DEVICE)
+
+
+@pytest.mark.parametrize("result", [None, (), (Fill("x"),), (3,), "grid"])
+def test_a_launch_must_return_steps(result: Any) -> None:
+    k = kernel()
+    k.launch(lambda c, p: result)
+    with pytest.raises(SpecError, match=r"launch: returned .*, expected Launch"):
+        k.steps(k.default(), Problem(n=1), DEVICE)
+
+
+def test_a_step_must_be_a_launch_or_a_fill() -> None:
+    k = kernel()
+    k.launch(lambda c, p: (Launch((1,), (1,)), 3))
+    with pytest.raises(SpecError, match=r"step 3 is neither Launch nor Fill"):
+        k.steps(k.default(), Problem(n=1), DEVICE)
+
+
+def test_defines_tell_text_values_apart() -> None:
+    k = kernel(static=("n",), FAST=(False, True))
+    defines = k.defines(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
+    assert defines == {
+        "BLOCK": "64",
+        "KIND_plain": "0",
+        "KIND_tiled": "1",
+        "KIND": "KIND_tiled",
+        "FAST": "1",
+        "N": "7",
+    }
+
+
+def test_sources_are_looked_for_beside_the_space_file(tmp_path: Path) -> None:
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "add.cu").write_text("// portable\n")
+    k = kernel()
+    k.file = tmp_path / "spaces" / "add.py"
+    assert k.source_file(k.default()) == tmp_path / "kernels" / "add.cu"
+    (tmp_path / "kernels" / "add.cu").unlink()
+    with pytest.raises(SpecError, match=r"source 'add.cu' is in neither .*kernels nor .*spaces"):
+        k.source_file(k.default())
+
+
+def test_spec_errors_are_usage_errors() -> None:
+    assert issubclass(SpecError, UsageError)
+    assert SpecError.exit_code == 2
