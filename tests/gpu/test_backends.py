@@ -2,14 +2,20 @@
 
 import numpy as np
 import pytest
-from contracts.backend import ONE, ExecutorContract
+from contracts.backend import KERNELS, ONE, ExecutorContract
+from sample_spaces import SOURCE, changed, write_space
 
-from autotune.backends import backend
+from autotune.backends import backend, choose_device
 from autotune.backends.base import BoundLaunch, LaunchError
 from autotune.binding import Plan as LaunchPlan
 from autotune.binding import over_limit
-from autotune.measurement import Clocks
+from autotune.catalog import find_kernel, load_file
+from autotune.device import for_arch
+from autotune.engine import Budget
+from autotune.measurement import Clocks, Status
 from autotune.spec import Launch
+from autotune.store import Store
+from autotune.tuning import Request, Tuning
 
 CONSTANTS = """
 __constant__ float taps[3];
@@ -89,8 +95,6 @@ class TestExecutingOnCuda(ExecutorContract):
 
     def test_limits_of_the_device_are_the_published_ones(self, executor):
         """The table that plans without a device must not promise more than there is."""
-        from autotune.device import for_arch
-
         published = for_arch(executor.device.arch)
         assert executor.device.shared_bytes_per_block == published.shared_bytes_per_block
         assert executor.device.max_threads_per_sm == published.max_threads_per_sm
@@ -112,3 +116,61 @@ class TestExecutingOnCuda(ExecutorContract):
         module = self.loaded(executor, READ)
         hot, cold = (min(executor.time(module, [step], 20, one)) for one in (False, True))
         assert cold > 1.1 * hot
+
+
+def tuned(kernel, store, **options):
+    """Every configuration of a kernel, measured on the GPU."""
+    request = Request(
+        kernel,
+        choose_device("cuda:0"),
+        kernel.problems["cuda"],
+        strategy="exhaustive",
+        budget=Budget(),
+        **options,
+    )
+    with Store.open(store) as opened:
+        tuning = Tuning(request, opened)
+        try:
+            return tuning.run()
+        finally:
+            tuning.close()
+
+
+@pytest.mark.gpu
+def test_several_launches_with_fill_workspace_and_static_field(tmp_path):
+    kernel = find_kernel("steps", KERNELS.parent / "spaces")
+    for result in tuned(kernel, tmp_path / "s.sqlite").problems:
+        timed = {Status.OK, Status.STOPPED_EARLY}
+        assert {one.status for one in result.measured} <= timed, result.measured
+        assert len(result.measured) == 6
+        assert result.disqualified == ()
+
+
+@pytest.mark.gpu
+def test_a_constant_is_set_for_each_data_set(tmp_path):
+    """Exact and random data have taps of their own, so one set of taps cannot be right for both."""
+    constant = (
+        ("import Kernel, Launch, Out", "import Constant, Kernel, Launch, Out"),
+        ('"n": p.n', '"n": p.n, "taps": Constant(x[:3])'),
+        ("def reference(x, factor):", "def reference(x, factor, taps):"),
+        ("return factor * x", "return factor * x + taps[2]"),
+    )
+    kernel = load_file(write_space(tmp_path, *constant))
+    source = (
+        ("KERNEL(BLOCK", "__constant__ float taps[3];\nKERNEL(BLOCK"),
+        ("factor * x[i]", "factor * x[i] + taps[2]"),
+    )
+    (tmp_path / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
+    (result,) = tuned(kernel, tmp_path / "s.sqlite").problems
+    assert {one.status for one in result.measured} <= {Status.OK, Status.STOPPED_EARLY}
+    assert result.finals is not None
+
+
+@pytest.mark.gpu
+def test_parameters_without_effect_share_one_measurement(tmp_path):
+    """NVRTC gives both the same code, so the second costs no launch."""
+    unused = ("    BLOCK=(32, 64),", "    BLOCK=(64,),\n    UNUSED=(1, 2, 3),")
+    kernel = load_file(write_space(tmp_path, unused))
+    (result,) = tuned(kernel, tmp_path / "s.sqlite").problems
+    assert len(result.measured) == 3
+    assert len({one.samples_ms for one in result.measured}) == 1
