@@ -15,9 +15,13 @@ from autotune.expression import Json
 from autotune.fallback import fallback_table
 from autotune.measurement import CheckResult, Entry, Measurement
 from autotune.membership import valid_archs
+from autotune.source import arguments_fingerprint
 from autotune.spec import Fill, Kernel, Launch, Work
 from autotune.tuning import ProblemResult, RunResult
 from autotune.values import Configuration, Problem
+
+#: Finalists that an entry names beside its winner.
+RUNNERS_UP = 5
 
 
 def record_of(run: RunResult) -> tuned.TunedRecord:
@@ -95,6 +99,26 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
         evaluations=len(result.measured),
         seed=request.seed,
         tuned_on=_today(),
+        arguments=arguments_fingerprint(request.kernel, request.inputs),
+        inputs=tuple(sorted(request.inputs)),
+        options=request.kernel.compiler_options(configuration, request.device),
+        driver=request.device.driver,
+        toolchain=run.toolchain,
+        device_uuid=request.device.uuid,
+        runners_up=_runners_up(finals),
+    )
+
+
+def _runners_up(finals: selection.Result) -> tuple[tuned.RunnerUp, ...]:
+    """Who else was in the finals, best first."""
+    others = [one for one in finals.finalists if one is not finals.winner]
+    return tuple(
+        tuned.RunnerUp(
+            configuration=dict(one.measurement.configuration),
+            median_ms=one.median_ms,
+            interval_ms=one.interval_ms,
+        )
+        for one in others[:RUNNERS_UP]
     )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune.catalog import bundled_folder
 from autotune.errors import SpecError
+from autotune.spec import Kernel
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 #: Options of `Kernel` that say what to try or where, not what is computed.
@@ -62,6 +64,26 @@ def text_fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def source_fingerprint(kernel: Kernel) -> str:
+    """sha256 of all sources of a kernel with their includes."""
+    texts = [flattened(kernel.find_source(file)) for file in kernel.sources.values()]
+    return text_fingerprint("\n".join(texts))
+
+
+def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:
+    """sha256 of what a kernel is given and asked for: see `spec_fingerprint`.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Declared in a space file.
+    inputs : iterable of str
+        Names of arguments that the user gave in place of drawn ones.
+    """
+    assert kernel.file is not None
+    return text_fingerprint(spec_fingerprint(kernel.file) + ",".join(sorted(inputs)))
+
+
 def spec_fingerprint(file: Path) -> str:
     """sha256 of the part of a space file that decides what a measurement means.
 
@@ -74,7 +96,24 @@ def spec_fingerprint(file: Path) -> str:
     for node in kept:
         for inner in ast.walk(node):
             _strip(inner)
-    return text_fingerprint("\n".join(ast.dump(node) for node in kept))
+    return text_fingerprint("\n".join(map(_dumped, kept)))
+
+
+def _dumped(node: object) -> str:
+    """A syntax tree as text that is the same in every version of Python.
+
+    `ast.dump` leaves out empty fields since 3.13, and new versions add fields that are empty.
+    """
+    if isinstance(node, list):
+        return f"[{','.join(map(_dumped, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [
+        f"{name}={_dumped(value)}"
+        for name, value in ast.iter_fields(node)
+        if value is not None and value != []
+    ]
+    return f"{type(node).__name__}({','.join(fields)})"
 
 
 def _only_searches(node: ast.stmt) -> bool:

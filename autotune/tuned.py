@@ -114,6 +114,26 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     bound: float
 
 
+class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
+    """Another finalist, measured in the same rounds as the winner."""
+
+    configuration: Mapping[str, int | bool | str]
+    median_ms: float
+    interval_ms: tuple[float, float]
+
+
+class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest time that an entry was verified and measured again, and held."""
+
+    #: ISO date.
+    on: str
+    driver: str
+    toolchain: str
+    #: Time then over the recorded one: above 1 it was slower.
+    ratio: float
+    ratio_interval: tuple[float, float]
+
+
 class Entry(Plan, frozen=True, kw_only=True):
     """The winner of one problem, and the evidence."""
 
@@ -144,6 +164,19 @@ class Entry(Plan, frozen=True, kw_only=True):
     registers: int | None = None
     spill_bytes: int | None = None
     static_shared_bytes: int | None = None
+    #: Fingerprint of the space file's arguments, reference, launch and options; empty: not known.
+    arguments: str = ""
+    #: Names of arguments that a file gave in place of drawn ones.
+    inputs: tuple[str, ...] = ()
+    #: Compiler options of the winner beside its defines; None: not known.
+    options: tuple[str, ...] | None = None
+    #: What it was measured with and on; empty: see the record's provenance and device.
+    driver: str = ""
+    toolchain: str = ""
+    device_uuid: str = ""
+    #: The next best finalists, best first.
+    runners_up: tuple[RunnerUp, ...] = ()
+    confirmed: Confirmed | None = None
     #: Why it should be tuned again, one sentence each; empty while it is current.
     stale_reasons: tuple[str, ...] = ()
 
@@ -336,8 +369,9 @@ def update(directory: Path | str, new: TunedRecord) -> Merged:
 def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
     """Merge newly tuned problems into a record.
 
-    An entry is replaced only if its source is stale, or by one of equal or higher effort. What is
-    said once per record comes from the newer; entries of another source stay, marked stale.
+    An entry is replaced only if its source or arguments are stale, or by one of equal or higher
+    effort. What is said once per record comes from the newer; entries of another source stay,
+    marked stale, as long as they name the parameters and problem fields that the kernel has now.
 
     Raises
     ------
@@ -351,13 +385,16 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
         raise UsageError(
             f"cannot merge {new.kernel} on {new.device.name} into {old.kernel} on {old.device.name}"
         )
+    if (set(old.parameters), old.fields) != (set(new.parameters), new.fields):
+        reason = "parameters or problem fields changed since"
+        return Merged(new, tuple(Outcome(one.problem, "replaced", reason) for one in new.entries))
     outcomes = tuple(_outcome(old.entry(one.problem), one) for one in new.entries)
     taken = [
         entry
         for entry, outcome in zip(new.entries, outcomes, strict=True)
         if outcome.action != "kept"
     ]
-    kept = [_aged(one, new) for one in old.entries if not _holds(taken, one.problem)]
+    kept = [_aged(one, old, new) for one in old.entries if not _holds(taken, one.problem)]
     record = msgspec.structs.replace(
         new,
         entries=(*kept, *taken),
@@ -372,6 +409,8 @@ def _outcome(old: Entry | None, new: Entry) -> Outcome:
         return Outcome(new.problem, "added", "not tuned before")
     if old.source != new.source:
         return Outcome(new.problem, "replaced", "the source changed since")
+    if old.arguments and new.arguments and old.arguments != new.arguments:
+        return Outcome(new.problem, "replaced", "the arguments changed since")
     if EFFORTS.index(new.effort) < EFFORTS.index(old.effort):
         return Outcome(
             new.problem, "kept", f"tuned with more effort before ({old.effort}, now {new.effort})"
@@ -379,8 +418,17 @@ def _outcome(old: Entry | None, new: Entry) -> Outcome:
     return Outcome(new.problem, "replaced", f"tuned again with effort {new.effort}")
 
 
-def _aged(entry: Entry, new: TunedRecord) -> Entry:
-    """An old entry that stays, marked stale where its source is no longer the kernel's."""
+def _aged(entry: Entry, old: TunedRecord, new: TunedRecord) -> Entry:
+    """An old entry that stays, marked stale where its source is no longer the kernel's.
+
+    What only the old record's provenance said of it, it says itself from now on.
+    """
+    entry = msgspec.structs.replace(
+        entry,
+        driver=entry.driver or old.provenance.driver,
+        toolchain=entry.toolchain or old.provenance.toolchain,
+        device_uuid=entry.device_uuid or old.device.uuid,
+    )
     reason = "the source changed since"
     current = {one.source for one in new.entries}
     if not current or entry.source in current or reason in entry.stale_reasons:
@@ -431,6 +479,9 @@ def _check(record: TunedRecord) -> None:
         _check_problem(record, problem)
     for plan in [record.default, *record.entries, *(one.plan for one in record.fallback)]:
         _check_plan(record, plan)
+    for one in record.entries:
+        for other in one.runners_up:
+            _check_names(record, other.configuration)
     matrix = record.portfolio.median_ms
     if len(matrix) != len(record.portfolio.configurations) or any(
         len(row) != len(record.portfolio.problems) for row in matrix
@@ -447,11 +498,15 @@ def _check_problem(record: TunedRecord, problem: Mapping[str, int | str]) -> Non
 
 
 def _check_plan(record: TunedRecord, plan: Plan) -> None:
-    if set(plan.configuration) != set(record.parameters):
-        raise ValueError(f"configuration {dict(plan.configuration)} lacks or adds parameters")
+    _check_names(record, plan.configuration)
     integers = [name for name, kind in record.fields.items() if kind == "integer"]
     for one in (*(plan.grid or ()), *(() if plan.requires is None else (plan.requires,))):
         _check_expression(one, integers)
+
+
+def _check_names(record: TunedRecord, configuration: Mapping[str, Any]) -> None:
+    if set(configuration) != set(record.parameters):
+        raise ValueError(f"configuration {dict(configuration)} lacks or adds parameters")
 
 
 def _check_expression(json_form: Any, integers: Sequence[str]) -> None:
@@ -471,13 +526,17 @@ def _ordered(record: TunedRecord) -> TunedRecord:
     def plan(one: Any) -> Any:
         return msgspec.structs.replace(one, configuration=_in_order(one.configuration, parameters))
 
+    def entry(one: Entry) -> Any:
+        others = tuple(plan(other) for other in one.runners_up)
+        return problem(msgspec.structs.replace(plan(one), runners_up=others))
+
     def problem(one: Any) -> Any:
         return msgspec.structs.replace(one, problem=_in_order(one.problem, fields))
 
     return msgspec.structs.replace(
         record,
         default=plan(record.default),
-        entries=tuple(sorted((problem(plan(one)) for one in record.entries), key=_problem_values)),
+        entries=tuple(sorted(map(entry, record.entries), key=_problem_values)),
         fallback=tuple(
             problem(msgspec.structs.replace(row, plan=plan(row.plan))) for row in record.fallback
         ),

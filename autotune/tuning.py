@@ -28,7 +28,7 @@ from autotune.expression import ceil_div
 from autotune.measurement import Measurement, Status
 from autotune.probe import MeasuredLimits
 from autotune.process import usable_cores
-from autotune.source import flattened, spec_fingerprint, text_fingerprint
+from autotune.source import arguments_fingerprint, source_fingerprint
 from autotune.space import Space, enumerate_space
 from autotune.spec import Kernel
 from autotune.store import RunInfo, Scope, Store
@@ -342,7 +342,7 @@ class Tuning:
     ) -> tuple[list[Measurement], tuple[Measurement, ...]]:
         """Drop finalists that are wrong on another seed or an odd size; their rows say so."""
         wrong: dict[Configuration, Measurement] = {}
-        for job in self._other_jobs(evaluator.job):
+        for job in self.other_jobs(evaluator.job):
             for one in chosen:
                 binary = evaluator.binary(one.configuration)
                 if binary is None or one.configuration in wrong:
@@ -360,7 +360,7 @@ class Tuning:
         ]
         return kept, tuple(wrong.values())
 
-    def _other_jobs(self, job: Job) -> list[Job]:
+    def other_jobs(self, job: Job) -> list[Job]:
         """The same problem with another seed, and the odd sizes.
 
         Static fields are compiled in, so an odd size with other values of those needs another
@@ -438,7 +438,6 @@ class Tuning:
     def scope(self, problem: Problem) -> Scope:
         """Key of remembered measurements of a problem."""
         assert self.kernel.file is not None
-        drawn = ",".join(sorted(self.request.inputs))
         return Scope(
             kernel=self.kernel.name,
             problem=problem,
@@ -447,7 +446,7 @@ class Tuning:
             driver=self.device.driver,
             toolchain=self.toolchain,
             source=self.source,
-            arguments=text_fingerprint(spec_fingerprint(self.kernel.file) + drawn),
+            arguments=arguments_fingerprint(self.kernel, self.request.inputs),
             timing=self.request.timing,
             arch=self.device.arch,
         )
@@ -459,12 +458,6 @@ def stopping_rule(device: Device) -> StoppingRule:
     A CPU shares its cores with everything else: three slow samples there prove nothing.
     """
     return StoppingRule() if device.backend == "cuda" else StoppingRule(stop_ratio=float("inf"))
-
-
-def source_fingerprint(kernel: Kernel) -> str:
-    """sha256 of all sources of a kernel with their includes."""
-    texts = [flattened(kernel.find_source(file)) for file in kernel.sources.values()]
-    return text_fingerprint("\n".join(texts))
 
 
 def _why_nothing(kernel: Kernel, problems: Sequence[ProblemResult]) -> str:
