@@ -136,8 +136,8 @@ def test_measures_everything_when_the_budget_allows(name: str, synthetic: Record
 
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_survives_a_space_where_all_fails(name: str, synthetic: Recording) -> None:
-    assert len(run(name, failing(synthetic), 60).path) == 60
-    run(name, failing(part(synthetic, 20)), 100)
+    assert len(run(name, failing(synthetic), 40).path) == 40
+    run(name, failing(part(synthetic, 12)), 100)
 
 
 @pytest.mark.parametrize("name", RUNNABLE)

@@ -16,6 +16,9 @@ from autotune.space import Space
 from autotune.strategies.base import Session
 
 Point = tuple[int, ...]
+#: Most configurations measured at a time. An evaluator compiles a batch at once, and some strategies
+#: hand over the whole space.
+BATCH = 64
 
 
 class Lattice:
@@ -131,14 +134,14 @@ class Ledger:
         return len(self.known) == len(self._open)
 
     def measure(self, indices: Iterable[int]) -> None:
-        """Measure what is not known yet, in this order, as one batch."""
+        """Measure what is not known yet, in this order, in batches of `BATCH`."""
         fresh = [index for index in dict.fromkeys(indices) if index not in self.known]
-        if not fresh:
-            return
-        for index, measurement in zip(fresh, self.session.measure(fresh), strict=True):
-            self.known[index] = measurement
-            self._open[index] = False
-            self._note_best(index)
+        for start in range(0, len(fresh), BATCH):
+            batch = fresh[start : start + BATCH]
+            for index, measurement in zip(batch, self.session.measure(batch), strict=True):
+                self.known[index] = measurement
+                self._open[index] = False
+                self._note_best(index)
 
     def nearest_open(self, point: Sequence[int], reserved: Iterable[int] = ()) -> int | None:
         """The valid configuration fewest steps from a point that is neither measured nor reserved.
