@@ -87,6 +87,14 @@ class Clocks:
     temperature_c: int | None = None
     throttle_reasons: tuple[str, ...] = ()
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the device ran slower than it can for long: heat or power delivery.
+
+        A power cap is left out: a kernel that meets it meets it in production too.
+        """
+        return any(reason != "power cap" for reason in self.throttle_reasons)
+
 
 @dataclass(frozen=True)
 class Measurement:

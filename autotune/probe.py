@@ -20,6 +20,7 @@ import msgspec
 from autotune.cache import data_folder, write_atomically
 from autotune.device import Device
 from autotune.errors import AutotuneError, DeviceError
+from autotune.measurement import Clocks
 
 if TYPE_CHECKING:
     from autotune.compiler import Compiled, CompileJob, CompilerPool
@@ -212,6 +213,9 @@ def _refuse_impossible(limits: MeasuredLimits, device: Device) -> None:
 
 def _doubt(limits: MeasuredLimits, device: Device) -> str:
     """What is suspicious about limits; empty where nothing is."""
+    if Clocks(throttle_reasons=tuple(limits.throttle_reasons)).is_throttled:
+        reasons = ", ".join(limits.throttle_reasons)
+        return f"{device.name} was throttled ({reasons}) while its limits were measured"
     low = {
         name: share
         for name, share in _shares_of_peak(limits, device).items()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,10 +23,15 @@ from autotune.catalog import load_file
 from autotune.data import EXACT, RANDOM, Dataset
 from autotune.device import Device
 from autotune.limits import implausible
-from autotune.measurement import Binary, CheckResult, Measurement, Status
+from autotune.measurement import Binary, CheckResult, Clocks, Measurement, Status
 from autotune.spec import Kernel
 from autotune.timing import StoppingRule, sample
 from autotune.values import Configuration, Problem
+
+R = TypeVar("R")
+
+#: Rests after a measurement on a throttled device, before it is taken again.
+_RESTS_S = (0.1, 0.3, 1.0)
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,8 @@ def race(
         Milliseconds of every round, by contender. Empty for one that cannot run here.
     """
     prepare(job)
+    executor = _state.executor
+    assert executor is not None
     takes = [_take(job, one) for one in contenders]
     order = [i for i, take in enumerate(takes) if take is not None]
     samples: list[list[float]] = [[] for _ in contenders]
@@ -152,8 +159,9 @@ def race(
     start = time.perf_counter()
     for _ in range(rounds):
         shuffle.shuffle(order)
-        for index in order:
-            samples[index] += takes[index](1)  # type: ignore[misc]
+        taken, _ = _unthrottled(executor, lambda: [takes[i](1) for i in order])  # type: ignore[misc]
+        for index, times in zip(order, taken, strict=True):
+            samples[index] += times
         if time.perf_counter() - start > max_seconds:
             break
     return samples
@@ -207,7 +215,11 @@ def _timed(
 ) -> Measurement:
     start = time.perf_counter()
     module, steps = ready.bind(RANDOM)
-    taken = sample(lambda count: ready.executor.time(module, steps, count, job.cold), rule, best_ms)
+
+    def take(count: int) -> list[float]:
+        return ready.executor.time(module, steps, count, job.cold)
+
+    taken, clocks = _unthrottled(ready.executor, lambda: sample(take, rule, best_ms))
     status = Status.STOPPED_EARLY if taken.stopped_early else Status.OK
     timed = replace(
         draft,
@@ -215,9 +227,22 @@ def _timed(
         message=f"{best_ms:.4g} ms is the best so far" if taken.stopped_early else "",
         samples_ms=taken.samples_ms,
         measure_s=time.perf_counter() - start,
-        clocks=ready.executor.clocks(),
+        clocks=clocks,
     )
     return _plausible(timed, job)
+
+
+def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
+    """Measure again, after ever longer rests, what was measured while the device was throttled.
+
+    The last try counts whatever its clocks: they are stored with it.
+    """
+    for rest_s in _RESTS_S:
+        result, clocks = measure(), executor.clocks()
+        if not clocks.is_throttled:
+            return result, clocks
+        time.sleep(rest_s)
+    return measure(), executor.clocks()
 
 
 def _plausible(timed: Measurement, job: Job) -> Measurement:

@@ -214,6 +214,7 @@ class Tuning:
             )
         )
         try:
+            limits = self._limits()
             self._run_problems(run_id)
             portfolio = self._portfolio()
         except KeyboardInterrupt as error:
@@ -228,21 +229,26 @@ class Tuning:
             raise
         self.store.finish_run(run_id, "done")
         result = RunResult(
-            request, tuple(self.done), run_id, self.source, self.toolchain, portfolio
+            request, tuple(self.done), run_id, self.source, self.toolchain, portfolio, limits
         )
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, self.done))
-        return result if request.only is not None else replace(result, limits=self._limits())
+        return result
 
     def _limits(self) -> MeasuredLimits | None:
-        """What the device reaches: known, or measured now, once per device."""
+        """What the device reaches: known, or measured now, once per device.
+
+        Before the search, while the device is cool; not kept, and not used, where it is throttled.
+        """
+        if self.request.only is not None:
+            return None
         try:
             if probe.known_limits(self.device) is None:
-                self.listener(Phase(self.done[-1].problem, "limits"))
-            return probe.limits_of(self.device, self.worker, self.compilers)
+                self.listener(Phase(self.request.problems[0], "limits"))
+                probe.limits_of(self.device, self.worker, self.compilers)
         except AutotuneError as error:
             warnings.warn(f"{self.device.name}: limits not measured: {error}", stacklevel=2)
-            return None
+        return probe.known_limits(self.device)
 
     def _run_problems(self, run_id: int) -> None:
         space = enumerate_space(self.kernel, self.device)

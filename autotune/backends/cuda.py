@@ -373,12 +373,19 @@ def _nvml_facts() -> dict[str, str]:
     return {}
 
 
+@cache
+def _nvml_handle(uuid: str) -> Any:
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
 def _clocks(uuid: str) -> Clocks:
     with suppress(Exception):
         import pynvml
 
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        handle = _nvml_handle(uuid)
         reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
         return Clocks(
             sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),

@@ -228,6 +228,7 @@ def _say_where(result: RunResult, published: Published) -> None:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if one.finals is None:
             click.echo("  no winner: nothing was right in time", err=True)
+    _warn_of_throttling(result)
     for outcome in published.outcomes:
         if outcome.action == "kept":
             click.echo(f"{_words(outcome.problem)}: record kept, {outcome.reason}", err=True)
@@ -235,6 +236,21 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
+
+
+def _warn_of_throttling(result: RunResult) -> None:
+    """Say when the device was too hot to be measured fairly."""
+    everything = [one for problem in result.problems for one in problem.measured]
+    throttled = [one for one in everything if one.clocks.is_throttled]
+    if throttled:
+        reasons = sorted({reason for one in throttled for reason in one.clocks.throttle_reasons})
+        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
+        click.echo(
+            f"{len(throttled)} of {len(everything)} measurements were taken while the device was "
+            f"throttled ({', '.join(reasons)}), even after rests: they are too slow; "
+            "see nvidia-smi -q -d PERFORMANCE, and run again with --fresh on a cool device",
+            err=True,
+        )
 
 
 def _show_single(result: RunResult, as_json: bool) -> None:

@@ -1,0 +1,67 @@
+"""The wheel, installed alone: lookup answers from what ships, with nothing heavy imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"numpy", "pandas", "cupy", "optuna", "kernel_tuner", "scipy", "torch", "sqlalchemy", "rich"}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bare interpreter that has the wheel and none of its dependencies."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder), str(ROOT)]
+    subprocess.run(build, check=True, capture_output=True)
+    (wheel,) = folder.glob("kernel_autotune-*.whl")
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    site = subprocess.run(
+        [python, "-c", "import site; print(site.getsitepackages()[0])"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site]
+    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    return python
+
+
+def _run(python: Path, code: str, folder: Path) -> str:
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_lookup_answers_from_what_ships(python: Path, tmp_path: Path) -> None:
+    code = "from autotune import lookup; import json; "
+    code += "c = lookup('sgemm', arch='sm_90', m=4096, n=4096, k=4096); "
+    code += "print(json.dumps([c.quality, dict(c), c.block, c.source]))"
+    quality, configuration, block, source = json.loads(_run(python, code, tmp_path))
+    assert quality == "exact"
+    assert configuration["BM"] >= 32
+    assert len(block) == 3
+    assert str(tmp_path) not in source
+
+
+def test_lookup_imports_nothing_heavy(python: Path, tmp_path: Path) -> None:
+    code = "import sys; from autotune import lookup; "
+    code += "lookup('sgemm', arch='sm_90', m=64, n=64, k=64); print(' '.join(sys.modules))"
+    assert not HEAVY & set(_run(python, code, tmp_path).split())
+
+
+def test_kernels_spaces_and_headers_are_inside(python: Path, tmp_path: Path) -> None:
+    code = "from autotune.catalog import bundled_folder as f; import json; "
+    code += "print(json.dumps([sorted(p.name for p in f(k).rglob('*.*')) "
+    code += "for k in ('kernels', 'spaces', 'reports')]))"
+    kernels, spaces, reports = json.loads(_run(python, code, tmp_path))
+    assert {"sgemm.cu", "sgemm_cuda.cu", "reduce.cu", "dialect.h"} <= set(kernels)
+    assert {"sgemm.py", "reduce.py"} <= set(spaces)
+    assert {"sgemm.json", "sgemm.hpp", "reduce.json", "reduce.hpp"} <= set(reports)
