@@ -1,0 +1,208 @@
+"""transpose: out (n x m) = the transpose of a float32 matrix (m x n), by the ladder of kernels/transpose.cu."""
+
+import numpy as np
+
+from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
+
+
+def matrix(m, n=None):
+    return Problem(m=m, n=m if n is None else n)
+
+
+def tiles_of(TILE_Y, TILE_X, BLOCK, VEC, **others):
+    """A configuration that turns tiles in shared memory."""
+    tile = {"TILE_Y": TILE_Y, "TILE_X": TILE_X, "BLOCK": BLOCK, "VEC": VEC}
+    return {"ALG": "shared", "LAYOUT": "xor", **tile, **others}
+
+
+transpose = Kernel(
+    "transpose.cu",
+    problems={
+        "cuda": [matrix(n) for n in (1024, 4096, 8192, 16384)]
+        + [matrix(4095, 4097), matrix(65536, 1024)],
+        "opencl": [matrix(512), matrix(511, 513)],
+    },
+    quick_problems={
+        "cuda": [matrix(4096), matrix(4095, 4097)],
+        "opencl": [matrix(512), matrix(511, 513)],
+    },
+    edge_problems=[
+        matrix(1),
+        matrix(1, 1000),
+        matrix(1000, 1),
+        matrix(33, 65),
+        matrix(1000, 7),
+        matrix(127, 129),
+        matrix(130, 260),  # whole vectors, but no whole tiles
+        matrix(132, 259),  # vectors on one side only
+    ],
+    seeds=[
+        # the fastest public kernels on H100: 64 x 64 with vectors on both sides
+        tiles_of(64, 64, 128, 4),
+        tiles_of(64, 64, 256, 4),
+        tiles_of(64, 64, 512, 2, MIN_BLOCKS=2),
+        tiles_of(64, 64, 128, 4, ORDER="group", GROUP=8, STORE="stream"),
+        tiles_of(128, 64, 256, 4),
+        tiles_of(64, 128, 256, 4),
+        # rows that begin anywhere: floats one by one
+        tiles_of(64, 64, 256, 1, MIN_BLOCKS=4),
+        tiles_of(64, 64, 512, 1, MIN_BLOCKS=2),
+        # small matrices: more blocks
+        tiles_of(32, 32, 64, 4),
+        tiles_of(32, 32, 64, 2),
+        # the ladder: what every tutorial has, and what comes before
+        tiles_of(32, 32, 256, 1, LAYOUT="padded"),
+        {"ALG": "register", "BLOCK_X": 16, "BLOCK_Y": 16, "VEC": 4},
+        {"ALG": "naive", "BLOCK_X": 8, "BLOCK_Y": 32},
+    ],
+    default=tiles_of(64, 64, 128, 4),
+    ALG=("naive", "register", "shared"),  # where rows become columns
+    BLOCK_X=(8, 16, 32, 64),  # naive, register: threads along a row of x
+    BLOCK_Y=(4, 8, 16, 32),  # naive, register: threads along a column of x
+    TILE_X=(16, 32, 64, 128),  # shared: columns of x per block
+    TILE_Y=(16, 32, 64, 128),  # shared: rows of x per block
+    BLOCK=(64, 128, 256, 512, 1024),  # shared: threads per block
+    VEC=(1, 2, 4),  # floats per access
+    LAYOUT=("plain", "padded", "xor"),  # shared: against bank conflicts
+    ORDER=("row", "column", "diagonal", "group"),  # in which blocks take tiles
+    GROUP=(4, 8, 16),  # group: rows of tiles that run together
+    LOAD=("plain", "stream", "bypass"),  # hints to the caches, see kernels/vectors.h
+    STORE=("plain", "stream"),
+    MIN_BLOCKS=(1, 2, 4, 8),  # shared: blocks that must fit on one multiprocessor
+)
+
+
+@transpose.applies("BLOCK_X", "BLOCK_Y")
+def without_tiles(ALG):
+    return ALG != "shared"
+
+
+@transpose.applies("TILE_X", "TILE_Y", "BLOCK", "LAYOUT", "MIN_BLOCKS")
+def in_tiles(ALG):
+    return ALG == "shared"
+
+
+@transpose.applies("VEC")
+def in_vectors(ALG):
+    return ALG != "naive"
+
+
+@transpose.applies("GROUP")
+def in_groups(ORDER):
+    return ORDER == "group"
+
+
+@transpose.constraint
+def register_turns_squares(ALG, VEC):
+    """register: squares of 2 x 2 or 4 x 4; of 1 x 1 it would be naive."""
+    return ALG != "register" or VEC > 1
+
+
+@transpose.constraint
+def small_block_is_whole_warps(ALG, BLOCK_X, BLOCK_Y, device):
+    """naive, register: a block is whole warps, 64 to 1024 threads."""
+    return ALG == "shared" or (
+        BLOCK_X * BLOCK_Y % device.warp_size == 0
+        and 64 <= BLOCK_X * BLOCK_Y <= min(1024, device.max_threads_per_block)
+    )
+
+
+@transpose.constraint
+def threads_divide_tile(ALG, TILE_X, TILE_Y, BLOCK, VEC):
+    """shared: a thread has whole squares of VEC x VEC, and a block whole rows of the tile on either side."""
+    return ALG != "shared" or (
+        TILE_X * TILE_Y % (BLOCK * VEC * VEC) == 0 and BLOCK % TILE_X == BLOCK % TILE_Y == 0
+    )
+
+
+@transpose.constraint
+def enough_in_flight(ALG, TILE_X, TILE_Y, BLOCK, device):
+    """shared: a multiprocessor full of blocks has 32 KB of loads under way; a thread has at most 64 floats."""
+    floats = TILE_X * TILE_Y // BLOCK
+    return ALG != "shared" or (
+        4 <= floats <= 64 and 4 * floats * device.max_threads_per_sm >= 32768
+    )
+
+
+@transpose.constraint
+def fits_registers(ALG, TILE_X, TILE_Y, BLOCK, MIN_BLOCKS, device):
+    """shared: the floats in flight of MIN_BLOCKS blocks fit in registers, beside some 24 others per thread."""
+    if device.backend != "cuda":
+        return MIN_BLOCKS == 1  # OpenCL has no word for it
+    threads = BLOCK * MIN_BLOCKS
+    needed = TILE_X * TILE_Y // BLOCK + 24
+    available = min(255, device.registers_per_sm // threads)
+    return ALG != "shared" or (threads <= device.max_threads_per_sm and needed <= available)
+
+
+@transpose.constraint
+def fits_shared(ALG, TILE_X, TILE_Y, VEC, LAYOUT, MIN_BLOCKS, device):
+    """shared: MIN_BLOCKS tiles fit in a multiprocessor's shared memory; a kernel may declare 48 KB of it."""
+    tile = 4 * TILE_X * (TILE_Y + (VEC if LAYOUT == "padded" else 0))
+    limit = min(
+        49152, device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024
+    )
+    return ALG != "shared" or tile <= limit
+
+
+@transpose.constraint
+def hints_are_cuda(LOAD, STORE, device):
+    """OpenCL has no cache hints."""
+    return device.backend == "cuda" or (LOAD == "plain" and STORE == "plain")
+
+
+@transpose.launch
+def launch(c, p):
+    if c.ALG == "shared":
+        tiles = ceil_div(p.m, c.TILE_Y) * ceil_div(p.n, c.TILE_X)
+        return Launch(grid=(tiles,), block=(c.BLOCK,))
+    tiles = ceil_div(p.m, c.BLOCK_Y * c.VEC) * ceil_div(p.n, c.BLOCK_X * c.VEC)
+    return Launch(grid=(tiles,), block=(c.BLOCK_X, c.BLOCK_Y))
+
+
+@transpose.arguments
+def arguments(p, rng):
+    return {"x": rng.standard_normal((p.m, p.n)), "out": Out((p.n, p.m)), "m": p.m, "n": p.n}
+
+
+@transpose.reference
+def reference(x):
+    return x.T
+
+
+@transpose.tolerance
+def tolerance(p):
+    """Nothing is rounded."""
+    return 0.0
+
+
+@transpose.work
+def work(p):
+    return Work(bytes_read=4 * p.m * p.n, bytes_written=4 * p.m * p.n)
+
+
+@transpose.call
+def call(x):
+    m, n = x.shape
+    return Problem(m=m, n=n), {"x": x, "m": m, "n": n}
+
+
+@transpose.baseline("cublas")
+def cublas(x, out, m, n):
+    """cublasSgeam: C = 1 A' + 0 B. It is column-major, where x is n x m and out m x n."""
+    from cupy.cuda import get_current_stream
+    from cupy_backends.cuda.libs import cublas as library
+
+    handle = library.create()
+    library.setStream(handle, get_current_stream().ptr)
+    scalars = np.array([1.0, 0.0], np.float32)
+    m, n = int(m), int(n)
+    one, zero = scalars.ctypes.data, scalars.ctypes.data + 4
+    plain, turned = library.CUBLAS_OP_N, library.CUBLAS_OP_T
+
+    def turn():
+        target = out.data.ptr
+        library.sgeam(handle, turned, plain, m, n, one, x.data.ptr, n, zero, target, m, target, m)
+
+    turn.scalars = scalars  # kept alive: the library reads them at every call
+    return turn
