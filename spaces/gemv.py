@@ -1,0 +1,276 @@
+"""gemv: y = alpha A x + beta y in float32, A row-major, by the ladder of kernels/gemv.cu."""
+
+import numpy as np
+
+from autotune import Fill, InOut, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+
+
+def matrix(m, n):
+    return Problem(m=m, n=n)
+
+
+def groups_of(LANES, ROWS, UNROLL, **others):
+    """A configuration of 16-byte loads by how many threads, rows and loads make a group."""
+    return {"LANES": LANES, "ROWS": ROWS, "VEC": 4, "UNROLL": UNROLL, "BLOCK": 256, **others}
+
+
+gemv = Kernel(
+    "gemv.cu",
+    problems={
+        "cuda": [matrix(n, n) for n in (1024, 4096, 8192, 16384)]
+        + [
+            matrix(1 << 20, 64),
+            matrix(64, 1 << 20),
+            matrix(32768, 256),
+            matrix(100000, 16),
+            matrix(4097, 4095),
+        ],
+        "opencl": [matrix(1024, 1024), matrix(40000, 16), matrix(8, 100000), matrix(511, 1023)],
+    },
+    quick_problems={
+        "cuda": [matrix(4096, 4096), matrix(64, 1 << 20)],
+        "opencl": [matrix(1024, 1024), matrix(511, 1023)],
+    },
+    edge_problems=[
+        matrix(m, n)
+        for m, n in (
+            (1, 1),
+            (1, 1000),
+            (1000, 1),
+            (7, 3),
+            (33, 129),
+            (257, 255),
+            (5, 20000),
+            (1003, 68),
+        )
+    ],
+    seeds=[
+        # a warp, or a block, for a long row
+        groups_of(32, 1, 8),
+        groups_of(128, 1, 4, BLOCK=128),
+        groups_of(256, 1, 4, LOAD="bypass"),
+        # long rows, and x read once for four of them
+        groups_of(256, 4, 2, LOAD="stream"),
+        groups_of(32, 4, 2, LOAD="stream"),
+        # few long rows
+        groups_of(256, 4, 2, SPLIT=64, LOAD="stream"),
+        groups_of(256, 2, 4, SPLIT=32),
+        groups_of(256, 4, 2, SPLIT=64, LOAD="stream", FINISH="atomic"),
+        # many short rows
+        groups_of(16, 4, 1, LOAD="stream"),
+        groups_of(16, 2, 4),
+        groups_of(16, 8, 1, WAVES=8),
+        groups_of(4, 4, 1, LOAD="stream"),
+        groups_of(4, 2, 2, WAVES=8),
+        # rows that start anywhere: single floats, as many at once
+        groups_of(64, 2, 8, VEC=1),
+        # the bottom of the ladder
+        groups_of(4, 4, 1, VEC=1),
+        # a CPU
+        groups_of(16, 2, 4, BLOCK=128, WARP=16),
+        groups_of(64, 1, 4, BLOCK=128, SPLIT=8, WARP=16),
+    ],
+    default=groups_of(32, 2, 4),
+    BLOCK=(64, 128, 256, 512, 1024),  # threads per block
+    LANES=(4, 8, 16, 32, 64, 128, 256, 512),  # threads that share a row
+    ROWS=(1, 2, 4, 8),  # rows that they walk along at once, which share what they read of x
+    VEC=(1, 2, 4),  # floats per load
+    UNROLL=(1, 2, 4, 8),  # loads in flight per thread and row
+    LOAD=("plain", "stream", "bypass"),  # what to tell the caches about A
+    X_SHARED=(0, 4096),  # floats of x in shared memory at a time; 0: through the caches
+    WAVES=(0, 2, 4, 8),  # blocks per multiprocessor that walk over the rows; 0: all
+    SPLIT=(1, 2, 4, 8, 16, 32, 64),  # blocks that share a row
+    FINISH=("ticket", "kernel", "atomic"),  # how their sums become one
+    MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
+    WARP=(32, 16),  # threads that run in step: the device's, not a choice
+)
+
+
+@gemv.applies("FINISH")
+def rows_are_split(SPLIT):
+    return SPLIT > 1
+
+
+@gemv.constraint
+def warp_width_is_given(WARP, device):
+    """WARP is what the device calls a warp or a sub-group."""
+    return device.warp_size == WARP
+
+
+@gemv.constraint
+def groups_make_a_block(BLOCK, LANES, device):
+    """A block is whole groups, and no more threads than the device allows."""
+    return LANES <= BLOCK <= device.max_threads_per_block
+
+
+@gemv.constraint
+def rows_have_a_lane(LANES, ROWS):
+    """Every row of a group has a lane that stores it."""
+    return ROWS <= LANES
+
+
+@gemv.constraint
+def loads_saturate_the_memory(ROWS, VEC, UNROLL):
+    """A thread has 16 to 256 bytes of A in flight: a full multiprocessor has 32 KB, and no register spills."""
+    return 4 <= ROWS * VEC * UNROLL <= 64
+
+
+@gemv.constraint
+def long_rows_are_split(LANES, SPLIT, device):
+    """Only rows that are worth a warp are worth several blocks."""
+    return SPLIT == 1 or device.warp_size <= LANES
+
+
+@gemv.constraint
+def many_rows_are_walked_over(WAVES, SPLIT):
+    """Where rows are split, they are too few for blocks that walk over them."""
+    return WAVES == 0 or SPLIT == 1
+
+
+@gemv.constraint
+def grid_is_resident(BLOCK, WAVES, device):
+    """A fixed grid is at most twice what a multiprocessor can hold at once."""
+    return 2 * device.max_threads_per_sm >= WAVES * BLOCK
+
+
+@gemv.constraint
+def x_is_shared(BLOCK, LANES, VEC, UNROLL, X_SHARED):
+    """x lies in shared memory where four groups or more read it, in whole tiles of theirs."""
+    return X_SHARED == 0 or (BLOCK >= 4 * LANES and X_SHARED % (LANES * VEC * UNROLL) == 0)
+
+
+@gemv.constraint
+def one_hint_at_a_time(X_SHARED, LOAD):
+    """x in shared memory need not be kept in the cache by hints on A."""
+    return X_SHARED == 0 or LOAD == "plain"
+
+
+@gemv.constraint
+def loads_fit_registers(BLOCK, ROWS, VEC, UNROLL, MIN_BLOCKS, device):
+    """The loads in flight of MIN_BLOCKS blocks fit in registers, beside sums, addresses and 24 others."""
+    if device.backend != "cuda":
+        return MIN_BLOCKS == 1  # OpenCL has no word for it
+    threads = BLOCK * MIN_BLOCKS
+    loads, sums = (ROWS + 1) * VEC * UNROLL, ROWS * (VEC if ROWS < 4 else 1)
+    fit = device.registers_per_sm // threads >= loads + sums + 2 * ROWS + 24
+    return fit and threads <= device.max_threads_per_sm
+
+
+@gemv.constraint
+def more_blocks_say_something(BLOCK, MIN_BLOCKS):
+    """Below 512 threads on a multiprocessor registers are no limit, and asking for them changes nothing."""
+    return MIN_BLOCKS == 1 or BLOCK * MIN_BLOCKS >= 512
+
+
+@gemv.constraint
+def hints_are_cuda(LOAD, device):
+    """OpenCL has no cache hints; loads past L1 that fetch 256 bytes begin with compute capability 8.0."""
+    if device.backend != "cuda":
+        return LOAD == "plain"
+    return LOAD != "bypass" or int("".join(filter(str.isdigit, device.arch))) >= 80
+
+
+def tiles(c, p):
+    """Tiles of rows, one for each block of an unsplit launch."""
+    return ceil_div(p.m, c.BLOCK // c.LANES * c.ROWS)
+
+
+def splits(c, p):
+    """Blocks that share a row: not more than find a column for each of their lanes."""
+    return minimum(c.SPLIT, ceil_div(p.n, c.LANES * c.VEC))
+
+
+@gemv.scratch
+def scratch(c, p):
+    if c.SPLIT == 1:
+        return {"partial": Out(1), "tickets": Out(1, "uint32")}
+    return {"partial": Out(p.m * splits(c, p)), "tickets": Out(tiles(c, p), "uint32")}
+
+
+@gemv.launch
+def launch(c, p, device):
+    blocks = tiles(c, p) * splits(c, p) if c.SPLIT > 1 else tiles(c, p)
+    if c.WAVES:
+        blocks = minimum(blocks, c.WAVES * device.sm_count)
+    arguments = ("a", "x", "y", "alpha", "beta", "m", "n", "partial", "tickets", splits(c, p))
+    main = Launch(grid=(blocks,), block=(c.BLOCK,), args=arguments)
+    if c.SPLIT == 1:
+        return main
+    if c.FINISH == "ticket":
+        return Fill("tickets", 0), main
+    if c.FINISH == "kernel":
+        rest = ("partial", "y", "alpha", "beta", "m", splits(c, p))
+        return main, Launch((tiles(c, p),), (c.BLOCK,), entry="gemv_finish", args=rest)
+    grid = (ceil_div(p.m, c.BLOCK),)
+    return Launch(grid, (c.BLOCK,), entry="gemv_scale", args=("y", "beta", "m")), main
+
+
+def adds(p):
+    """Small problems add to y; elsewhere y holds NaN, which must not get through."""
+    return p.m * p.n < 1 << 22
+
+
+@gemv.arguments
+def arguments(p, rng):
+    y = rng.standard_normal(p.m) if adds(p) else np.full(p.m, np.nan, np.float32)
+    return {
+        "a": rng.standard_normal((p.m, p.n)),
+        "x": rng.standard_normal(p.n),
+        "y": InOut(y),
+        "alpha": 2.0 if adds(p) else 1.0,
+        "beta": 0.5 if adds(p) else 0.0,
+        "m": p.m,
+        "n": p.n,
+    }
+
+
+@gemv.reference
+def reference(a, x, y, alpha, beta):
+    product = alpha * (a @ x)
+    return product + beta * y if beta else product
+
+
+@gemv.tolerance
+def tolerance(p):
+    """Rounding errors of n additions of normal products, in chains of n / 4 at most.
+
+    Their standard deviation is some 0.1 eps n; the largest of a million is six times that, twice with alpha.
+    """
+    return float(np.finfo(np.float32).eps) * (2 * p.n + 64)
+
+
+@gemv.work
+def work(p):
+    return Work(
+        flops=2 * p.m * p.n,
+        bytes_read=4 * (p.m * p.n + p.n + (p.m if adds(p) else 0)),
+        bytes_written=4 * p.m,
+    )
+
+
+@gemv.call
+def call(a, x, y=None, alpha=1.0, beta=0.0):
+    m, n = a.shape
+    given = {"a": a, "x": x, "alpha": np.float32(alpha), "beta": np.float32(beta), "m": m, "n": n}
+    return Problem(m=m, n=n), given if y is None else {**given, "y": y}
+
+
+@gemv.baseline("cublas")
+def cublas(a, x, y, alpha, beta, m, n):
+    """cublasSgemv. It is column-major, so A is its n x m matrix, transposed."""
+    from cupy.cuda import get_current_stream
+    from cupy_backends.cuda.libs import cublas as library
+
+    handle = library.create()
+    library.setStream(handle, get_current_stream().ptr)
+    scalars = np.array([alpha, beta], np.float32)
+    m, n = int(m), int(n)
+    at = scalars.ctypes.data
+    transposed = library.CUBLAS_OP_T
+
+    def multiply():
+        matrix, vector, result = a.data.ptr, x.data.ptr, y.data.ptr
+        library.sgemv(handle, transposed, n, m, at, matrix, n, vector, 1, at + 4, result, 1)
+
+    multiply.scalars = scalars  # kept alive: the library reads them at every call
+    return multiply
