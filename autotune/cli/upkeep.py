@@ -1,0 +1,427 @@
+"""`autotune retune`, `check-tuned`, `schedule`: keeping what is tuned fresh."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from autotune.cli import emit_json
+
+if TYPE_CHECKING:
+    from autotune.retune.gate import Checked, Checks
+    from autotune.retune.mend import Orders, Outcome
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+_DEVICE = click.option(
+    "--device",
+    "selectors",
+    multiple=True,
+    metavar="NAME",
+    help="cuda:0 or opencl:cpu (repeatable); default: one of each GPU model, else the CPU.",
+)
+_ARCH = click.option(
+    "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
+)
+_SPACES = click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+_OUT = click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("reports"),
+    show_default=True,
+    help="Record, header and report go to OUT/<device>/, too.",
+)
+_HOURS = click.option(
+    "--max-hours",
+    type=click.FloatRange(min=0),
+    metavar="H",
+    help="Begin nothing further after this time.",
+)
+
+
+def _how_to_search(function: F) -> F:
+    """The options that say how a search is done."""
+    for option in (
+        click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs."),
+        click.option(
+            "--strategy", default="auto", show_default=True, help="See autotune list strategies."
+        ),
+        click.option(
+            "--budget",
+            metavar="TIME|N",
+            help="Of the search of each problem: 90s, 10m or 200evals; default: by effort.",
+        ),
+        click.option(
+            "--effort",
+            type=click.Choice(["quick", "full"]),
+            default="quick",
+            show_default=True,
+            help="Which problems must be tuned, and how; an entry keeps its own, if more.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command("retune")
+@_KERNELS
+@click.option("--stale", is_flag=True, help="Only what went stale; without, KERNELs are named.")
+@_HOURS
+@click.option(
+    "--max-age",
+    default="90d",
+    show_default=True,
+    metavar="AGE",
+    help="Measure again what is older: 90d, 12w, 36h or never.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what is stale, and why.")
+@_DEVICE
+@_ARCH
+@_how_to_search
+@_SPACES
+@_OUT
+@_JSON
+def retune(
+    kernels: tuple[str, ...],
+    stale: bool,
+    max_hours: float | None,
+    max_age: str,
+    dry_run: bool,
+    selectors: tuple[str, ...],
+    archs: tuple[str, ...],
+    effort: str,
+    budget: str | None,
+    strategy: str,
+    seed: int,
+    spaces: Path | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Tune again what went stale on each device, and say why; of KERNELs or of all.
+
+    Source, arguments or options changed, or never tuned here: search. Driver or compiler changed,
+    or older than --max-age: the winner and its runners-up are verified and measured again, and
+    searched for only where the winner is wrong, slower by more than 2 % or no longer among the
+    best. Nothing stale: it ends at once. Several at once are safe.
+
+    \b
+    autotune retune --stale --dry-run
+    autotune retune --stale --max-hours 2
+    autotune retune sgemm --effort full
+    """
+    from autotune.errors import AutotuneError, UsageError
+    from autotune.retune.mend import Result
+    from autotune.retune.mend import retune as mend
+    from autotune.retune.stale import Question, age_in_days, find_devices
+
+    if not stale and not kernels:
+        raise UsageError("retune: name kernels, or ask for what is stale: autotune retune --stale")
+    question = Question(
+        devices=find_devices(selectors, archs),
+        kernels=kernels,
+        spaces=spaces,
+        effort=effort,
+        max_age_days=age_in_days(max_age),
+        only_stale=stale,
+    )
+    orders = _orders("retune", kernels, effort, budget, strategy, seed, max_hours, out)
+    outcomes = mend(question, replace(orders, dry_run=dry_run))
+    if as_json:
+        emit_json([_outcome_row(one) for one in outcomes])
+    elif outcomes:
+        _show_outcomes(outcomes)
+    else:
+        names = ", ".join(one.name for one in question.devices)
+        click.echo(f"nothing is stale on {names}", err=True)
+    failed = [one for one in outcomes if one.result is Result.FAILED]
+    if failed:
+        first = failed[0]
+        raise AutotuneError(f"{len(failed)} not mended; {first.kernel}: {first.message}")
+
+
+def _orders(
+    command: str,
+    kernels: tuple[str, ...],
+    effort: str,
+    budget: str | None,
+    strategy: str,
+    seed: int,
+    max_hours: float | None,
+    out: Path,
+) -> Orders:
+    """How to search and how long, from the options of a command."""
+    from autotune.cli.progress import RunProgress
+    from autotune.engine import Budget
+    from autotune.retune.mend import Orders
+    from autotune.strategies import find
+    from autotune.tuning import EFFORTS
+
+    find(strategy)
+    names = [Path(one).name for one in kernels]
+    return Orders(
+        effort=EFFORTS[effort],
+        strategy=strategy,
+        budget=Budget.parse(budget) if budget else None,
+        seconds=None if max_hours is None else max_hours * 3600,
+        out=out,
+        seed=seed,
+        command=shlex.join(["autotune", command, *names]),
+        progress=RunProgress,
+        say=lambda text: click.echo(text, err=True),
+    )
+
+
+def _outcome_row(one: Outcome) -> dict[str, Any]:
+    return {**vars(one), "problem": dict(one.problem), "result": str(one.result)}
+
+
+def _show_outcomes(outcomes: list[Outcome]) -> None:
+    from autotune.cli.tables import print_table
+
+    print_table(
+        [
+            {
+                "kernel": one.kernel,
+                "device": one.device,
+                "problem": _words(one.problem),
+                "why": one.why,
+                "what": one.action,
+                "result": str(one.result),
+                "ms before": _time(one.before_ms),
+                "ms now": _time(one.after_ms),
+                "note": one.message,
+            }
+            for one in outcomes
+        ]
+    )
+
+
+def _time(time_ms: float | None) -> str:
+    return "" if time_ms is None else f"{time_ms:.4g}"
+
+
+def _words(values: Any) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+# ---------------------------------------------------------------------- check-tuned
+
+
+@click.command("check-tuned")
+@_KERNELS
+@click.option(
+    "--threshold",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="A regression: surely slower than recorded by more than this.",
+)
+@click.option("--retune", is_flag=True, help="Search again for what is slower or wrong.")
+@_HOURS
+@_DEVICE
+@_ARCH
+@_how_to_search
+@_SPACES
+@_OUT
+@_JSON
+def check_tuned(
+    kernels: tuple[str, ...],
+    threshold: float,
+    retune: bool,
+    max_hours: float | None,
+    selectors: tuple[str, ...],
+    archs: tuple[str, ...],
+    effort: str,
+    budget: str | None,
+    strategy: str,
+    seed: int,
+    spaces: Path | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Verify and measure what is tuned of KERNELs, or of all, against its record.
+
+    Every entry that lookup would answer with on this device, shipped or yours. Its winner is
+    verified again and measured interleaved with its runners-up. Exit code 5 where one is wrong,
+    or where even the lower end of the 95 % interval of its time over the recorded one is above
+    the threshold. With --retune just those are searched for again: exit code 0 if all could be.
+
+    \b
+    autotune check-tuned
+    autotune check-tuned sgemm --threshold 3 --retune
+    """
+    from autotune.retune.gate import check_tuned as check
+    from autotune.retune.stale import find_devices
+
+    checks = check(
+        kernels,
+        find_devices(selectors, archs),
+        _orders("check-tuned", kernels, effort, budget, strategy, seed, max_hours, out),
+        spaces=spaces,
+        threshold=threshold / 100,
+        retune=retune,
+    )
+    if as_json:
+        mended = [_outcome_row(one) for one in checks.mended]
+        emit_json({"checked": [_checked_row(one) for one in checks.checked], "mended": mended})
+    else:
+        _show_checked(checks.checked)
+        if checks.mended:
+            click.echo()
+            _show_outcomes(list(checks.mended))
+    _judge(checks)
+
+
+def _judge(checks: Checks) -> None:
+    """End with the exit code of what was found.
+
+    Raises
+    ------
+    RegressionError
+        If something is slower or wrong, and stays so.
+    AutotuneError
+        If something could not be measured.
+    """
+    from autotune.errors import AutotuneError, RegressionError
+    from autotune.retune.gate import Verdict
+    from autotune.retune.mend import Result
+
+    regressions = [one for one in checks.checked if one.verdict.is_regression]
+    mended = [one for one in checks.mended if one.result is Result.SEARCHED]
+    if len(mended) < len(regressions):
+        first = regressions[0]
+        where = f"{first.kernel} ({_words(first.known.entry.problem)})"
+        names = " ".join(dict.fromkeys(one.kernel for one in regressions))
+        raise RegressionError(
+            f"{len(regressions) - len(mended)} of {len(checks.checked)} tuned entries regressed, "
+            f"first {where}: {first.message}; mend them by: autotune check-tuned {names} --retune"
+        )
+    failed = [one for one in checks.checked if one.verdict is Verdict.FAILED]
+    if failed:
+        raise AutotuneError(f"{len(failed)} not measured; {failed[0].kernel}: {failed[0].message}")
+
+
+def _checked_row(one: Checked) -> dict[str, Any]:
+    entry, now = one.known.entry, one.now
+    ratio = now.ratio if now else None
+    return {
+        "kernel": one.kernel,
+        "device": one.device.name,
+        "problem": dict(entry.problem),
+        "layer": one.known.layer,
+        "config": dict(entry.configuration),
+        "verdict": str(one.verdict),
+        "message": one.message,
+        "recorded_ms": entry.median_ms,
+        "recorded_interval_ms": entry.interval_ms,
+        "now_ms": now.median_ms if now else None,
+        "now_interval_ms": now.interval_ms if now else None,
+        "ratio": ratio.value if ratio else None,
+        "ratio_interval": (ratio.low, ratio.high) if ratio else None,
+        "tied": now.is_tied if now else None,
+        "fastest": dict(now.fastest) if now and now.fastest else None,
+        "other_gpu": _is_other(one),
+    }
+
+
+def _is_other(one: Checked) -> bool:
+    """Whether the record is of another GPU of the same model."""
+    recorded = one.known.entry.device_uuid or one.known.record.device.uuid
+    return bool(recorded and one.device.uuid and recorded != one.device.uuid)
+
+
+def _show_checked(checked: Sequence[Checked]) -> None:
+    from autotune.cli.tables import print_table
+
+    rows = []
+    for one in checked:
+        now = one.now
+        ratio = now.ratio if now else None
+        notes = [one.message, "recorded on another GPU of this model" if _is_other(one) else ""]
+        rows.append(
+            {
+                "kernel": one.kernel,
+                "problem": _words(one.known.entry.problem),
+                "recorded ms": _time(one.known.entry.median_ms),
+                "ms now": _time(now.median_ms if now else None),
+                "now / recorded": f"{ratio.value:.3f}" if ratio else "",
+                "95 % interval": f"{ratio.low:.3f} … {ratio.high:.3f}" if ratio else "",
+                "verdict": str(one.verdict),
+                "from": one.known.layer,
+                "note": "; ".join(note for note in notes if note),
+            }
+        )
+    if rows:
+        print_table(rows)
+    else:
+        click.echo("nothing is tuned for this device yet; run: autotune run sgemm", err=True)
+
+
+# ---------------------------------------------------------------------- schedule
+
+
+@click.command("schedule")
+@click.argument("kind", metavar="cron|systemd|slurm|github")
+@_KERNELS
+@click.option("--every", default="1w", show_default=True, help="1h, 6h, 12h, 1d, 1w, 2w or 1mo.")
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="sm_NN",
+    help="One entry for each (repeatable); default: those of this machine's GPUs.",
+)
+@click.option(
+    "--max-hours",
+    type=click.FloatRange(min=0, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="Of every run.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write the files to; default: print them.",
+)
+def schedule(
+    kind: str,
+    kernels: tuple[str, ...],
+    every: str,
+    archs: tuple[str, ...],
+    max_hours: float,
+    out: Path | None,
+) -> None:
+    """Write an entry per GPU architecture that runs `autotune retune --stale` in this folder.
+
+    \b
+    autotune schedule cron
+    autotune schedule systemd --every 1d --arch sm_90 --out units
+    autotune schedule slurm --arch sm_80 --arch sm_90 --out .
+    autotune schedule github --arch sm_90 --out .github/workflows
+    """
+    from autotune.cache import write_atomically
+    from autotune.retune.schedule import INSTALL, KINDS, plan
+
+    planned = plan(kind, every, archs, kernels, max_hours)
+    files = KINDS[kind](planned)
+    if out is None:
+        for name, text in files.items():
+            heading = f"# ---- {name}\n" if len(files) > 1 else ""
+            click.echo(heading + text, nl=False)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        write_atomically(out / name, text.encode())
+        click.echo(str(out / name))
+    click.echo(f"install: {INSTALL[kind]}", err=True)
+
+
+COMMANDS = {"retune": retune, "check-tuned": check_tuned, "schedule": schedule}

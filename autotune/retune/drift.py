@@ -1,0 +1,177 @@
+"""A recorded winner verified and measured again, beside its rivals: what it is now, and then.
+
+Decides nothing about what to do with that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from autotune import tuned
+from autotune.compiler import compile_job
+from autotune.device import Device
+from autotune.limits import implausible
+from autotune.measurement import Measurement, Status
+from autotune.membership import is_member
+from autotune.recording import RUNNERS_UP
+from autotune.selection import Finalist, Ratio, decide
+from autotune.spec import Kernel
+from autotune.tasks import Contender, Job
+from autotune.timing import median_interval
+from autotune.tuning import Tuning
+from autotune.values import Configuration, Problem
+
+#: Rounds of the race, and the time after which no further one is begun.
+ROUNDS = 30
+MAX_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Remeasured:
+    """What became of a recorded winner."""
+
+    #: `OK`, or how its verification or its race ended.
+    status: Status
+    message: str = ""
+    samples_ms: tuple[float, ...] = ()
+    #: Time now over the recorded one; None where nothing was timed or nothing can be compared.
+    ratio: Ratio | None = None
+    #: Whether it cannot be told from the fastest of those that raced.
+    is_tied: bool = True
+    #: The fastest of those that raced, and how much of the winner's time it needs.
+    fastest: Configuration | None = None
+    fastest_share: float = 1.0
+
+    @property
+    def median_ms(self) -> float | None:
+        """Median now; None where nothing was timed."""
+        return median(self.samples_ms) if self.samples_ms else None
+
+    @property
+    def interval_ms(self) -> tuple[float, float] | None:
+        """95 % interval of that median."""
+        return median_interval(self.samples_ms) if self.samples_ms else None
+
+
+def remeasure(tuning: Tuning, record: tuned.TunedRecord, entry: tuned.Entry) -> Remeasured:
+    """Verify a recorded winner on every data set and odd size, then race it with its rivals.
+
+    Parameters
+    ----------
+    tuning : Tuning
+        Of the record's kernel and device; its processes are used.
+    record : TunedRecord
+        What the entry is from.
+    entry : Entry
+        What to measure again, timed as ``tuning`` does.
+
+    Raises
+    ------
+    AutotuneError
+        If the device process fails.
+    """
+    kernel, device = tuning.kernel, tuning.device
+    problem, winner = Problem(dict(entry.problem)), Configuration(entry.configuration)
+    if not is_member(kernel, winner, device):
+        return Remeasured(Status.PRUNED, "its configuration is not in the declared space")
+    job = tuning.job(problem)
+    for one in (*tuning.other_jobs(job), job):
+        verified = _verified(tuning, one, winner)
+        if verified.status is not Status.OK:
+            where = "" if one is job else f"on {one.problem} with other inputs: "
+            return Remeasured(verified.status, where + verified.message)
+    others = [
+        one
+        for one in rivals(kernel, device, record, entry)
+        if _verified(tuning, job, one).status is Status.OK
+    ]
+    return _raced(tuning, job, entry, [winner, *others])
+
+
+def rivals(
+    kernel: Kernel, device: Device, record: tuned.TunedRecord, entry: tuned.Entry
+) -> list[Configuration]:
+    """Who else may be the fastest: the runners-up, else the best of the portfolio, the default."""
+    listed = [Configuration(one.configuration) for one in entry.runners_up]
+    listed = listed or _best_of_portfolio(record, entry)
+    members = [one for one in listed if is_member(kernel, one, device)]
+    everyone = [*members[:RUNNERS_UP], kernel.default()]
+    known = [one for one in dict.fromkeys(everyone) if one != Configuration(entry.configuration)]
+    return [one for one in known if is_member(kernel, one, device)]
+
+
+def against_record(entry: tuned.Entry, samples_ms: tuple[float, ...]) -> Ratio | None:
+    """Time now over the recorded one, with its 95 % interval.
+
+    The interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
+    Zou & Donner, Statistics in Medicine 27, 2008). A recorded interval that does not hold its
+    own median says nothing, and is taken to have no width.
+    """
+    then, now = entry.median_ms, median(samples_ms)
+    if not then > 0:
+        return None
+    low, high = median_interval(samples_ms)
+    then_low, then_high = entry.interval_ms
+    if not 0 < then_low <= then <= then_high:
+        then_low = then_high = then
+    down = math.hypot(math.log(now / low), math.log(then_high / then))
+    up = math.hypot(math.log(high / now), math.log(then / then_low))
+    value = now / then
+    return Ratio(value, value * math.exp(-down), value * math.exp(up))
+
+
+def _verified(tuning: Tuning, job: Job, configuration: Configuration) -> Measurement:
+    """Compile and verify one configuration on the data sets of a job."""
+    compiled = tuning.compilers.result(
+        compile_job(tuning.kernel, configuration, job.problem, tuning.device)
+    )
+    if compiled.binary is None:
+        return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
+    return tuning.worker.check(job, configuration, compiled.binary)
+
+
+def _raced(
+    tuning: Tuning, job: Job, entry: tuned.Entry, configurations: list[Configuration]
+) -> Remeasured:
+    """Race the winner, who comes first, with the others, all of them right."""
+    jobs = [compile_job(tuning.kernel, one, job.problem, tuning.device) for one in configurations]
+    contenders = [
+        Contender(one, tuning.compilers.result(compiling).binary)
+        for one, compiling in zip(configurations, jobs, strict=True)
+    ]
+    samples = tuning.worker.race(job, contenders, ROUNDS, tuning.request.seed, MAX_SECONDS)
+    finalists = [
+        Finalist(Measurement(one, Status.OK), tuple(times))
+        for one, times in zip(configurations, samples, strict=True)
+    ]
+    result, winner = decide(finalists, {}, tuning.request.seed), finalists[0]
+    fastest = result.finalists[0]
+    why = _implausible(tuning.kernel, job, winner.median_ms)
+    return Remeasured(
+        status=Status.IMPLAUSIBLE if why else Status.OK,
+        message=why,
+        samples_ms=winner.samples_ms,
+        ratio=against_record(entry, winner.samples_ms),
+        is_tied=winner in result.tied,
+        fastest=fastest.measurement.configuration,
+        fastest_share=fastest.median_ms / winner.median_ms,
+    )
+
+
+def _implausible(kernel: Kernel, job: Job, median_ms: float) -> str:
+    if "work" not in kernel.hooks:
+        return ""
+    return implausible(median_ms, kernel.call_hook("work", job.problem), job.device, job.cold)
+
+
+def _best_of_portfolio(record: tuned.TunedRecord, entry: tuned.Entry) -> list[Configuration]:
+    """The configurations of the matrix, fastest on the entry's problem first."""
+    matrix = record.portfolio
+    columns = [i for i, one in enumerate(matrix.problems) if dict(one) == dict(entry.problem)]
+    if not columns:
+        return []
+    times = [(row[columns[0]], place) for place, row in enumerate(matrix.median_ms)]
+    ranked = sorted((time_ms, place) for time_ms, place in times if time_ms)
+    return [Configuration(matrix.configurations[place]) for _, place in ranked]

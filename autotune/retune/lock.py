@@ -1,0 +1,54 @@
+"""One re-tuning per device at a time: a lock that ends with the process that holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from autotune.cache import data_folder
+from autotune.device import Device
+
+
+@contextmanager
+def device_lock(device: Device, waiting: Callable[[str], None] | None = None) -> Iterator[str]:
+    """Hold the lock of a device's records.
+
+    The lock is the kernel's, on an open file: it is released however its process ends. It lies
+    beside the tuned records, so machines that share those share it, where the file system can.
+
+    Parameters
+    ----------
+    device : Device
+        Devices of one model share their records, and so the lock.
+    waiting : callable, optional
+        Told before waiting for whoever holds the lock; without, nobody waits.
+
+    Yields
+    ------
+    str
+        Who holds the lock; empty where it is ours.
+    """
+    folder = data_folder() / "locks"
+    folder.mkdir(exist_ok=True)
+    with open(folder / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(file.fileno())
+            if waiting is None:
+                yield holder
+                return
+            waiting(f"{device.name}: waiting for {holder}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass  # a file system without locks: records are replaced whole either way
+        os.ftruncate(file.fileno(), 0)
+        os.pwrite(file.fileno(), f"process {os.getpid()} on {platform.node()}".encode(), 0)
+        yield ""
+
+
+def _holder(handle: int) -> str:
+    return os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"

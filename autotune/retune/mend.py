@@ -1,0 +1,442 @@
+"""Re-measures or searches what is stale, within a time, and publishes what came of it.
+
+Knows how to spend the time and where records go; not what makes an entry stale, nor how to print.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from autotune import __version__, tuned
+from autotune.backends import backend
+from autotune.cache import write_atomically
+from autotune.device import Device
+from autotune.engine import Budget, Listener, Phase, ignore
+from autotune.errors import AutotuneError, Interrupted, RecordError
+from autotune.export.header import render
+from autotune.measurement import Status
+from autotune.publish import publish, tuned_folder
+from autotune.recording import record_of
+from autotune.retune.drift import Remeasured, remeasure
+from autotune.retune.lock import device_lock
+from autotune.retune.stale import Action, Known, Question, Reason, Target, survey
+from autotune.spec import Kernel
+from autotune.store import Store, default_url
+from autotune.tuning import EFFORTS, Effort, Request, RunResult, Tuning
+
+#: A winner that is surely slower than recorded by more than this is searched for again.
+FELL_BY = 0.02
+
+#: Makes the listener of one job, from the kernel's name and the number of problems.
+Progress = Callable[[str, int], AbstractContextManager[Listener]]
+
+
+class Result(StrEnum):
+    """What became of something that was stale."""
+
+    SEARCHED = "searched"
+    #: Measured again: right, as fast as recorded and still among the best.
+    CONFIRMED = "confirmed"
+    #: Not begun: the time was up, another process is at it, or it was a dry run.
+    LEFT = "left"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one stale problem; of a whole kernel where it could not be looked at."""
+
+    kernel: str
+    device: str
+    problem: Mapping[str, int | str]
+    why: str
+    action: str
+    result: Result
+    message: str = ""
+    before_ms: float | None = None
+    after_ms: float | None = None
+
+
+def _quiet(kernel: str, problems: int) -> AbstractContextManager[Listener]:
+    return nullcontext(ignore)
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How to mend, and how long."""
+
+    #: Least effort of a search; an entry that was tuned with more gets that again.
+    effort: Effort = EFFORTS["quick"]
+    strategy: str = "auto"
+    #: Of the search of each problem; default: by effort.
+    budget: Budget | None = None
+    #: Time after which nothing further is begun; None: no limit.
+    seconds: float | None = None
+    #: Only say what would be done.
+    dry_run: bool = False
+    #: Records, headers and reports go to ``out/<device>/``, as those of `autotune run` do.
+    out: Path = Path("reports")
+    seed: int = 0
+    command: str = ""
+    progress: Progress = _quiet
+    #: Told what a person should know meanwhile.
+    say: Callable[[str], None] = lambda _: None
+
+
+def retune(question: Question, orders: Orders) -> list[Outcome]:
+    """Tune again what is stale on every device of a question.
+
+    Where nothing is, no process is started. A device that another process is re-tuning is left
+    to that.
+
+    Raises
+    ------
+    UsageError
+        See `stale.survey`.
+    Interrupted
+        On Ctrl-C; what was finished is published.
+    """
+    found = survey(question)
+    outcomes = [
+        Outcome(one.kernel, "", {}, "", "", Result.FAILED, one.message) for one in found.failures
+    ]
+    if orders.dry_run:
+        return outcomes + [outcome(one, Result.LEFT, "dry run") for one in found.targets]
+    until = Deadline(orders.seconds)
+    for device in dict.fromkeys(one.device for one in found.targets):
+        with device_lock(device) as holder:
+            # Whoever held the lock before us may have mended it all.
+            again = survey(replace(question, devices=(device,))).targets
+            if holder:
+                orders.say(f"{device.name}: already being re-tuned by {holder}")
+                outcomes += [outcome(one, Result.LEFT, f"left to {holder}") for one in again]
+            elif again:
+                with Mending(device, orders, until) as mending:
+                    outcomes += mending.mend(again)
+    return outcomes
+
+
+def outcome(
+    target: Target, result: Result, message: str = "", after_ms: float | None = None
+) -> Outcome:
+    """What became of a target."""
+    return Outcome(
+        kernel=target.kernel.name,
+        device=target.device.name,
+        problem=target.problem,
+        why=target.why,
+        action=str(target.action),
+        result=result,
+        message=message,
+        before_ms=target.known.entry.median_ms if target.known else None,
+        after_ms=after_ms,
+    )
+
+
+class Deadline:
+    """A time after which nothing is begun."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = None if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds; infinite where there is no limit."""
+        return float("inf") if self._end is None else self._end - time.monotonic()
+
+    @property
+    def is_past(self) -> bool:
+        return self.left <= 0
+
+
+class Mending:
+    """The mending of one device, whose lock the caller holds; a context manager.
+
+    Parameters
+    ----------
+    device : Device
+        All targets are of it.
+    orders : Orders
+        How.
+    until : Deadline
+        How long.
+    """
+
+    def __init__(self, device: Device, orders: Orders, until: Deadline) -> None:
+        self.device, self.orders, self.until = device, orders, until
+        self._store: Store | None = None
+
+    def __enter__(self) -> Mending:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    @property
+    def store(self) -> Store:
+        """The results store, opened when something is first measured."""
+        if self._store is None:
+            self._store = Store.open(default_url())
+        return self._store
+
+    def mend(self, targets: Sequence[Target]) -> list[Outcome]:
+        """Mend what may be wrong first, then what is cheap to confirm, then what is new."""
+        drawn = [one for one in targets if not one.inputs]
+        searched = [one for one in drawn if one.action is Action.SEARCH]
+        outcomes = [outcome(one, Result.LEFT, _by_hand(one)) for one in targets if one.inputs]
+        outcomes += self.search([one for one in searched if one.known])
+        confirmed, fallen = self.remeasure([t for t in drawn if t.action is Action.REMEASURE])
+        outcomes += confirmed
+        outcomes += self.search(fallen)
+        return outcomes + self.search([one for one in searched if not one.known])
+
+    # ------------------------------------------------------------------ measuring again
+
+    def remeasure(self, targets: Sequence[Target]) -> tuple[list[Outcome], list[Target]]:
+        """Confirm what holds; the rest comes back as targets of a search."""
+        outcomes: list[Outcome] = []
+        fallen: list[Target] = []
+        for target, now in self.measured(targets):
+            if now is None:
+                outcomes.append(outcome(target, Result.LEFT, "no time left"))
+            elif isinstance(now, AutotuneError):
+                outcomes.append(outcome(target, Result.FAILED, str(now)))
+            elif why := fell(now):
+                fallen.append(replace(target, reasons=(*target.reasons, why)))
+            else:
+                outcomes.append(self._confirm(target, now))
+        return outcomes, fallen
+
+    def measured(
+        self, targets: Sequence[Target]
+    ) -> Iterator[tuple[Target, Remeasured | AutotuneError | None]]:
+        """Verify and measure the winners of targets again; None for what there is no time for."""
+        for _, group in groupby(sorted(targets, key=_alike), key=_alike):
+            listed = list(group)
+            if self.until.is_past:
+                yield from ((one, None) for one in listed)
+                continue
+            request = self._request(listed, EFFORTS["quick"])
+            with self._tuning(request) as (tuning, listener):
+                for target in listed:
+                    yield target, self._measured(tuning, listener, target)
+
+    def _measured(
+        self, tuning: Tuning, listener: Listener, target: Target
+    ) -> Remeasured | AutotuneError | None:
+        if self.until.is_past:
+            return None
+        assert target.known is not None
+        listener(Phase(target.problem, "the winner and its runners-up, again"))
+        try:
+            return remeasure(tuning, target.known.record, target.known.entry)
+        except AutotuneError as error:
+            return error
+
+    def _confirm(self, target: Target, now: Remeasured) -> Outcome:
+        """Note in the record that its times hold; they stay, so that small losses cannot add up."""
+        known, ratio = target.known, now.ratio
+        assert known is not None and ratio is not None
+        toolchain = backend(self.device.backend).toolchain()
+        confirmed = tuned.Confirmed(
+            on=datetime.now(UTC).date().isoformat(),
+            driver=self.device.driver,
+            toolchain=toolchain,
+            ratio=round(ratio.value, 4),
+            ratio_interval=(round(ratio.low, 4), round(ratio.high, 4)),
+        )
+        entry = msgspec.structs.replace(
+            known.entry,
+            confirmed=confirmed,
+            stale_reasons=(),
+            driver=known.entry.driver or known.record.provenance.driver,
+            toolchain=known.entry.toolchain or known.record.provenance.toolchain,
+        )
+        record = msgspec.structs.replace(
+            known.record,
+            entries=(entry,),
+            provenance=tuned.Provenance(
+                version=__version__,
+                toolchain=toolchain,
+                driver=self.device.driver,
+                created=confirmed.on,
+            ),
+        )
+        try:
+            self._refresh(known, record)
+        except AutotuneError as error:
+            return outcome(target, Result.FAILED, str(error))
+        message = f"{ratio.value:.3f} of its recorded time ({ratio.low:.3f} … {ratio.high:.3f})"
+        return outcome(target, Result.CONFIRMED, message, now.median_ms)
+
+    def _refresh(self, known: Known, record: tuned.TunedRecord) -> None:
+        """Put a confirmed entry where lookup finds it, and into ``out`` where it is the same."""
+        layers = {tuned_folder(), *([known.directory] if known.layer != "shipped" else [])}
+        for directory in layers:
+            tuned.update(directory, record)
+        path = tuned.path_of(self.orders.out, record)
+        beside = _entry_at(path, known.entry.problem)
+        if beside is None or beside.configuration != known.entry.configuration:
+            return
+        if beside.median_ms == known.entry.median_ms:
+            merged = tuned.update(self.orders.out, record).record
+            if path.with_suffix(".hpp").exists():
+                write_atomically(path.with_suffix(".hpp"), render([merged]).encode())
+
+    # ------------------------------------------------------------------ searching
+
+    def search(self, targets: Sequence[Target]) -> list[Outcome]:
+        """Search the problems of targets, one run per kernel and way of timing."""
+        outcomes: list[Outcome] = []
+        for _, group in groupby(sorted(targets, key=self._searched_alike), self._searched_alike):
+            listed = list(group)
+            effort = self._effort(listed[0])
+            fitting = listed[: self._how_many(effort, len(listed))]
+            if fitting:
+                outcomes += self._search(fitting, effort)
+            late = listed[len(fitting) :]
+            outcomes += [outcome(one, Result.LEFT, "no time left") for one in late]
+        return outcomes
+
+    def _search(self, targets: list[Target], effort: Effort) -> list[Outcome]:
+        try:
+            request = self._request(targets, effort)
+            with self._tuning(request) as (tuning, _):
+                run = tuning.run()
+            return self._published(targets, run)
+        except Interrupted:
+            raise
+        except (AutotuneError, OSError) as error:
+            return [outcome(one, Result.FAILED, str(error)) for one in targets]
+
+    def _published(self, targets: list[Target], run: RunResult) -> list[Outcome]:
+        """Publish a run; also where the environment makes lookup look first."""
+        publish(run, self.orders.out)
+        directories = {one.known.directory: one.known.layer for one in targets if one.known}
+        for directory, layer in directories.items():
+            if layer == "AUTOTUNE_TUNED":
+                tuned.update(directory, record_of(run))
+        times = {one.problem: one.finals.winner.median_ms for one in run.problems if one.finals}
+        return [
+            outcome(one, Result.SEARCHED, "", times[one.problem])
+            if one.problem in times
+            else outcome(one, Result.FAILED, "nothing was right in time")
+            for one in targets
+        ]
+
+    def _how_many(self, effort: Effort, count: int) -> int:
+        """How many problems there is time for; those of a quick search share its time."""
+        if self.until.is_past:
+            return 0
+        own = self.orders.budget.seconds if self.orders.budget else effort.seconds_per_problem
+        if own is None or (effort.shared and self.orders.budget is None):
+            return count
+        return count if own * count <= self.until.left else max(1, int(self.until.left // own))
+
+    def _budget(self, effort: Effort, count: int) -> Budget:
+        """For so many problems, and not beyond the deadline."""
+        given = self.orders.budget
+        if given is None:
+            seconds = effort.seconds_per_problem * (1 if effort.shared else count)
+            return Budget(seconds=min(seconds, self.until.left))
+        left = None if self.until.left == float("inf") else max(1.0, self.until.left)
+        times = [one for one in (given.seconds and given.seconds * count, left) if one]
+        evaluations = given.evaluations and given.evaluations * count
+        return Budget(min(times, default=None), evaluations)
+
+    # ------------------------------------------------------------------ requests
+
+    def _request(self, targets: Sequence[Target], effort: Effort) -> Request:
+        first = targets[0]
+        return Request(
+            kernel=_seeded(first.kernel, targets),
+            device=self.device,
+            problems=tuple(one.problem for one in targets),
+            effort=effort,
+            strategy=self.orders.strategy,
+            budget=self._budget(effort, len(targets)),
+            seed=self.orders.seed,
+            cold=_is_cold(first),
+            fresh=any(reason.fresh for reason in first.reasons),
+            command=self.orders.command,
+        )
+
+    def _effort(self, target: Target) -> Effort:
+        """That of the entry, if it is more than was ordered: less would not replace it."""
+        known = EFFORTS[target.known.entry.effort] if target.known else self.orders.effort
+        return max(known, self.orders.effort, key=lambda one: tuned.EFFORTS.index(one.name))
+
+    def _searched_alike(self, target: Target) -> tuple[Any, ...]:
+        fresh = any(reason.fresh for reason in target.reasons)
+        return (*_alike(target), self._effort(target).name, fresh)
+
+    @contextmanager
+    def _tuning(self, request: Request) -> Iterator[tuple[Tuning, Listener]]:
+        """The processes and the progress of one job."""
+        with self.orders.progress(request.kernel.name, len(request.problems)) as listener:
+            tuning = Tuning(request, self.store, listener)
+            try:
+                yield tuning, listener
+            finally:
+                tuning.close()
+
+
+def fell(now: Remeasured) -> Reason | None:
+    """Why a winner that was measured again must be searched for; None where it holds."""
+    if now.status is not Status.OK:
+        return Reason(f"it is {now.status}: {now.message}", Action.SEARCH, fresh=True)
+    if now.ratio is None or now.ratio.low > 1 + FELL_BY:
+        loss = "" if now.ratio is None else f" by {now.ratio.value - 1:.1%}"
+        return Reason(f"it is slower{loss}", Action.SEARCH, fresh=True)
+    if not now.is_tied:
+        share = 1 - now.fastest_share
+        return Reason(f"a runner-up is faster by {share:.1%}", Action.SEARCH, fresh=True)
+    return None
+
+
+def _by_hand(target: Target) -> str:
+    return (
+        f"tuned on inputs of a file ({', '.join(target.inputs)}); "
+        f"run: autotune run {target.kernel.name} --inputs FILE"
+    )
+
+
+def _alike(target: Target) -> tuple[str, bool]:
+    """What the targets of one job have in common."""
+    return target.kernel.name, _is_cold(target)
+
+
+def _is_cold(target: Target) -> bool:
+    return target.known is None or not target.known.entry.timing.startswith("hot")
+
+
+def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
+    """The kernel with the old winners among what is tried first."""
+    old = [one.known.entry.configuration for one in targets if one.known]
+    seeded = copy.copy(kernel)
+    seeded.seeds = (*kernel.seeds, *(dict(one) for one in old))
+    return seeded
+
+
+def _entry_at(path: Path, problem: Mapping[str, int | str]) -> tuned.Entry | None:
+    """The entry of a problem in the record of a file; None where there is none."""
+    if not path.exists():
+        return None
+    try:
+        return tuned.read(path).entry(problem)
+    except RecordError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return None

@@ -1,0 +1,389 @@
+"""Entries that re-tune by schedule: cron, systemd, Slurm, GitHub; one per GPU architecture.
+
+Writes text only: what is stale is decided when the entry runs. Every text is quoted for the program
+that reads it, so folders may have spaces and worse in their names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from autotune.backends import backend
+from autotune.device import for_arch
+from autotune.errors import UsageError, unknown
+
+#: Settings that a scheduled process needs to find the same files. No address of a store: it may
+#: hold a password.
+SETTINGS = (
+    "AUTOTUNE_PATH",
+    "AUTOTUNE_TUNED",
+    "AUTOTUNE_CACHE_DIR",
+    "XDG_DATA_HOME",
+    "XDG_CACHE_HOME",
+)
+
+
+@dataclass(frozen=True)
+class Period:
+    """How often, as cron and as systemd say it."""
+
+    cron: str
+    calendar: str
+    #: Spread over this long, so that many machines do not begin at once.
+    spread: str = "1h"
+
+
+#: At night and off the full hour, when others begin.
+PERIODS = {
+    "1h": Period("17 * * * *", "*-*-* *:17:00", "10min"),
+    "6h": Period("17 */6 * * *", "*-*-* 00/6:17:00"),
+    "12h": Period("17 3,15 * * *", "*-*-* 03,15:17:00"),
+    "1d": Period("17 3 * * *", "*-*-* 03:17:00"),
+    "1w": Period("17 3 * * 0", "Sun *-*-* 03:17:00"),
+    "2w": Period("17 3 1,15 * *", "*-*-01,15 03:17:00"),
+    "1mo": Period("17 3 1 * *", "*-*-01 03:17:00"),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to run, how often, and from where."""
+
+    period: Period
+    #: Empty: whatever device is there.
+    archs: tuple[str, ...]
+    kernels: tuple[str, ...] = ()
+    max_hours: float = 2.0
+    #: The command line that writes this entry again.
+    made_by: str = "autotune schedule"
+    #: How `autotune` is started on this machine.
+    program: tuple[str, ...] = ("autotune",)
+    #: Where it runs: space files and ``reports/`` are looked for there.
+    folder: Path = Path()
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def arguments(self, arch: str) -> list[str]:
+        """The arguments of `autotune` for one architecture."""
+        hours = f"{self.max_hours:g}"
+        chosen = ["--arch", arch] if arch else []
+        return ["retune", *self.kernels, "--stale", "--max-hours", hours, *chosen]
+
+
+def plan(
+    kind: str, every: str, archs: Iterable[str], kernels: tuple[str, ...], max_hours: float
+) -> Plan:
+    """The plan of this machine and folder.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    every : str
+        One of `PERIODS`.
+    archs : iterable of str
+        CUDA architectures; none: those of this machine's GPUs.
+    kernels : tuple of str
+        Names; empty: all.
+    max_hours : float
+        Of every run.
+
+    Raises
+    ------
+    UsageError
+        If a name is not known, or an architecture is needed and there is no GPU here.
+    """
+    if kind not in KINDS:
+        raise UsageError(unknown("schedule", kind, KINDS))
+    if every not in PERIODS:
+        raise UsageError(unknown("period", every, PERIODS))
+    chosen = tuple(dict.fromkeys(for_arch(one).arch for one in archs)) or _archs_here()
+    if not chosen and kind in ("slurm", "github"):
+        raise UsageError(
+            f"no GPU here to schedule for; name them: autotune schedule {kind} --arch sm_90"
+        )
+    named = [word for one in chosen for word in ("--arch", one)]
+    return Plan(
+        period=PERIODS[every],
+        archs=chosen,
+        kernels=kernels,
+        max_hours=max_hours,
+        made_by=shlex.join(["autotune", "schedule", kind, *kernels, "--every", every, *named]),
+        program=_program(),
+        folder=Path.cwd(),
+        settings={name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
+    )
+
+
+# ---------------------------------------------------------------------- the four kinds
+
+
+def cron(plan: Plan) -> dict[str, str]:
+    """One crontab line per architecture."""
+    lines = [f"# Tunes again what went stale. Made by: {plan.made_by}"]
+    for arch in plan.archs or ("",):
+        command = _shell_line(plan, arch)
+        # To cron % is the end of the line, unless escaped.
+        lines.append(f"{plan.period.cron} {command.replace('%', chr(92) + '%')}")
+    return {"autotune-retune.cron": "\n".join(lines) + "\n"}
+
+
+def systemd(plan: Plan) -> dict[str, str]:
+    """A service and its timer per architecture."""
+    files = {}
+    for arch in plan.archs or ("",):
+        name = f"autotune-retune-{arch}" if arch else "autotune-retune"
+        files[f"{name}.service"] = _service(plan, arch)
+        files[f"{name}.timer"] = _timer(plan, arch)
+    return files
+
+
+def slurm(plan: Plan) -> dict[str, str]:
+    """A script that submits one array task per architecture, and is that task."""
+    every_arch = " ".join(plan.archs)
+    gres = " ".join("gpu:1" for _ in plan.archs)
+    hours = math.ceil(plan.max_hours) + 1  # what has begun is finished
+    again = f"{plan.period.cron} bash 'FOLDER/autotune-retune.sbatch'"
+    settings = "".join(
+        f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items()
+    )
+    command = shlex.join([*plan.program, *plan.arguments("")])
+    text = f"""\
+#!/bin/bash
+# Tunes again what went stale, on one node per GPU architecture. Made by: {plan.made_by}
+#
+# now:    bash autotune-retune.sbatch
+# always: by scrontab -e, or crontab -e on a login node:
+#         {again}
+#
+#SBATCH --job-name=autotune-retune
+#SBATCH --output=autotune-retune-%A_%a.log
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=8
+#SBATCH --time={hours}:00:00
+set -euo pipefail
+
+archs=({every_arch})
+# What your cluster calls these nodes and one GPU of theirs: sinfo --format='%f %G'
+constraints=({every_arch})
+gres=({gres})
+
+if [ -z "${{SLURM_ARRAY_TASK_ID:-}}" ]; then
+  # Tasks that are submitted together share their constraint, so each task is submitted by itself.
+  for task in "${{!archs[@]}}"; do
+    sbatch --array="$task" --constraint="${{constraints[task]}}" --gres="${{gres[task]}}" "$0"
+  done
+  exit
+fi
+
+{settings}cd {shlex.quote(str(plan.folder))}
+exec {command} --arch "${{archs[SLURM_ARRAY_TASK_ID]}}"
+"""
+    return {"autotune-retune.sbatch": text}
+
+
+def github(plan: Plan) -> dict[str, str]:
+    """A workflow: one self-hosted runner per architecture, then one pull request."""
+    root = _repository(plan.folder)
+    inside = plan.folder.relative_to(root).as_posix()
+    own = root / "pyproject.toml"
+    is_autotune = own.is_file() and 'name = "kernel-autotune"' in own.read_text(encoding="utf-8")
+    values = {
+        "MADE_BY": plan.made_by,
+        "CRON": plan.period.cron,
+        "ARCHS": ", ".join(plan.archs),
+        "MINUTES": str(math.ceil(plan.max_hours * 60) + 60),
+        "PACKAGE": json.dumps(".[tune,cuda13]" if is_autotune else "kernel-autotune[tune,cuda13]"),
+        "FOLDER": json.dumps(inside),
+        "ARGUMENTS": shlex.join(plan.arguments("")),
+    }
+    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], _WORKFLOW)
+    return {"autotune-retune.yml": text}
+
+
+#: By name: what makes the files of an entry from a plan.
+KINDS: dict[str, Callable[[Plan], dict[str, str]]] = {
+    "cron": cron,
+    "systemd": systemd,
+    "slurm": slurm,
+    "github": github,
+}
+
+#: How to install the files of an entry, once they are in the current folder.
+INSTALL = {
+    "cron": "crontab -e, and add the lines of autotune-retune.cron",
+    "systemd": "systemctl --user enable --now ./autotune-retune*.timer after "
+    "systemctl --user link ./autotune-retune*; loginctl enable-linger lets it run while you are away",
+    "slurm": "bash autotune-retune.sbatch; its head says how to repeat that",
+    "github": "mkdir -p .github/workflows && cp autotune-retune.yml .github/workflows/",
+}
+
+
+# ---------------------------------------------------------------------- inside
+
+
+def _archs_here() -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.arch for one in backend("cuda").devices()))
+
+
+def _program() -> tuple[str, ...]:
+    """How this autotune is started by a process that has nothing of our environment."""
+    script = Path(sys.executable).parent / "autotune"
+    return (str(script),) if script.is_file() else (sys.executable, "-m", "autotune")
+
+
+def _repository(folder: Path) -> Path:
+    """The nearest folder above with ``.git``; the folder itself where there is none."""
+    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+
+
+def _one_line(text: str) -> str:
+    if any(ord(letter) < 32 for letter in text):
+        raise UsageError(f"{text!r}: a schedule cannot hold a name with a line break")
+    return text
+
+
+def _shell_line(plan: Plan, arch: str) -> str:
+    settings = [f"{name}={value}" for name, value in plan.settings.items()]
+    words = [*(["env", *settings] if settings else []), *plan.program, *plan.arguments(arch)]
+    return _one_line(f"cd {shlex.quote(str(plan.folder))} && {shlex.join(words)}")
+
+
+def _service(plan: Plan, arch: str) -> str:
+    command = " ".join(_systemd_word(one) for one in (*plan.program, *plan.arguments(arch)))
+    # /usr/bin/env, because $ and quotes mean something else in the path of the program itself.
+    lines = [
+        f"# Made by: {plan.made_by}",
+        "[Unit]",
+        f"Description=Tune GPU kernels again that went stale{f' on {arch}' if arch else ''}",
+        "",
+        "[Service]",
+        "Type=oneshot",
+        f"WorkingDirectory={_one_line(str(plan.folder)).replace('%', '%%')}",
+        *(
+            f"Environment={_systemd_word(f'{name}={value}', dollar='$')}"
+            for name, value in plan.settings.items()
+        ),
+        f"ExecStart=/usr/bin/env {command}",
+        "Nice=5",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _timer(plan: Plan, arch: str) -> str:
+    return f"""\
+# Made by: {plan.made_by}
+[Unit]
+Description=When GPU kernels are tuned again{f" on {arch}" if arch else ""}
+
+[Timer]
+OnCalendar={plan.period.calendar}
+RandomizedDelaySec={plan.period.spread}
+Persistent=true
+
+[Install]
+WantedBy=timers.target
+"""
+
+
+def _systemd_word(text: str, dollar: str = "$$") -> str:
+    """One word of a unit file: systemd.syntax(7), systemd.unit(5) on specifiers."""
+    for old, new in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", dollar)):
+        text = _one_line(text).replace(old, new)
+    return text if re.fullmatch(r"[\w./:=@+-]+", text) else f'"{text}"'
+
+
+_WORKFLOW = """\
+# Tunes again what went stale, on a self-hosted runner per GPU architecture, and opens a pull request
+# with the new records. Runners need the labels gpu and the architecture, and Python 3.11.
+# Made by: @MADE_BY@
+name: autotune retune
+
+on:
+  schedule:
+    - cron: "@CRON@"
+  workflow_dispatch:
+
+concurrency:
+  group: autotune-retune
+
+permissions:
+  contents: read
+
+env:
+  PACKAGE: @PACKAGE@
+
+jobs:
+  retune:
+    strategy:
+      fail-fast: false
+      matrix:
+        arch: [@ARCHS@]
+    runs-on: [self-hosted, gpu, "${{ matrix.arch }}"]
+    timeout-minutes: @MINUTES@
+    steps:
+      - uses: actions/checkout@v4
+      - name: Install
+        run: |
+          python3 -m venv "$RUNNER_TEMP/autotune"
+          "$RUNNER_TEMP/autotune/bin/python" -m pip install --quiet "$PACKAGE"
+      - name: Tune again what went stale
+        working-directory: @FOLDER@
+        env: # the records of the repository count, not those that the runner has seen
+          XDG_DATA_HOME: ${{ runner.temp }}/autotune-data
+        run: |
+          export AUTOTUNE_TUNED="$PWD/reports"
+          "$RUNNER_TEMP/autotune/bin/autotune" @ARGUMENTS@ --arch "${{ matrix.arch }}" --out reports
+      - name: Keep what changed
+        if: ${{ !cancelled() }}
+        working-directory: @FOLDER@
+        run: |
+          if [ -d reports ]; then git add reports; fi
+          git diff --cached --binary --output="$RUNNER_TEMP/${{ matrix.arch }}.patch"
+          if [ ! -s "$RUNNER_TEMP/${{ matrix.arch }}.patch" ]; then rm "$RUNNER_TEMP/${{ matrix.arch }}.patch"; fi
+      - uses: actions/upload-artifact@v4
+        if: ${{ !cancelled() }}
+        with:
+          name: patch-${{ matrix.arch }}
+          path: ${{ runner.temp }}/${{ matrix.arch }}.patch
+          if-no-files-found: ignore
+
+  propose:
+    needs: retune
+    if: ${{ !cancelled() }}
+    runs-on: ubuntu-latest
+    permissions:
+      contents: write
+      pull-requests: write
+    steps:
+      - uses: actions/checkout@v4
+      - uses: actions/download-artifact@v4
+        with:
+          pattern: patch-*
+          path: ${{ runner.temp }}/patches
+          merge-multiple: true
+      - name: Open a pull request with the new records
+        env:
+          GH_TOKEN: ${{ github.token }}
+        run: |
+          shopt -s nullglob
+          for patch in "$RUNNER_TEMP"/patches/*.patch; do git apply --index "$patch"; done
+          if git diff --cached --quiet; then exit 0; fi
+          git config user.name 'github-actions[bot]'
+          git config user.email '41898282+github-actions[bot]@users.noreply.github.com'
+          git switch --create autotune-retune
+          git commit --message 'Tune again what went stale'
+          git push --force origin autotune-retune
+          if [ -z "$(gh pr list --head autotune-retune --state open --json number --jq '.[].number')" ]; then
+            gh pr create --head autotune-retune --title 'Tune again what went stale' \\
+              --body "Records, headers and reports of run $GITHUB_RUN_ID: $GITHUB_SERVER_URL/$GITHUB_REPOSITORY/actions"
+          fi
+"""

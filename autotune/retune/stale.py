@@ -1,0 +1,315 @@
+"""What is stale on a device and why, from tuned records and space files alone.
+
+Looks at no device and measures nothing: whether there is anything to do is known in milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from autotune import _lookup, tuned
+from autotune.backends import backend, choose_device
+from autotune.catalog import find_kernel, listings
+from autotune.device import Device
+from autotune.errors import AutotuneError, DeviceError, UsageError
+from autotune.membership import is_member
+from autotune.source import arguments_fingerprint, source_fingerprint
+from autotune.spec import BACKENDS, Kernel
+from autotune.values import Configuration, Problem
+
+#: How samples are taken today, as entries say it: others cannot be compared with.
+TIMINGS = ("cold:flush", "hot")
+
+
+class Action(StrEnum):
+    """What a reason calls for."""
+
+    #: The winner and its runners-up are verified and measured again.
+    REMEASURE = "re-measure"
+    SEARCH = "search"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why something should be tuned again."""
+
+    text: str
+    action: Action
+    #: Whether what the store remembers must not answer.
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Known:
+    """An entry as lookup would answer with it, and where it is from."""
+
+    layer: str
+    directory: Path
+    record: tuned.TunedRecord
+    entry: tuned.Entry
+
+    @property
+    def driver(self) -> str:
+        """The driver that its times were last seen to hold with; empty where not known."""
+        seen = self.entry.confirmed
+        return seen.driver if seen else self.entry.driver or self.record.provenance.driver
+
+    @property
+    def toolchain(self) -> str:
+        """The compiler that its times were last seen to hold with; empty where not known."""
+        seen = self.entry.confirmed
+        return seen.toolchain if seen else self.entry.toolchain or self.record.provenance.toolchain
+
+    @property
+    def seen_on(self) -> str:
+        """ISO date of the latest measurement."""
+        return self.entry.confirmed.on if self.entry.confirmed else self.entry.tuned_on
+
+
+@dataclass(frozen=True)
+class Target:
+    """One problem of one kernel on one device that should be tuned again."""
+
+    kernel: Kernel
+    device: Device
+    problem: Problem
+    reasons: tuple[Reason, ...]
+    #: None where it was never tuned.
+    known: Known | None = None
+
+    @property
+    def action(self) -> Action:
+        """The most that any reason calls for."""
+        searched = any(one.action is Action.SEARCH for one in self.reasons)
+        return Action.SEARCH if searched else Action.REMEASURE
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Arguments that a file gave: without that file nothing can be compared."""
+        return self.known.entry.inputs if self.known else ()
+
+    @property
+    def why(self) -> str:
+        """All reasons in one line."""
+        return "; ".join(one.text for one in self.reasons)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A kernel or record that could not be looked at."""
+
+    kernel: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What should be tuned again, and what could not be looked at."""
+
+    targets: tuple[Target, ...]
+    failures: tuple[Failure, ...] = ()
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to look at, and when something counts as stale."""
+
+    devices: tuple[Device, ...]
+    #: Names; empty: every kernel that can be found.
+    kernels: tuple[str, ...] = ()
+    spaces: Path | None = None
+    #: Which problems should be tuned: ``quick`` or ``full``, as in `autotune run`.
+    effort: str = "quick"
+    #: Age in days from which an entry is measured again; None: never for its age.
+    max_age_days: float | None = None
+    #: False: tune the kernels again whether they are stale or not.
+    only_stale: bool = True
+    today: date = field(default_factory=lambda: datetime.now(UTC).date())
+
+
+def survey(question: Question) -> Survey:
+    """Find what is stale on the devices of a question.
+
+    One broken space file or foreign record hides no other kernel, unless it was asked for by name.
+
+    Raises
+    ------
+    UsageError
+        If a kernel that was named is unknown, broken, or for other devices.
+    """
+    targets: list[Target] = []
+    failures: list[Failure] = []
+    for name in question.kernels or [one.name for one in listings(question.spaces)]:
+        try:
+            kernel = find_kernel(name, question.spaces)
+            devices = [one for one in question.devices if one.backend in kernel.backends]
+            if question.kernels and not devices:
+                raise UsageError(f"it runs on {' and '.join(kernel.backends)} only; see --device")
+            for device in devices:
+                targets += _targets(question, kernel, device)
+        except AutotuneError as error:
+            if question.kernels and isinstance(error, UsageError):
+                raise
+            failures.append(Failure(name, str(error)))
+    return Survey(tuple(targets), tuple(failures))
+
+
+def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tuple[Device, ...]:
+    """The devices to keep fresh: as named, else one per GPU model, else the CPU.
+
+    Parameters
+    ----------
+    selectors : sequence of str
+        Such as ``cuda:0``.
+    archs : sequence of str
+        Only devices of these architectures.
+
+    Raises
+    ------
+    UsageError, DeviceError
+        If a selector is wrong, or no device is left.
+    """
+    found = [choose_device(one) for one in selectors] or _local_devices()
+    wanted = {_lookup.normal_arch(one) for one in archs}
+    chosen = [one for one in found if not wanted or one.arch in wanted]
+    if not chosen:
+        here = ", ".join(dict.fromkeys(one.arch for one in found))
+        raise DeviceError(f"no device of {', '.join(archs)} here (there is {here})")
+    return tuple(chosen)
+
+
+def known_entries(name: str, device: Device) -> tuple[list[Known], list[str]]:
+    """What lookup would answer with on a device, and what is wrong with damaged records.
+
+    Raises
+    ------
+    RecordError
+        If a record is foreign or of a newer autotune: it could not be replaced either.
+    """
+    found: dict[Problem, Known] = {}
+    damaged = []
+    for layer, directory in _lookup.layers():
+        path = Path(directory) / device.folder / f"{name}.json"
+        if not path.exists():
+            continue
+        try:
+            record = tuned.read(path)
+        except tuned.DamagedRecord as error:
+            damaged.append(str(error))
+            warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
+            continue
+        for entry in record.entries:
+            known = Known(layer, Path(directory), record, entry)
+            found.setdefault(Problem(dict(entry.problem)), known)
+    return list(found.values()), damaged
+
+
+def reasons(question: Question, kernel: Kernel, device: Device, known: Known) -> tuple[Reason, ...]:
+    """Why an entry is stale; empty while it is current."""
+    found = (*_changed(kernel, device, known), *_aged(question, device, known))
+    marked = known.entry.stale_reasons
+    if not found and marked:
+        return (Reason(f"marked in the record: {'; '.join(marked)}", Action.REMEASURE),)
+    return found
+
+
+def age_in_days(text: str) -> float | None:
+    """Read ``90d``, ``2w`` or ``36h``; ``never`` is None.
+
+    Raises
+    ------
+    UsageError
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([hdw])", text)
+    if match:
+        return float(match[1]) * {"h": 1 / 24, "d": 1.0, "w": 7.0}[match[2]]
+    if text == "never":
+        return None
+    raise UsageError(f"age {text!r}: expected for example 90d, 12w, 36h or never")
+
+
+# ---------------------------------------------------------------------- inside
+
+
+def _local_devices() -> list[Device]:
+    """One device per model of GPU; the first of any other kind where there is no GPU."""
+    for name in BACKENDS:
+        found = backend(name).devices()
+        if found and name == "cuda":
+            return list({one.folder: one for one in reversed(found)}.values())[::-1]
+        if found:
+            return found[:1]
+    return [choose_device(None)]
+
+
+def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Target]:
+    """What is stale of one kernel on one device: its entries, then what was never tuned."""
+    entries, damaged = known_entries(kernel.name, device)
+    known = {Problem(dict(one.entry.problem)): one for one in entries}
+    for problem, one in known.items():
+        if set(problem) != set(kernel.fields):
+            continue  # of an older declaration: nothing can be asked of it any more
+        why = reasons(question, kernel, device, one)
+        if not question.only_stale:
+            why = (Reason("asked for", Action.SEARCH, fresh=True),)
+        if why:
+            yield Target(kernel, device, problem, why, one)
+    groups = kernel.problems if question.effort == "full" else kernel.quick_problems
+    text = f"its record is damaged ({damaged[0]})" if damaged else "never tuned here"
+    for problem in groups.get(device.backend, ()):
+        if problem not in known:
+            yield Target(kernel, device, problem, (Reason(text, Action.SEARCH),))
+
+
+def _changed(kernel: Kernel, device: Device, known: Known) -> Iterator[Reason]:
+    """What says that the recorded winner was found for something else."""
+    entry = known.entry
+    if entry.source != source_fingerprint(kernel):
+        yield Reason("its source changed", Action.SEARCH)
+    if entry.arguments and entry.arguments != arguments_fingerprint(kernel, entry.inputs):
+        yield Reason("its arguments, reference, launch or options changed", Action.SEARCH)
+    if not is_member(kernel, entry.configuration, device):
+        yield Reason("its configuration is no longer in the declared space", Action.SEARCH)
+    elif entry.options is not None:
+        now = kernel.compiler_options(Configuration(entry.configuration), device)
+        if now != entry.options:
+            yield Reason(
+                f"options changed: {_words(entry.options)} -> {_words(now)}", Action.SEARCH
+            )
+    if entry.timing not in TIMINGS:
+        yield Reason(f"it was timed in another way ({entry.timing})", Action.SEARCH)
+    if not entry.median_ms > 0:
+        yield Reason(f"its recorded time is {entry.median_ms:g} ms", Action.SEARCH, fresh=True)
+
+
+def _aged(question: Question, device: Device, known: Known) -> Iterator[Reason]:
+    """What says that times may have changed, though the kernel did not."""
+    toolchain = backend(device.backend).toolchain()
+    if known.driver and device.driver and known.driver != device.driver:
+        yield Reason(f"the driver changed: {known.driver} -> {device.driver}", Action.REMEASURE)
+    if known.toolchain and known.toolchain != toolchain:
+        yield Reason(f"the compiler changed: {known.toolchain} -> {toolchain}", Action.REMEASURE)
+    if question.max_age_days is None:
+        return
+    try:
+        age = (question.today - date.fromisoformat(known.seen_on)).days
+    except ValueError:
+        yield Reason(f"its date {known.seen_on!r} is not one", Action.REMEASURE)
+        return
+    if age > question.max_age_days:
+        yield Reason(f"it was measured {age} days ago", Action.REMEASURE)
+
+
+def _words(options: Iterable[str]) -> str:
+    return " ".join(options) or "none"
+
+
+def problem_words(problem: Mapping[str, object]) -> str:
+    """A problem in one line."""
+    return ", ".join(f"{name}={value}" for name, value in problem.items())
