@@ -46,6 +46,7 @@ _HARMLESS = (
     "CUDA_ERROR_NOT_FOUND",
     "CUDA_ERROR_INVALID_IMAGE",
     "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_INVALID_PTX",
 )
 
 
@@ -118,6 +119,8 @@ class CudaExecutor:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self._flush: Any = None
+        #: Where the kernels of checks.cu leave their results.
+        self._flags = cupy.empty(24, cupy.uint8)
 
     def allocate(self, nbytes: int) -> _Buffer:
         try:
@@ -139,17 +142,26 @@ class CudaExecutor:
         return host.view(dtype).reshape(shape)
 
     def copy(self, target: _Buffer, source: _Buffer) -> None:
-        target.inner[...] = source.inner
+        self.cupy.cuda.runtime.memcpyAsync(
+            target.inner.data.ptr,
+            source.inner.data.ptr,
+            source.nbytes,
+            self.cupy.cuda.runtime.memcpyDeviceToDevice,
+            self.stream.ptr,
+        )
 
     def poison(self, buffer: _Buffer) -> None:
         self._memset(buffer.inner, POISON_VALUE)
 
     def equal(self, one: _Buffer, other: _Buffer) -> bool:
-        return bool(self._guarded(lambda: (one.inner == other.inner).all().item()))
+        size = np.uint64(one.nbytes)
+        return not self._flagged("differ", one.nbytes // 16, one.inner, other.inner, size)
 
     def guards_intact(self, buffer: _Buffer) -> bool:
-        return bool(
-            self._guarded(lambda: all((g == GUARD_VALUE).all().item() for g in buffer.guards))
+        value = np.uint32(GUARD_VALUE)
+        return not any(
+            self._flagged("not_all", one.nbytes, one, np.uint64(one.nbytes), value)
+            for one in buffer.guards
         )
 
     def mend_guards(self, buffer: _Buffer) -> None:
@@ -159,18 +171,17 @@ class CudaExecutor:
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
-        cp = self.cupy
-        kernel = _compare_kernel(cp, self.device, dtype)
-        stats = cp.zeros(2, cp.float64)
-        first = cp.full(1, np.iinfo(np.uint64).max, cp.uint64)
-        args = (buffer.inner, expected.inner, np.int64(count), np.float64(bound), stats[0:1])
-        blocks = max(1, min(-(-count // 256), 8 * self.device.sm_count))
-        kernel((blocks,), (256,), (*args, stats[1:2], first))
-        worst, squares = self._guarded(lambda: stats.get(stream=self.stream))
-        index = int(first.get(stream=self.stream)[0])
+        kernel = _checks(self.cupy, self.device.arch, _c_type(dtype)).get_function("compare")
+        worst, squares, first = (self._flags[8 * i : 8 * i + 8] for i in range(3))
+        self._memset(self._flags[:16], 0)
+        self._memset(first, 0xFF)
+        args = (buffer.inner, expected.inner, np.uint64(count), np.float64(bound))
+        self._guarded(lambda: kernel(self._grid(count), (256,), (*args, worst, squares, first)))
+        found = self._guarded(lambda: self._flags.get(stream=self.stream))
+        sizes, index = found[:16].view(np.float64), int(found[16:].view(np.uint64)[0])
         return Difference(
-            max_error=float(worst),
-            rms_error=float(np.sqrt(squares / max(count, 1))),
+            max_error=float(sizes[0]),
+            rms_error=float(np.sqrt(sizes[1] / max(count, 1))),
             first_wrong=None if index == np.iinfo(np.uint64).max else index,
         )
 
@@ -252,8 +263,22 @@ class CudaExecutor:
         raw = step.value.tobytes()
         if len(set(raw)) == 1:
             return partial(self._memset, step.buffer.inner, raw[0])
-        view = step.buffer.inner.view(step.value.dtype)
-        return partial(view.fill, step.value)
+        kernel = _checks(self.cupy, self.device.arch, "float").get_function("fill")
+        count, pattern = step.buffer.nbytes // len(raw), int.from_bytes(raw, "little")
+        args = (step.buffer.inner, np.uint64(count), np.uint64(pattern), np.uint32(len(raw)))
+        return partial(kernel, self._grid(count), (256,), args, stream=self.stream)
+
+    def _flagged(self, check: str, count: int, *args: Any) -> bool:
+        """Run a kernel of checks.cu that sets its last argument where something differs."""
+        kernel = _checks(self.cupy, self.device.arch, "float").get_function(check)
+        flag = self._flags[:4]
+        self._memset(flag, 0)
+        self._guarded(lambda: kernel(self._grid(count), (256,), (*args, flag)))
+        return bool(self._guarded(lambda: flag.get(stream=self.stream)).any())
+
+    def _grid(self, count: int) -> tuple[int]:
+        """Blocks of 256 threads for a loop over ``count``."""
+        return (max(1, min(-(-count // 256), 8 * self.device.sm_count)),)
 
     def _memset(self, array: Any, value: int) -> None:
         self.cupy.cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, self.stream.ptr)
@@ -280,27 +305,35 @@ class CudaExecutor:
             raise ContextLostError(str(error)) from error
 
 
-def _compare_kernel(cp: Any, device: Device, dtype: np.dtype[Any]) -> Any:
+def _c_type(dtype: np.dtype[Any]) -> str:
+    """How CUDA C++ calls an element type.
+
+    Raises
+    ------
+    LaunchError
+        If outputs of this type cannot be compared.
+    """
     types = {
         "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",
         "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",
-        "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long",
+        "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long", "bool": "bool",
     }  # fmt: skip
     if dtype.name not in types:
         raise LaunchError(f"outputs of type {dtype} cannot be compared (known: {', '.join(types)})")
-    return _compiled_compare(cp, device.arch, types[dtype.name])
+    return types[dtype.name]
 
 
 @cache
-def _compiled_compare(cp: Any, arch: str, ctype: str) -> Any:
-    source = Path(__file__).with_name("compare.cu").read_text(encoding="utf-8")
-    half = ["-DTYPE_IS_HALF"] if ctype == "__half" else []
+def _checks(cp: Any, arch: str, c_type: str) -> Any:
+    """The module of checks.cu for one element type."""
+    source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
+    half = ["-DTYPE_IS_HALF"] if c_type == "__half" else []
     # A #define, because an option cannot hold a type of two words.
-    text = f"#define TYPE {ctype}\n" + source
+    text = f"#define TYPE {c_type}\n" + source
     code, _ = nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half])
     module = cp.cuda.function.Module()
     module.load(code)
-    return module.get_function("compare")
+    return module
 
 
 @cache

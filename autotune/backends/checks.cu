@@ -1,0 +1,66 @@
+// What verification does to buffers on the device: compare, look for a difference, fill.
+// One module compiled once, because a library that compiles every such operation for itself takes
+// seconds before the first configuration can be verified.
+#ifdef TYPE_IS_HALF
+#include <cuda_fp16.h>
+#endif
+#ifndef TYPE
+#define TYPE float
+#endif
+
+typedef unsigned long long u64;
+
+#define FOR_EACH(i, count)                                                                   \
+    for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < (count); i += gridDim.x * (u64)blockDim.x)
+
+// Error size of an output of TYPE against float64 expected values, and the first index over the
+// bound. NaN is right only where NaN is expected. The three results start as 0, 0 and all ones.
+extern "C" __global__ void compare(const TYPE* out, const double* expected, u64 count, double bound,
+                                   u64* max_error, double* square_sum, u64* first_wrong) {
+    double worst = 0.0, squares = 0.0;
+    u64 first = ~0ull;
+    FOR_EACH(i, count) {
+        const double got = (double)out[i], want = expected[i];
+        const bool both_nan = got != got && want != want;
+        double error = got == want || both_nan ? 0.0 : fabs(got - want);
+        if (error != error) error = __longlong_as_double(0x7ff0000000000000ll);
+        worst = fmax(worst, error);
+        squares += error * error;
+        // The first wrong element of this thread is its smallest index: i only grows.
+        if (error > bound && first == ~0ull) first = i;
+    }
+    // Non-negative doubles order as their bits do.
+    atomicMax(max_error, (u64)__double_as_longlong(worst));
+    atomicAdd(square_sum, squares);
+    if (first != ~0ull) atomicMin(first_wrong, first);
+}
+
+// Sets *differs where two ranges of bytes differ. Both start at multiples of 16 bytes.
+extern "C" __global__ void differ(const unsigned char* one, const unsigned char* other, u64 bytes,
+                                  unsigned* differs) {
+    const u64 whole = bytes / 16;
+    bool found = false;
+    FOR_EACH(i, whole) {
+        const uint4 a = ((const uint4*)one)[i], b = ((const uint4*)other)[i];
+        found |= a.x != b.x || a.y != b.y || a.z != b.z || a.w != b.w;
+    }
+    FOR_EACH(i, bytes - 16 * whole) found |= one[16 * whole + i] != other[16 * whole + i];
+    if (found) *differs = 1;
+}
+
+// Sets *differs where a range of bytes is not all of one value.
+extern "C" __global__ void not_all(const unsigned char* bytes, u64 count, unsigned value, unsigned* differs) {
+    bool found = false;
+    FOR_EACH(i, count) found |= bytes[i] != value;
+    if (found) *differs = 1;
+}
+
+// Fills with a pattern of `width` bytes (1, 2, 4 or 8), the low ones of `pattern`.
+extern "C" __global__ void fill(unsigned char* bytes, u64 count, u64 pattern, unsigned width) {
+    FOR_EACH(i, count) {
+        if (width == 8) ((u64*)bytes)[i] = pattern;
+        else if (width == 4) ((unsigned*)bytes)[i] = (unsigned)pattern;
+        else if (width == 2) ((unsigned short*)bytes)[i] = (unsigned short)pattern;
+        else bytes[i] = (unsigned char)pattern;
+    }
+}
