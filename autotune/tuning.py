@@ -40,6 +40,8 @@ from autotune.worker import MEASURE_TIMEOUT_S, Worker
 
 #: Share of a problem's time that is kept for its finals.
 _FINALS_SHARE = 0.15
+#: Of every other problem this many of the best enter a problem's finals.
+_GUESTS = 2
 #: Samples of each configuration of the portfolio on each problem, and the time they may take.
 _PORTFOLIO_ROUNDS = 9
 _PORTFOLIO_SECONDS = 10.0
@@ -153,6 +155,19 @@ class RunResult:
         return tuple(one for one in self.problems if one.finals is not None)
 
 
+@dataclass(frozen=True)
+class _Searched:
+    """A problem between its search and its finals."""
+
+    problem: Problem
+    space: Space
+    evaluator: DeviceEvaluator
+    measured: tuple[Measurement, ...]
+    #: What the finals choose from: measured now or remembered.
+    choice: tuple[Measurement, ...]
+    seconds: float
+
+
 class Tuning:
     """One run in progress: its processes, its store, its results so far.
 
@@ -251,27 +266,30 @@ class Tuning:
         return probe.known_limits(self.device)
 
     def _run_problems(self, run_id: int) -> None:
+        """Search every problem, then hold the finals of each with the others' best as guests."""
         space = enumerate_space(self.kernel, self.device)
         if self.request.fixed:
             space = space.restricted(self.request.fixed)
+        searched: list[_Searched] = []
         start = time.monotonic()
         total = self.request.total_budget
         for position, problem in enumerate(self.request.problems):
             left = len(self.request.problems) - position
             seconds = total.seconds
             if seconds is not None:
-                seconds = max(1.0, (seconds - (time.monotonic() - start)) / left)
+                seconds = seconds * (1 - _FINALS_SHARE) - (time.monotonic() - start)
+                seconds = max(1.0, seconds / left)
             evaluations = total.evaluations
             if evaluations is not None:
-                spent = sum(len(one.measured) for one in self.done)
+                spent = sum(len(one.measured) for one in searched)
                 evaluations = ceil_div(evaluations - spent, left)
-            self.done.append(
-                self._run_problem(run_id, problem, space, Budget(seconds, evaluations))
-            )
+            budget = Budget(seconds, evaluations)
+            searched.append(self._searched(run_id, problem, space, budget))
+        seconds = total.seconds and _FINALS_SHARE * total.seconds / len(searched)
+        for one in searched:
+            self.done.append(self._decided(run_id, one, searched, seconds))
 
-    def _run_problem(
-        self, run_id: int, problem: Problem, space: Space, budget: Budget
-    ) -> ProblemResult:
+    def _searched(self, run_id: int, problem: Problem, space: Space, budget: Budget) -> _Searched:
         begun = time.monotonic()
         self.listener(Phase(problem, "inputs"))
         job = self.job(problem)
@@ -281,7 +299,7 @@ class Tuning:
         )
         seconds = budget.seconds
         if seconds is not None:
-            seconds = max(1.0, seconds * (1 - _FINALS_SHARE) - (time.monotonic() - begun))
+            seconds = max(1.0, seconds - (time.monotonic() - begun))
         session = SearchSession(
             space=space,
             evaluator=evaluator,
@@ -294,11 +312,37 @@ class Tuning:
         )
         measured = tuple(self._search(session).values())
         self.compilers.forget()
-        choice = measured if self.request.only is not None else session.known()
-        finals, disqualified = self._finals(run_id, evaluator, choice, budget.seconds)
-        return ProblemResult(
-            problem, space, measured, finals, disqualified, time.monotonic() - begun
-        )
+        choice = measured if self.request.only is not None else tuple(session.known())
+        return _Searched(problem, space, evaluator, measured, choice, time.monotonic() - begun)
+
+    def _decided(
+        self, run_id: int, one: _Searched, everyone: Sequence[_Searched], seconds: float | None
+    ) -> ProblemResult:
+        """Hold the finals of one problem."""
+        begun = time.monotonic()
+        guests = self._guests(run_id, one, everyone)
+        finals, disqualified = self._finals(run_id, one.evaluator, [*one.choice, *guests], seconds)
+        took = one.seconds + time.monotonic() - begun
+        return ProblemResult(one.problem, one.space, one.measured, finals, disqualified, took)
+
+    def _guests(
+        self, run_id: int, one: _Searched, everyone: Sequence[_Searched]
+    ) -> list[Measurement]:
+        """Measure the best of every other problem here too, where that was not done."""
+        if self.request.only is not None:
+            return []
+        known = {measurement.configuration for measurement in one.choice}
+        best = [
+            measurement.configuration
+            for other in everyone
+            for measurement in selection.candidates(other.choice, _GUESTS)
+        ]
+        guests = [
+            configuration for configuration in dict.fromkeys(best) if configuration not in known
+        ]
+        measured = list(one.evaluator.measure(guests))
+        self.store.add_many(run_id, self.scope(one.problem), measured)
+        return measured
 
     def _search(self, session: SearchSession) -> dict[int, Measurement]:
         only = self.request.only
@@ -332,7 +376,7 @@ class Tuning:
         ]
         vendors = [one.name for one in self.kernel.baselines if one.backend == self.device.backend]
         everyone = contenders + [Contender(Configuration(), None, name) for name in vendors]
-        limit = max(2.0, _FINALS_SHARE * seconds) if seconds is not None else 60.0
+        limit = max(2.0, seconds) if seconds is not None else 60.0
         samples = self.worker.race(
             evaluator.job, everyone, self.request.effort.rounds, self.request.seed, limit
         )
