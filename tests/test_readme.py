@@ -1,0 +1,40 @@
+"""What the README shows is what the repository holds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from autotune.cli import run
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_example_is_the_one_in_the_repository() -> None:
+    texts = {language: text.strip() for language, text in BLOCKS if "saxpy" in text}
+    folder = ROOT / "examples" / "saxpy"
+    assert texts["c"] == (folder / "kernels" / "saxpy.cu").read_text().strip()
+    assert texts["python"] == (folder / "spaces" / "saxpy.py").read_text().strip()
+
+
+def test_links_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_a_new_kernel_takes_three_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands under "Your own kernel", in an empty folder; the search is cut short."""
+    (block,) = (text for language, text in BLOCKS if "autotune new" in text)
+    commands = [line.split("#")[0].split()[1:] for line in block.strip().splitlines()]
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        short = ["--budget", "8evals", "--device", "opencl:cpu"] if command[0] == "run" else []
+        short += ["--arch", "sm_90"] if command[0] == "check" else []
+        assert run([*command, *short]) == 0, capsys.readouterr().err
+    assert list(tmp_path.glob("reports/*/softmax.hpp"))
