@@ -1,0 +1,181 @@
+"""prefetch: out = f(in), f a chain of `intensity` multiply-adds, on `warps_per_sm` warps.
+
+Eight ways to have the next elements on their way; kernels/prefetch.cu describes them. `warps_per_sm` is
+how many warps of 32 threads a multiprocessor is given, as if something else took its registers or shared
+memory; 0 stands for as many as it can hold.
+"""
+
+import numpy as np
+
+from autotune import Kernel, Launch, Out, Problem, Work, ceil_div, maximum, minimum
+
+
+def chain(n, intensity, warps_per_sm):
+    return Problem(n=n, intensity=intensity, warps_per_sm=warps_per_sm)
+
+
+def ahead(MODE, PDIST, VEC=4, BLOCK=128, **others):
+    """A configuration by how, how far and in what pieces it looks ahead."""
+    return {"MODE": MODE, "PDIST": PDIST, "VEC": VEC, "BLOCK": BLOCK, **others}
+
+
+#: Shared memory that a kernel may declare, of the least that every CUDA device has.
+STATIC_SHARED_BYTES = 49152
+
+prefetch = Kernel(
+    "prefetch.cu",
+    problems={
+        "cuda": [chain(1 << 26, i, w) for w in (4, 0) for i in (0, 8, 32, 64)]
+        + [chain(10**7 + 3, 32, 4)],
+        "opencl": [chain(1 << 20, 32, 0), chain(10**6 + 3, 8, 4)],
+    },
+    quick_problems={
+        "cuda": [chain(1 << 26, 32, 4), chain(1 << 26, 8, 0)],
+        "opencl": [chain(1 << 20, 32, 0), chain(10**6 + 3, 8, 4)],
+    },
+    edge_problems=[
+        chain(n, 3, w) for n, w in ((1, 0), (2, 4), (7, 1), (1000, 4), (4097, 1), (65537, 2))
+    ]
+    + [chain(2051, 0, 1)],
+    static=("intensity",),
+    seeds=[
+        # few warps: 32 KB in flight per multiprocessor are sixteen loads of 16 bytes per thread
+        ahead("smem_roll_async", 16),
+        ahead("smem_roll_async", 32, BLOCK=64),
+        ahead("reg_roll", 16),
+        ahead("reg_batch", 16),
+        ahead("smem_batch", 16),
+        # many warps: one load each is enough
+        ahead("none", 1, BLOCK=256),
+        ahead("unroll", 2, BLOCK=256),
+        ahead("reg_batch", 4, BLOCK=512),
+        ahead("smem_roll_async", 4, BLOCK=256),
+        # what the idea was published with: slots thread by thread, padded to an odd number
+        ahead("smem_roll_async", 6, VEC=1, LAYOUT="threads", PADDING=1),
+        ahead("smem_roll", 6, VEC=1, LAYOUT="threads", PADDING=1),
+        ahead("l2", 4),
+        # the bottom of the ladder
+        ahead("none", 1, VEC=1),
+    ],
+    default=ahead("reg_batch", 4),
+    MODE=(
+        "none",
+        "unroll",
+        "l2",
+        "reg_batch",
+        "reg_roll",
+        "smem_batch",
+        "smem_roll",
+        "smem_roll_async",
+    ),  # how the next elements get on their way
+    PDIST=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32),  # how many rounds ahead
+    LAYOUT=("slots", "threads"),  # what lies side by side in shared memory
+    PADDING=(0, 1),  # unused slots of a thread, against bank conflicts
+    VEC=(1, 2, 4),  # floats per load
+    BLOCK=(32, 64, 128, 256, 512, 1024),  # threads per block
+)
+
+
+@prefetch.applies("PDIST")
+def looks_ahead(MODE):
+    return MODE != "none"
+
+
+@prefetch.applies("LAYOUT")
+def has_slots(MODE):
+    return MODE.startswith("smem")
+
+
+@prefetch.applies("PADDING")
+def has_padding(LAYOUT):
+    return LAYOUT == "threads"
+
+
+@prefetch.constraint
+def copies_are_async(MODE, device):
+    """Copies past the registers are CUDA's, from compute capability 8.0 on."""
+    if MODE != "smem_roll_async":
+        return True
+    return device.backend == "cuda" and int("".join(filter(str.isdigit, device.arch))) >= 80
+
+
+@prefetch.constraint
+def blocks_are_allowed(BLOCK, device):
+    """A block has as many threads as the device allows."""
+    return device.max_threads_per_block >= BLOCK
+
+
+@prefetch.constraint
+def more_than_one_round(MODE, PDIST):
+    """A batch, or a loop written out, of one round is MODE=none."""
+    return PDIST > 1 or MODE not in ("unroll", "reg_batch", "smem_batch")
+
+
+@prefetch.constraint
+def items_fit_registers(MODE, PDIST, VEC, BLOCK, device):
+    """unroll, reg: the items on their way fit in registers, beside some 40 others per thread."""
+    if MODE not in ("unroll", "reg_batch", "reg_roll"):
+        return True
+    return min(255, device.registers_per_sm // BLOCK) >= PDIST * VEC + 40
+
+
+@prefetch.constraint
+def items_fit_shared(MODE, PDIST, PADDING, VEC, BLOCK, device):
+    """smem: the items on their way fit in shared memory, of which a kernel may declare 48 KB."""
+    if not MODE.startswith("smem"):
+        return True
+    limit = min(STATIC_SHARED_BYTES, device.shared_bytes_per_block)
+    return limit >= 4 * VEC * BLOCK * (PDIST + PADDING)
+
+
+@prefetch.launch
+def launch(c, p, device):
+    full = device.max_threads_per_sm // 32
+    warps = p.warps_per_sm + (p.warps_per_sm == 0) * full
+    blocks = maximum(1, warps * 32 * device.sm_count // c.BLOCK)
+    return Launch(
+        grid=(minimum(blocks, ceil_div(p.n, c.VEC * c.BLOCK)),),
+        block=(c.BLOCK,),
+        entry="prefetch_map",
+        args=("x", "out", "scale", "shift", "n"),  # intensity is compiled in
+    )
+
+
+@prefetch.arguments
+def arguments(p, rng):
+    """v -> 1 v + 1: integers stay integers, elements stay apart, and a missing step shows."""
+    return {
+        "x": rng.standard_normal(p.n),
+        "out": Out(p.n),
+        "scale": 1.0,
+        "shift": 1.0,
+        "n": np.int64(p.n),
+        "intensity": p.intensity,
+    }
+
+
+@prefetch.reference
+def reference(x, scale, shift, intensity):
+    """The whole chain is one multiplication and one addition."""
+    slope, offset = 1.0, 0.0
+    for _ in range(intensity):
+        slope, offset = scale * slope, scale * offset + shift
+    return slope * x + offset
+
+
+@prefetch.tolerance
+def tolerance(p):
+    """Half a unit in the last place each time that the value passes a power of two: one unit in all."""
+    return float(np.finfo(np.float32).eps) * (p.intensity + 8)
+
+
+@prefetch.work
+def work(p):
+    return Work(flops=2 * p.n * p.intensity, bytes_read=4 * p.n, bytes_written=4 * p.n)
+
+
+@prefetch.call
+def call(x, scale, shift, intensity, warps_per_sm=0):
+    problem = Problem(n=x.shape[0], intensity=intensity, warps_per_sm=warps_per_sm)
+    scalars = {"scale": np.float32(scale), "shift": np.float32(shift), "n": np.int64(x.shape[0])}
+    return problem, {"x": x, **scalars, "intensity": intensity}
