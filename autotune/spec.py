@@ -116,11 +116,12 @@ class Baseline:
     """A vendor library call to compare with.
 
     ``prepare`` gets the device arrays and scalars by argument name, allocates what the library
-    needs, and returns the function that does one call on the current stream.
+    needs, and returns the function that does one call on the current stream; None where the
+    library has nothing for the problem.
     """
 
     name: str
-    prepare: Callable[..., Callable[[], None]]
+    prepare: Callable[..., Callable[[], None] | None]
     backend: str = "cuda"
 
 

@@ -1,6 +1,6 @@
 """Writes the table of measured results into README.md, from the tuned records in reports/.
 
-    python benchmarks/readme_table.py [--check]
+python benchmarks/readme_table.py [--check]
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ def table() -> str:
         lines += [_row(record, entry) for entry in record.entries]
     if not records:
         return "Nothing is recorded yet.\n"
-    where = "; ".join(
-        dict.fromkeys(f"{r.device.name}, driver {r.device.driver}" for r in records)
-    )
+    where = "; ".join(dict.fromkeys(f"{r.device.name}, driver {r.device.driver}" for r in records))
     dates = sorted({entry.tuned_on for record in records for entry in record.entries})
     return (
         "\n".join(lines)
@@ -75,7 +73,9 @@ def main() -> None:
     _, _, after = rest.partition(END)
     new = f"{before}{BEGIN}{table()}{END}{after}"
     if "--check" in sys.argv:
-        sys.exit(0 if new == text else "README.md: results are out of date; run this without --check")
+        sys.exit(
+            0 if new == text else "README.md: results are out of date; run this without --check"
+        )
     readme.write_text(new, encoding="utf-8")
 
 

@@ -50,7 +50,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["run", "sgemm", "--budget", "soon"], "expected for example 90s"),
         (["run", "sgemm", "--problem", "m=1,n=2,q=3"], "unknown problem field 'q'"),
         (["run", "sgemm", "--problem", "m=64"], "lacks n, k"),
-        (["run", "sgemm", "--problem", "m=-1,n=2,k=3"], "a positive integer expected"),
+        (["run", "sgemm", "--problem", "m=-1,n=2,k=3"], "an integer of at least 0"),
         (["run", "sgemm", "--problem", "m"], "expected NAME=VALUE"),
         (["run", "sgemm", "--config", "BMM=3"], "unknown parameter 'BMM'"),
         (["run", "sgemm", "--fix", "BM=3"], "unknown value of BM"),

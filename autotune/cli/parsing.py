@@ -55,8 +55,8 @@ def _field(name: str, text: str, example: Any) -> int | str:
     if not isinstance(example, int):
         return text
     number = integer(text)
-    if number is None or number < 1:
-        raise UsageError(f"problem field {name}={text}: a positive integer expected")
+    if number is None or number < 0:
+        raise UsageError(f"problem field {name}={text}: an integer of at least 0 expected")
     return number
 
 
