@@ -104,6 +104,21 @@ def test_keeps_the_budget_to_the_evaluation(name: str, synthetic: Recording) -> 
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
+def test_runs_where_only_time_is_limited(name: str, synthetic: Recording) -> None:
+    class Timed(StrictSession):
+        evaluations_left = None  # type: ignore[assignment]
+
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            if len(self.path) >= 30:
+                raise BudgetSpent
+            self.path.extend(indices)
+            return [self.recording.measurements[index] for index in indices]
+
+    with pytest.raises(BudgetSpent):
+        strategies.find(name)(synthetic.space, Timed(synthetic, 0), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_same_seed_same_path(name: str, synthetic: Recording) -> None:
     random.seed(1)
     np.random.seed(1)
