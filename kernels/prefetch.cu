@@ -70,7 +70,7 @@ typedef float vec;
 #else
 #define COPIES 1
 #endif
-#if COPIES * VEC * INTENSITY <= 1024
+#if COPIES * VEC * INTENSITY <= 2048
 #define UNROLL_WORK UNROLL_ALL
 #else
 #define UNROLL_WORK UNROLL_BY(16)

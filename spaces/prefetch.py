@@ -113,10 +113,11 @@ def more_than_one_round(MODE, PDIST):
 
 @prefetch.constraint
 def items_fit_registers(MODE, PDIST, VEC, BLOCK, device):
-    """unroll, reg: the items on their way fit in registers, beside some 40 others per thread."""
+    """unroll, reg: the items on their way fit in registers, with their addresses, beside 40 others."""
     if MODE not in ("unroll", "reg_batch", "reg_roll"):
         return True
-    return min(255, device.registers_per_sm // BLOCK) >= PDIST * VEC + 40
+    needed = PDIST * (VEC + (3 if MODE == "reg_roll" else 1)) + 40
+    return min(255, device.registers_per_sm // BLOCK) >= needed
 
 
 @prefetch.constraint
