@@ -202,3 +202,11 @@ def test_the_fingerprint_does_not_depend_on_where_the_file_is(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     assert fingerprint(tmp_path / "deeper", SPACE) == before
     assert os.fspath(tmp_path) not in before
+
+
+def test_the_fingerprint_is_the_same_in_every_version_of_python(tmp_path):
+    """Records are made with one and read with another: `ast.dump` would not do."""
+    file = tmp_path / "tiny.py"
+    file.write_text("def double(x, *, y=None) -> int:\n    return [x * 2 for x in (y, 'a')][0]\n")
+    expected = "0b5032ad6e5e5f30529a949b53430f46fe082f7f355e3f1eb48a9a85f03e3755"
+    assert spec_fingerprint(file) == expected

@@ -133,6 +133,41 @@ def test_entries_of_an_older_source_are_marked_stale() -> None:
     assert twice.entry(problem(8, 8)).stale_reasons == ("the source changed since",)
 
 
+def test_changed_arguments_count_as_a_changed_source() -> None:
+    """Less effort replaces what was measured on other data; not known is not changed."""
+    at = problem(64, 64)
+    old = record([entry(at, effort="full", arguments="f00d")])
+    for arguments, action in (("beef", "replaced"), ("f00d", "kept"), ("", "kept")):
+        new = record([entry(at, arguments=arguments)])
+        assert [one.action for one in tuned.merge(old, new).outcomes] == [action]
+
+
+def test_an_entry_that_stays_keeps_what_its_record_said_of_it() -> None:
+    """The record's provenance is that of the latest run, not of every entry."""
+    old, new = record([entry(problem(8, 8))]), record([entry(problem(64, 64), source="beef")])
+    old = msgspec.structs.replace(
+        old, provenance=msgspec.structs.replace(old.provenance, driver="1.2", toolchain="nvrtc 1")
+    )
+    kept = tuned.merge(old, new).record.entry(problem(8, 8))
+    assert (kept.driver, kept.toolchain, kept.device_uuid) == ("1.2", "nvrtc 1", old.device.uuid)
+
+
+def test_entries_without_a_new_parameter_go() -> None:
+    """No record could hold both, and no configuration of theirs can be compiled any more."""
+    old, new = record([entry(problem(8, 8))]), record([entry(problem(64, 64))])
+    more = {**new.default.configuration, "NEW": 1}
+    new = record(
+        [entry(problem(64, 64), plan(configuration=more))],
+        parameters={**new.parameters, "NEW": (1, 2)},
+        default=plan(configuration=more),
+        fallback=(),
+    )
+    merged = tuned.merge(old, new)
+    assert merged.record == new
+    assert [one.action for one in merged.outcomes] == ["replaced"]
+    tuned.encode(merged.record)
+
+
 def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
     """One more problem does not cost the fallback table of many."""
     at = [problem(n, n) for n in (64, 128, 256)]

@@ -1,0 +1,222 @@
+"""The gate: what is recorded is verified and measured, and regressions end with exit code 5.
+
+Thresholds are wide and records are made wrong by large factors: times of a CPU vary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_records import entry
+from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
+
+from autotune import tuned
+from autotune.cli import run
+from autotune.measurement import Status
+from autotune.retune.drift import Remeasured
+from autotune.retune.gate import Verdict, verdict
+from autotune.selection import Ratio
+from autotune.values import Configuration
+
+#: No two measurements of one configuration differ by this on an idle or a busy machine.
+WIDE = ("--threshold", "5000")
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    opencl_device: str,
+) -> Path:
+    """The current folder and home: two kernels, just tuned."""
+    return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
+
+
+Check = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    """Run `autotune check-tuned --json` on both kernels and return its document."""
+
+    def check(*more: str, names: tuple[str, ...] = NAMES, code: int = 0) -> dict[str, Any]:
+        capsys.readouterr()
+        assert run(["check-tuned", *names, *SHORT, *WIDE, "--json", *more]) == code
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return document
+
+    return check
+
+
+def verdicts(document: dict[str, Any]) -> dict[str, str]:
+    """What each kernel's one entry is now."""
+    return {one["kernel"]: one["verdict"] for one in document["checked"]}
+
+
+def test_what_holds_passes(project: Path, check: Check) -> None:
+    """All that has a record is measured, with its interval; nothing is written."""
+    before = {name: record_file(name).read_bytes() for name in NAMES}
+    document = check(names=())
+    assert verdicts(document) == {"saxpy": "held", "twin": "held"}
+    for one in document["checked"]:
+        low, high = one["ratio_interval"]
+        assert 0 < low <= one["ratio"] <= high
+        assert one["layer"] == "user"
+        assert one["recorded_ms"] > 0 and one["now_ms"] > 0
+    assert document["mended"] == []
+    assert {name: record_file(name).read_bytes() for name in NAMES} == before
+
+
+def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
+    project: Path, check: Check
+) -> None:
+    """The other kernel's record is left as it is; then all holds."""
+    edit_record("saxpy", median_ms=1e-6)
+    before = record_file("twin").read_bytes()
+    assert verdicts(check(code=5)) == {"saxpy": "slower", "twin": "held"}
+    (mended,) = check("--retune")["mended"]
+    assert (mended["kernel"], mended["result"]) == ("saxpy", "searched")
+    assert record_file("twin").read_bytes() == before
+    assert tuned.read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    assert verdicts(check()) == {"saxpy": "held", "twin": "held"}
+
+
+def test_a_configuration_that_is_wrong_is_a_regression_and_is_mended(
+    project: Path, check: Check
+) -> None:
+    """Whatever its time; it is tried again in the search, and does not win it."""
+    edit_record("twin", configuration={"BLOCK": 1024, "ITEMS": 1})
+    document = check("--retune", names=("twin",))
+    (found,) = document["checked"]
+    assert found["verdict"] == "wrong"
+    assert "wrong_result" in found["message"]
+    (mended,) = document["mended"]
+    assert mended["result"] == "searched"
+    assert tuned.read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+
+
+def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
+    """Whatever a record says."""
+    edit_record("twin", configuration={"BLOCK": 7, "ITEMS": 1})
+    (found,) = check(names=("twin",), code=5)["checked"]
+    assert (found["verdict"], found["now_ms"]) == ("wrong", None)
+    assert "declared space" in found["message"]
+
+
+def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
+    project: Path, check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """AUTOTUNE_TUNED before the user's own."""
+    first = tmp_path / "first"
+    own = record_file("saxpy")
+    folder = first / own.parent.name
+    folder.mkdir(parents=True)
+    document = json.loads(own.read_text())
+    document["entries"][0]["median_ms"] = 1e-6
+    (folder / "saxpy.json").write_text(json.dumps(document))
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(first))
+    (found,) = check("--retune", names=("saxpy",))["checked"]
+    assert (found["layer"], found["verdict"]) == ("AUTOTUNE_TUNED", "slower")
+    assert tuned.read(folder / "saxpy.json").entries[0].median_ms > 1e-6
+
+
+def test_the_table_and_the_message_say_what_regressed(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row per entry on stdout, one error on stderr that names the command to mend it."""
+    edit_record("saxpy", median_ms=1e-6)
+    assert run(["check-tuned", "saxpy", *SHORT, *WIDE]) == 5
+    captured = capsys.readouterr()
+    heading, row = captured.out.splitlines()
+    assert "now / recorded" in heading
+    assert row.startswith("saxpy") and "slower" in row and " … " in row
+    assert "autotune check-tuned saxpy --retune" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"inputs": ["x"]}, "inputs of a file (x)"), ({"timing": "warm"}, "another way (warm)")],
+)
+def test_what_cannot_be_compared_is_no_regression(
+    project: Path,
+    check: Check,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    """It is listed, and nothing is started for it."""
+    monkeypatch.setattr("autotune.tuning.Worker", None)
+    edit_record("saxpy", **changes)
+    (found,) = check(names=("saxpy",))["checked"]
+    assert found["verdict"] == "unchecked"
+    assert words in found["message"]
+
+
+def test_without_time_nothing_is_checked(
+    project: Path, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that is no regression either."""
+    monkeypatch.setattr("autotune.tuning.Worker", None)
+    assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
+
+
+def test_a_record_whose_kernel_is_gone_is_no_regression(project: Path, check: Check) -> None:
+    """Its space file may be in another project."""
+    (project / "spaces" / "twin.py").unlink()
+    document = check(names=("twin",))
+    assert verdicts(document) == {"twin": "unchecked"}
+    assert "unknown kernel" in document["checked"][0]["message"]
+
+
+def test_a_kernel_without_a_record_is_an_error_of_usage(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With those that have one, and the command that makes one."""
+    assert run(["check-tuned", "sax", *SHORT]) == 2
+    message = capsys.readouterr().err
+    assert "did you mean 'saxpy'" in message and "autotune run sax" in message
+
+
+@pytest.mark.usefixtures("opencl_device")
+def test_where_nothing_is_tuned_nothing_regressed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0 and a line that says so."""
+    assert run(["check-tuned", *SHORT]) == 0
+    assert "nothing is tuned" in capsys.readouterr().err
+
+
+FASTEST = Configuration({"BLOCK": 32})
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (Remeasured(Status.OK, ratio=Ratio(1.08, 1.06, 1.10)), Verdict.SLOWER),
+        (Remeasured(Status.OK, ratio=Ratio(1.08, 1.04, 1.12)), Verdict.HELD),
+        (Remeasured(Status.OK, ratio=Ratio(0.90, 0.88, 0.92)), Verdict.FASTER),
+        (Remeasured(Status.OK, ratio=Ratio(1, 1, 1), is_tied=False, fastest=FASTEST, fastest_share=0.8), Verdict.HELD),
+        (Remeasured(Status.WRONG_RESULT, "off by one"), Verdict.WRONG),
+        (Remeasured(Status.TIMED_OUT, "hangs"), Verdict.WRONG),
+        (Remeasured(Status.OK), Verdict.WRONG),
+    ],
+)  # fmt: skip
+def test_verdicts(now: Remeasured, expected: Verdict) -> None:
+    """Slower only where even the lower end of the interval is beyond the threshold."""
+    assert verdict(now, threshold=0.05)[0] is expected
+    assert expected.is_regression == (expected in (Verdict.SLOWER, Verdict.WRONG))
+
+
+def test_entries_say_what_they_were_measured_with() -> None:
+    """The new fields are optional, and written records are read back with them."""
+    old = entry({"m": 1, "n": 1, "dtype": "f32"})
+    assert (old.arguments, old.options, old.driver, old.runners_up, old.confirmed) == (
+        "",
+        None,
+        "",
+        (),
+        None,
+    )

@@ -1,0 +1,387 @@
+"""What is stale and why, and that exactly that is tuned again; on the OpenCL device, never by the clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_records import entry
+from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
+
+from autotune import tuned
+from autotune.cli import run
+from autotune.device import Device
+from autotune.errors import DeviceError, UsageError
+from autotune.measurement import Status
+from autotune.retune.drift import Remeasured, against_record
+from autotune.retune.lock import device_lock
+from autotune.retune.mend import fell
+from autotune.retune.stale import age_in_days, find_devices
+from autotune.selection import Ratio
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    opencl_device: str,
+) -> Path:
+    """The current folder and home: two kernels, just tuned."""
+    return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
+
+
+Ask = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Run `autotune retune --json` on both kernels and return its rows."""
+
+    def ask(*more: str, names: tuple[str, ...] = NAMES, code: int = 0) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert run(["retune", *names, "--stale", *SHORT, "--json", *more]) == code
+        rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+        return rows
+
+    return ask
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where a compiler or device process would be started."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("autotune.tuning.Worker", refuse)
+    monkeypatch.setattr("autotune.tuning.CompilerPool", refuse)
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where anything is searched."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("something was searched")
+
+    monkeypatch.setattr("autotune.tuning.Tuning.run", refuse)
+
+
+def without_rivals(name: str, **changes: Any) -> None:
+    """Make the default the recorded winner, recorded as slow: nothing else races it or beats it."""
+    configuration = json.loads(record_file(name).read_text())["default"]["configuration"]
+    slow = {"median_ms": 1e4, "interval_ms": [1e4, 1e4], "runners_up": []}
+    edit_record(name, **slow, configuration=configuration, **changes)
+
+
+# ---------------------------------------------------------------------- what is stale
+
+
+def test_where_nothing_is_stale_nothing_is_started(
+    project: Path, no_process: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0 and a line that says so."""
+    assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "nothing is stale" in captured.err
+
+
+def test_an_edited_source_is_searched_again_alone(project: Path, ask: Ask) -> None:
+    """The other kernel is left as it is; after that nothing is stale."""
+    before = record_file("twin").read_bytes()
+    with open(project / "kernels" / "saxpy.cu", "a") as file:
+        file.write("// another comment\n")
+    (row,) = ask()
+    assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "search", "searched")
+    assert row["why"] == "its source changed"
+    assert row["before_ms"] and row["after_ms"]
+    assert record_file("twin").read_bytes() == before
+    assert ask() == []
+
+
+@pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("np.float32(2)", "np.float32(3)", "its arguments, reference, launch or options changed"),
+        ("BLOCK=(32, 64, 128, 256, 512, 1024)", "BLOCK=(2048,)", "no longer in the declared space"),
+        ("Problem(n=5003)", "Problem(n=5003), Problem(n=77)", "never tuned here"),
+    ],
+)
+def test_a_changed_space_file_is_a_reason(
+    project: Path, ask: Ask, old: str, new: str, why: str
+) -> None:
+    """Arguments, the space, and problems that are new."""
+    file = project / "spaces" / "saxpy.py"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    (row,) = ask("--dry-run")
+    assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "search", "left")
+    assert why in row["why"]
+
+
+@pytest.mark.usefixtures("no_process")
+def test_changed_compiler_options_are_named(project: Path, ask: Ask) -> None:
+    """Also where they come from outside the space file, whose fingerprint does not see them."""
+    edit_record("saxpy", options=["-cl-fast-relaxed-math"])
+    (row,) = ask("--dry-run")
+    assert row["why"] == "options changed: -cl-fast-relaxed-math -> none"
+    assert row["action"] == "search"
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_new_value_in_a_list_makes_nothing_stale(project: Path, ask: Ask) -> None:
+    """The recorded winner was found for the same problem and code."""
+    file = project / "spaces" / "saxpy.py"
+    file.write_text(file.read_text().replace("ITEMS=(1, 2, 4, 8)", "ITEMS=(1, 2, 4, 8, 16)"))
+    assert ask() == []
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_record_of_an_older_autotune_is_compared_by_what_it_has(project: Path, ask: Ask) -> None:
+    """Without the fields of an entry its record's provenance speaks for it."""
+    file = record_file("saxpy")
+    document = json.loads(file.read_text())
+    for name in ("arguments", "options", "driver", "toolchain", "runners_up", "confirmed"):
+        del document["entries"][0][name]
+    file.write_text(json.dumps(document))
+    assert ask() == []
+    document["provenance"]["driver"] = "1.2.3"
+    file.write_text(json.dumps(document))
+    (row,) = ask("--dry-run")
+    assert row["why"].startswith("the driver changed: 1.2.3 -> ")
+    assert row["action"] == "re-measure"
+
+
+@pytest.mark.usefixtures("no_process")
+def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, ask: Ask) -> None:
+    """Only who has the file can measure it again."""
+    edit_record("saxpy", inputs=["x"])
+    (row,) = ask()
+    assert row["result"] == "left"
+    assert "autotune run saxpy --inputs" in row["message"]
+
+
+# ---------------------------------------------------------------------- measured again
+
+
+@pytest.mark.usefixtures("no_search")
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"driver": "1.2.3"}, "the driver changed: 1.2.3 -> "),
+        ({"toolchain": "nvrtc 1.0"}, "the compiler changed: nvrtc 1.0 -> "),
+        ({"tuned_on": "2020-01-01"}, "days ago"),
+    ],
+)
+def test_what_only_aged_is_measured_again_and_confirmed(
+    project: Path, ask: Ask, changes: dict[str, str], why: str
+) -> None:
+    """Its times and provenance stay, what it was confirmed with is added, and it is fresh again."""
+    without_rivals("saxpy", **changes)
+    (row,) = ask()
+    assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "re-measure", "confirmed")
+    assert why in row["why"]
+    (found,) = tuned.read(record_file("saxpy")).entries
+    assert found.median_ms == 1e4
+    assert getattr(found, next(iter(changes))) == next(iter(changes.values()))
+    assert found.confirmed is not None and found.confirmed.ratio < 1
+    assert ask() == []
+
+
+def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
+    """Measured again first, because only the driver changed; far slower than recorded."""
+    edit_record("saxpy", driver="1.2.3", median_ms=1e-6, interval_ms=[1e-6, 1e-6])
+    (row,) = ask()
+    assert row["result"] == "searched"
+    assert "the driver changed" in row["why"] and "it is slower by" in row["why"]
+    assert tuned.read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    assert ask() == []
+
+
+def test_a_winner_that_is_wrong_is_searched_for(project: Path, ask: Ask) -> None:
+    """Whatever its time."""
+    without_rivals("twin", driver="1.2.3")
+    configuration = {"BLOCK": 1024, "ITEMS": 1}
+    edit_record("twin", configuration=configuration)
+    (row,) = ask()
+    assert row["result"] == "searched"
+    assert "it is wrong_result" in row["why"]
+    assert tuned.read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (Remeasured(Status.OK, ratio=Ratio(1.03, 1.01, 1.05)), None),
+        (Remeasured(Status.OK, ratio=Ratio(1.05, 1.03, 1.07)), "slower by 5.0%"),
+        (Remeasured(Status.OK, ratio=Ratio(0.9, 0.8, 1.0)), None),
+        (Remeasured(Status.OK, ratio=Ratio(1, 1, 1), is_tied=False, fastest_share=0.9), "10.0%"),
+        (Remeasured(Status.CRASHED, "gone"), "it is crashed: gone"),
+        (Remeasured(Status.OK), "it is slower"),
+    ],
+)
+def test_what_calls_for_a_search(now: Remeasured, why: str | None) -> None:
+    """Wrong, surely more than 2 % slower, or no longer among the best."""
+    reason = fell(now)
+    assert (reason is None) == (why is None)
+    assert reason is None or (why or "") in reason.text
+
+
+def test_the_ratio_to_a_record_knows_both_intervals() -> None:
+    """Wider than either; of the median alone where the recorded interval does not hold it."""
+    samples = (1.0, 1.01, 1.02, 1.03, 1.04, 1.05, 1.06)
+    sure = against_record(entry({}, median_ms=1.0, interval_ms=(1.0, 1.0)), samples)
+    unsure = against_record(entry({}, median_ms=1.0, interval_ms=(0.9, 1.1)), samples)
+    halved = against_record(entry({}, median_ms=0.5, interval_ms=(0.99, 1.01)), samples)
+    assert sure and unsure and halved
+    assert sure.value == unsure.value == pytest.approx(1.03)
+    assert unsure.low < sure.low <= sure.value <= sure.high < unsure.high
+    assert halved.low == pytest.approx(2 * sure.low)
+    assert against_record(entry({}, median_ms=0.0), samples) is None
+
+
+# ---------------------------------------------------------------------- time, and others
+
+
+@pytest.mark.usefixtures("no_process")
+def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
+    """What is stale is listed as left, whatever it needs; the next run goes on."""
+    edit_record("saxpy", source="beef")
+    edit_record("twin", driver="1.2.3")
+    rows = ask("--max-hours", "0")
+    assert {(one["kernel"], one["result"], one["message"]) for one in rows} == {
+        ("saxpy", "left", "no time left"),
+        ("twin", "left", "no time left"),
+    }
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_device_that_another_is_tuning_is_left_to_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 0, and it says who."""
+    edit_record("saxpy", source="beef")
+    (device,) = find_devices(["opencl:cpu"])
+    with device_lock(device) as holder:
+        assert holder == ""
+        assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
+    assert f"already being re-tuned by process {os.getpid()}" in capsys.readouterr().err
+
+
+def test_two_at_once_tune_once(project: Path, ask: Ask) -> None:
+    """Whichever comes second leaves it to the first or finds nothing stale; both end with 0."""
+    edit_record("saxpy", source="beef")
+    command = [sys.executable, "-m", "autotune", "retune", *NAMES, "--stale", *SHORT, "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    rows = [json.loads(one.communicate(timeout=100)[0]) for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    results = [row["result"] for one in rows for row in one]
+    assert results.count("searched") == 1
+    assert ask() == []
+
+
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    """It belongs to an open file, which the kernel closes however the process ends."""
+    held = "with device_lock(Device('opencl', 'cpu', 'x')): print('mine', flush=True); sleep(60)"
+    imports = "from time import sleep; from autotune.device import Device; "
+    imports += "from autotune.retune.lock import device_lock\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", imports + held],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "mine\n"
+    device = Device("opencl", "cpu", "x")
+    with device_lock(device) as holder:
+        assert holder.startswith(f"process {process.pid} on ")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        with device_lock(device) as holder:
+            if not holder:
+                return
+        time.sleep(0.05)
+    pytest.fail("the lock outlived its process")
+
+
+# ---------------------------------------------------------------------- what cannot be read
+
+
+def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -> None:
+    """Lookup leaves it out, so nothing is known of that kernel."""
+    file = record_file("saxpy")
+    file.write_bytes(file.read_bytes()[:100])
+    (row,) = ask()
+    assert row["result"] == "searched"
+    assert row["why"].startswith("its record is damaged")
+    assert file.with_name("saxpy.json.damaged").exists()
+    assert tuned.read(file).entries
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_record_of_a_newer_autotune_is_left_alone(project: Path, ask: Ask) -> None:
+    """It could not be replaced, so nothing is searched in vain; the other kernel is not hindered."""
+    file = record_file("saxpy")
+    file.write_text(file.read_text().replace('"schema_version": 1', '"schema_version": 99'))
+    before = file.read_bytes()
+    (row,) = ask(code=1)
+    assert (row["kernel"], row["result"]) == ("saxpy", "failed")
+    assert "99" in row["message"]
+    assert file.read_bytes() == before
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_broken_space_file_hides_no_other(project: Path, ask: Ask) -> None:
+    """Without names all kernels are looked at; asked for by name it is an error of usage."""
+    (project / "spaces" / "saxpy.py").write_text("def")
+    edit_record("twin", source="beef")
+    rows = {one["kernel"]: one for one in ask("--dry-run", names=(), code=1)}
+    assert rows["saxpy"]["result"] == "failed" and "syntax error" in rows["saxpy"]["message"]
+    assert rows["twin"]["why"] == "its source changed"
+    assert run(["retune", "saxpy", "--stale", *SHORT]) == 2
+
+
+@pytest.mark.usefixtures("opencl_device")
+def test_what_is_asked_wrongly_is_an_error_of_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each message says what would be right."""
+    for arguments, words in (
+        ([], "retune --stale"),
+        (["--stale", "--max-age", "soon"], "90d"),
+        (["sgem", "--stale"], "did you mean 'sgemm'"),
+        (["--stale", "--strategy", "kt:genetic"], "kt:genetic_algorithm"),
+    ):
+        assert run(["retune", *arguments]) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("opencl_device")
+def test_an_architecture_that_is_not_here_is_no_usable_device() -> None:
+    """Exit code 4: a schedule of another machine."""
+    with pytest.raises(DeviceError, match=r"no device of sm_75 here \(there is opencl_cpu\)"):
+        find_devices(["opencl:cpu"], ["sm_75"])
+
+
+def test_ages() -> None:
+    """Days, in the units that people write."""
+    assert [age_in_days(one) for one in ("90d", "2w", "36h", "never")] == [90, 14, 1.5, None]
+    with pytest.raises(UsageError, match="90d"):
+        age_in_days("90")

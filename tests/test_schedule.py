@@ -1,0 +1,406 @@
+"""Scheduled entries, checked by the programs that read them where those are installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from autotune.cli import run
+from autotune.errors import UsageError
+from autotune.retune import schedule
+from autotune.retune.schedule import KINDS, PERIODS, Plan
+
+#: What shells, cron and systemd each treat in their own way.
+AWKWARD = 'it\'s 50% of $HOME "quoted" dir'
+ARCHS = ("sm_80", "sm_90")
+
+#: The part of GitHub's workflow schema that these files use; nothing else may occur.
+STEP = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "uses": {"type": "string", "pattern": r"^actions/[a-z-]+@v\d+$"},
+        "run": {"type": "string"},
+        "if": {"type": "string"},
+        "with": {"type": "object"},
+        "env": {"type": "object", "additionalProperties": {"type": "string"}},
+        "working-directory": {"type": "string"},
+    },
+    "additionalProperties": False,
+    "oneOf": [{"required": ["uses"]}, {"required": ["run"]}],
+}
+JOB = {
+    "type": "object",
+    "properties": {
+        "needs": {"type": "string"},
+        "if": {"type": "string"},
+        "runs-on": {"type": ["string", "array"]},
+        "strategy": {
+            "type": "object",
+            "properties": {
+                "fail-fast": {"type": "boolean"},
+                "matrix": {"type": "object", "additionalProperties": {"type": "array"}},
+            },
+            "additionalProperties": False,
+        },
+        "timeout-minutes": {"type": "integer", "minimum": 1},
+        "permissions": {"enum": [{"contents": "write", "pull-requests": "write"}]},
+        "steps": {"type": "array", "items": STEP, "minItems": 1},
+    },
+    "required": ["runs-on", "steps"],
+    "additionalProperties": False,
+}
+WORKFLOW = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "on": {
+            "type": "object",
+            "properties": {
+                "schedule": {
+                    "type": "array",
+                    "items": {"type": "object", "required": ["cron"]},
+                    "minItems": 1,
+                },
+                "workflow_dispatch": {"type": "null"},
+            },
+            "required": ["schedule"],
+            "additionalProperties": False,
+        },
+        "concurrency": {"type": "object", "required": ["group"]},
+        "permissions": {"enum": [{"contents": "read"}]},
+        "env": {"type": "object"},
+        "jobs": {"type": "object", "additionalProperties": JOB, "minProperties": 1},
+    },
+    "required": ["name", "on", "jobs"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Of a folder and a program whose names need quoting; the program notes how it was run."""
+    folder = tmp_path / AWKWARD
+    folder.mkdir()
+    program = folder / "auto tune"
+    program.write_text(
+        "#!/usr/bin/env python3\nimport json, os, sys\n"
+        "print(json.dumps([sys.argv[1:], os.getcwd(), os.environ.get('AUTOTUNE_PATH')]))\n"
+    )
+    program.chmod(0o755)
+    return Plan(
+        period=PERIODS["1w"],
+        archs=ARCHS,
+        kernels=("sgemm", "my spaces/a b.py"),
+        max_hours=1.5,
+        program=(str(program),),
+        folder=folder,
+        settings={"AUTOTUNE_PATH": f"/a b/{AWKWARD}"},
+    )
+
+
+def expected(plan: Plan, arch: str) -> list[Any]:
+    """How the program must have been run."""
+    arguments = ["retune", *plan.kernels, "--stale", "--max-hours", "1.5", "--arch", arch]
+    return [arguments, str(plan.folder), plan.settings["AUTOTUNE_PATH"]]
+
+
+def shell(command: str, **environment: str) -> str:
+    """Output of a shell command."""
+    return subprocess.run(
+        ["sh", "-c", command],
+        env={"PATH": os.environ["PATH"], "HOME": "/wrong", **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+
+# ---------------------------------------------------------------------- cron
+
+
+def test_every_crontab_line_runs_one_architecture(plan: Plan) -> None:
+    """Five fields, then what cron gives to a shell once it has unescaped %."""
+    (text,) = schedule.cron(plan).values()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    for arch, line in zip(ARCHS, lines, strict=True):
+        *fields, command = line.split(" ", 5)
+        assert fields == ["17", "3", "*", "*", "0"]
+        assert not re.search(r"(?<!\\)%", command)
+        assert json.loads(shell(command.replace(r"\%", "%"))) == expected(plan, arch)
+
+
+@pytest.mark.parametrize("every", PERIODS)
+def test_every_period_is_one_that_cron_knows(every: str) -> None:
+    """Each field a value, a step or a list within its range."""
+    ranges = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
+    for field, (low, high) in zip(PERIODS[every].cron.split(), ranges, strict=True):
+        base, _, step = field.partition("/")
+        assert base == "*" or all(low <= int(one) <= high for one in base.split(","))
+        assert not step or (base, (high - low + 1) % int(step)) == ("*", 0)
+
+
+def test_crontab_accepts_the_lines(plan: Plan, tmp_path: Path) -> None:
+    """By its own check, where it has one: -T of cronie, -n of Debian's."""
+    program = shutil.which("crontab")
+    usage = (
+        ""
+        if program is None
+        else subprocess.run([program, "-h"], capture_output=True, text=True).stderr
+    )
+    option = "-T" if "-T" in usage else "-n" if "dry run" in usage else ""
+    if program is None or not option:
+        return  # the lines are parsed by the test above everywhere
+    for every in PERIODS.values():
+        file = tmp_path / "crontab"
+        (text,) = schedule.cron(
+            Plan(every, plan.archs, program=plan.program, folder=plan.folder)
+        ).values()
+        file.write_text(text)
+        done = subprocess.run([program, option, str(file)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------------- systemd
+
+
+def test_systemd_accepts_the_units(plan: Plan, tmp_path: Path) -> None:
+    """By `systemd-analyze verify`, which says nothing of units that are in order."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("no systemd-analyze; apt-get install systemd")
+    for name, text in schedule.systemd(plan).items():
+        (tmp_path / name).write_text(text)
+    units = [str(one) for one in sorted(tmp_path.glob("autotune-*"))]
+    assert len(units) == 2 * len(ARCHS)
+    done = subprocess.run([program, "verify", *units], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    for every in PERIODS.values():
+        subprocess.run([program, "calendar", every.calendar], check=True, capture_output=True)
+        subprocess.run([program, "timespan", every.spread], check=True, capture_output=True)
+
+
+def test_a_timer_catches_up_and_spreads(plan: Plan) -> None:
+    """A machine that slept runs it when it wakes, and not with all others at once."""
+    files = schedule.systemd(plan)
+    assert {Path(name).stem for name in files} == {f"autotune-retune-{one}" for one in ARCHS}
+    for name, text in files.items():
+        if name.endswith(".timer"):
+            assert "\nPersistent=true\n" in text
+            assert "\nRandomizedDelaySec=" in text
+
+
+def test_a_service_runs_the_command_as_systemd_reads_it(plan: Plan) -> None:
+    """Quotes and escapes by systemd.syntax(7): %% and $$ stand for one of each."""
+    text = schedule.systemd(plan)["autotune-retune-sm_90.service"]
+    settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
+    assert settings["WorkingDirectory"].replace("%%", "%") == str(plan.folder)
+    words = [one.replace("%%", "%") for one in shlex.split(settings["ExecStart"])]
+    arguments = expected(plan, "sm_90")[0]
+    assert [one.replace("$$", "$") for one in words] == ["/usr/bin/env", *plan.program, *arguments]
+    (variable,) = shlex.split(settings["Environment"])
+    assert variable.replace("%%", "%") == f"AUTOTUNE_PATH={plan.settings['AUTOTUNE_PATH']}"
+
+
+# ---------------------------------------------------------------------- Slurm
+
+
+def test_the_slurm_script_submits_a_task_per_architecture_and_is_each(
+    plan: Plan, tmp_path: Path
+) -> None:
+    """With a fake sbatch that says what it was asked for."""
+    (text,) = schedule.slurm(plan).values()
+    script = tmp_path / "a b.sbatch"
+    script.write_text(text)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+    (tmp_path / "sbatch").write_text('#!/bin/sh\nprintf "%s|" "$@"; echo\n')
+    (tmp_path / "sbatch").chmod(0o755)
+    run_it = f"bash {shlex.quote(str(script))}"
+    submitted = shell(run_it, PATH=f"{tmp_path}:{os.environ['PATH']}").splitlines()
+    assert submitted == [
+        f"--array={task}|--constraint={arch}|--gres=gpu:1|{script}|"
+        for task, arch in enumerate(ARCHS)
+    ]
+    for task, arch in enumerate(ARCHS):
+        ran = json.loads(shell(run_it, SLURM_ARRAY_TASK_ID=str(task)))
+        assert ran == expected(plan, arch)
+
+
+def test_sbatch_options_come_before_the_first_command(plan: Plan) -> None:
+    """After it sbatch no longer reads them."""
+    (text,) = schedule.slurm(plan).values()
+    head, _, rest = text.partition("\nset -euo pipefail\n")
+    assert head.startswith("#!/bin/bash\n")
+    assert {line[0] for line in head.splitlines()} == {"#"}
+    assert "#SBATCH --time=3:00:00" in head
+    assert "#SBATCH" not in rest
+
+
+# ---------------------------------------------------------------------- GitHub
+
+
+def workflow(plan: Plan) -> dict[str, Any]:
+    """The workflow as GitHub reads it."""
+    (text,) = schedule.github(plan).values()
+    document = yaml.load(text, Loader=yaml.BaseLoader)  # all strings: `on` is a word, not True
+    typed = yaml.safe_load(text)
+    assert isinstance(document["on"], dict)
+    typed["on"] = typed.pop(True)
+    jsonschema.validate(typed, WORKFLOW)
+    assert typed["permissions"] == {"contents": "read"}
+    return dict(typed)
+
+
+def scripts(job: dict[str, Any]) -> dict[str, str]:
+    """The shell scripts of a job by step."""
+    return {one["name"]: one["run"] for one in job["steps"] if "run" in one}
+
+
+def test_the_workflow_is_one(plan: Plan) -> None:
+    """By structure, and its scripts by bash."""
+    found = workflow(plan)
+    retune, propose = found["jobs"]["retune"], found["jobs"]["propose"]
+    assert retune["strategy"]["matrix"]["arch"] == list(ARCHS)
+    assert retune["runs-on"] == ["self-hosted", "gpu", "${{ matrix.arch }}"]
+    assert propose["needs"] == "retune"
+    assert found["on"]["schedule"] == [{"cron": "17 3 * * 0"}]
+    for script in (*scripts(retune).values(), *scripts(propose).values()):
+        plain = re.sub(r"\$\{\{.*?\}\}", "word", script)
+        subprocess.run(["bash", "-n"], input=plain, text=True, check=True)
+
+
+def test_the_workflow_proposes_what_was_tuned(plan: Plan, tmp_path: Path) -> None:
+    """Its scripts run as they are: records changed on a runner arrive as one pull request."""
+    found = workflow(plan)
+    origin, runner, temp = tmp_path / "origin", tmp_path / "clone", tmp_path / "temp"
+    patches, tools = temp / "patches", tmp_path / "tools"
+    for one in (patches, tools):
+        one.mkdir(parents=True)
+    git = "git -c user.name=a -c user.email=a@b"
+    shell(f"git init -q --bare -b main '{origin}' && git clone -q '{origin}' '{runner}' 2>&1")
+    shell(f"cd '{runner}' && {git} commit -q --allow-empty -m first && git push -q origin HEAD")
+    (runner / "reports" / "GPU").mkdir(parents=True)
+    (runner / "reports" / "GPU" / "sgemm.json").write_text("{}\n")
+    (tools / "gh").write_text('#!/bin/sh\n[ "$2" = list ] || echo "$@" >> "$RUNNER_TEMP/asked"\n')
+    (tools / "gh").chmod(0o755)
+    environment = {
+        **dict.fromkeys(("GITHUB_RUN_ID", "GITHUB_SERVER_URL", "GITHUB_REPOSITORY"), "x"),
+        "RUNNER_TEMP": str(temp),
+        "HOME": str(tmp_path),
+        "PATH": f"{tools}:{os.environ['PATH']}",
+    }
+
+    def step(job: str, name: str) -> None:
+        script = scripts(found["jobs"][job])[name].replace("${{ matrix.arch }}", "sm_90")
+        command = ["bash", "-e", "-c", script]
+        subprocess.run(command, cwd=runner, env=environment, check=True, capture_output=True)
+
+    step("retune", "Keep what changed")
+    shell(f"mv '{temp}/sm_90.patch' '{patches}' && cd '{runner}' && git reset -q --hard")
+    step("propose", "Open a pull request with the new records")
+    assert shell(f"git -C '{origin}' show autotune-retune:reports/GPU/sgemm.json") == "{}\n"
+    assert "pr create --head autotune-retune" in (temp / "asked").read_text()
+
+
+def test_a_run_without_news_leaves_no_patch(plan: Plan, tmp_path: Path) -> None:
+    """And where no runner has one there is no pull request."""
+    found = workflow(plan)
+    shell(f"git init -q '{tmp_path / 'r'}'")
+    keep = scripts(found["jobs"]["retune"])["Keep what changed"]
+    environment = {"PATH": os.environ["PATH"], "RUNNER_TEMP": str(tmp_path), "HOME": str(tmp_path)}
+    script = keep.replace("${{ matrix.arch }}", "sm_90")
+    subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path / "r", env=environment, check=True)
+    propose = scripts(found["jobs"]["propose"])["Open a pull request with the new records"]
+    subprocess.run(["bash", "-e", "-c", propose], cwd=tmp_path / "r", env=environment, check=True)
+    assert not list(tmp_path.glob("*.patch"))
+
+
+def test_a_project_inside_a_repository_is_tuned_in_its_folder(tmp_path: Path) -> None:
+    """Paths of the machine that wrote the workflow are not in it."""
+    inside = tmp_path / "a b" / "tuning"
+    inside.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    plan = Plan(PERIODS["1d"], ("sm_90",), folder=inside, program=("/here/autotune",))
+    steps = workflow(plan)["jobs"]["retune"]["steps"]
+    assert "a b/tuning" in [one.get("working-directory") for one in steps]
+    assert str(tmp_path) not in (text := next(iter(schedule.github(plan).values())))
+    assert "/here" not in text
+
+
+# ---------------------------------------------------------------------- the command
+
+
+def test_schedule_prints_or_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files to a folder, or everything to stdout."""
+    monkeypatch.chdir(tmp_path)
+    for kind in KINDS:
+        assert run(["schedule", kind, "--arch", "sm_90", "--arch", "sm_80"]) == 0
+        printed = capsys.readouterr().out
+        assert run(["schedule", kind, "--arch", "sm_90", "--arch", "sm_80", "--out", "here"]) == 0
+        captured = capsys.readouterr()
+        files = [Path(one) for one in captured.out.splitlines()]
+        assert files and all(one.read_text().rstrip() in printed for one in files)
+        assert "sm_90" in printed and "sm_80" in printed
+        assert "install: " in captured.err
+
+
+def test_without_a_gpu_the_machine_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """cron and systemd run here, whatever is here; a cluster or runners must be named."""
+    monkeypatch.setattr(schedule, "_archs_here", lambda: ())
+    assert run(["schedule", "cron"]) == 0
+    assert "--arch" not in capsys.readouterr().out
+    for kind in ("slurm", "github"):
+        assert run(["schedule", kind]) == 2
+        assert f"autotune schedule {kind} --arch sm_90" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["chron"], "did you mean 'cron'"),
+        (["cron", "--every", "3y"], "1w"),
+        (["cron", "--arch", "sm_33"], "unknown architecture"),
+        (["cron", "--max-hours", "0"], "max-hours"),
+    ],
+)
+def test_what_is_asked_wrongly_is_an_error_of_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """With what would be right."""
+    assert run(["schedule", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_name_with_a_line_break_is_refused(tmp_path: Path) -> None:
+    """It would end the line of a crontab or unit and begin another."""
+    plan = Plan(PERIODS["1d"], (), folder=Path("/a\nb"))
+    for kind in ("cron", "systemd"):
+        with pytest.raises(UsageError, match="line break"):
+            KINDS[kind](plan)
+
+
+def test_a_password_in_the_store_address_goes_nowhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings that only name folders are carried over."""
+    monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://me:secret@host/db")
+    monkeypatch.setenv("AUTOTUNE_TUNED", "/shared/tuned")
+    for kind in KINDS:
+        assert run(["schedule", kind, "--arch", "sm_90"]) == 0
+        printed = capsys.readouterr().out
+        assert "secret" not in printed
+        assert kind == "github" or "AUTOTUNE_TUNED=" in printed

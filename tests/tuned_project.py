@@ -1,0 +1,73 @@
+"""A project of two small kernels that were just tuned on the OpenCL device, for tests of upkeep."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune import _lookup
+from autotune.cli import run
+
+SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
+NAMES = ("saxpy", "twin")
+#: Searches of a few configurations.
+SHORT = ("--strategy", "random", "--budget", "3evals", "--device", "opencl:cpu")
+
+
+def tuned_once(factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``my project`` and the ``home`` where it was tuned; made once per process."""
+    base = factory.getbasetemp() / "tuned once"
+    if not base.exists():
+        _make_project(base / "my project")
+        (base / "home").mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOME", str(base / "home"))
+            patch.chdir(base / "my project")
+            _without_limits(patch)
+            assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
+    return base
+
+
+def enter_copy(base: Path, folder: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Make a copy of such a folder the current folder and home; returns the project."""
+    shutil.copytree(base, folder / "copy")
+    patch.setenv("HOME", str(folder / "copy" / "home"))
+    patch.chdir(folder / "copy" / "my project")
+    _without_limits(patch)
+    return Path.cwd()
+
+
+def record_file(name: str) -> Path:
+    """The user's record of a kernel."""
+    (file,) = Path(_lookup.user_folder()).glob(f"*/{name}.json")
+    return file
+
+
+def edit_record(name: str, **changes: Any) -> None:
+    """Change the one entry of a record by hand."""
+    file = record_file(name)
+    document = json.loads(file.read_text())
+    document["entries"][0].update(changes)
+    file.write_text(json.dumps(document))
+
+
+def _make_project(folder: Path) -> None:
+    """Write two kernels of one small problem each; `twin` is wrong where BLOCK is 1024."""
+    for kind in ("spaces", "kernels"):
+        (folder / kind).mkdir(parents=True)
+    space = (SAXPY / "spaces" / "saxpy.py").read_text()
+    space = space.replace("Problem(n=1 << 20), Problem(n=1000003)", "Problem(n=5003)")
+    source = (SAXPY / "kernels" / "saxpy.cu").read_text()
+    wrong = source.replace("if (i < n) out", "if (i < n && BLOCK != 1024) out")
+    assert "5003" in space and wrong != source
+    (folder / "spaces" / "saxpy.py").write_text(space)
+    (folder / "kernels" / "saxpy.cu").write_text(source)
+    (folder / "spaces" / "twin.py").write_text(space.replace("saxpy", "twin"))
+    (folder / "kernels" / "twin.cu").write_text(wrong.replace("saxpy", "twin"))
+
+
+def _without_limits(patch: pytest.MonkeyPatch) -> None:
+    """Measuring what the device can do takes seconds."""
+    patch.setattr("autotune.tuning.Tuning._limits", lambda _: None)
