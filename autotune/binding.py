@@ -152,15 +152,20 @@ def bound(
     return result
 
 
-def traced(kernel: Kernel, configuration: Configuration, device: Device) -> tuple[Step, ...] | None:
+def traced(
+    kernel: Kernel, configuration: Configuration, device: Device, problem: Problem | None = None
+) -> tuple[Step, ...] | None:
     """The launch sequence with the problem's integer fields symbolic.
+
+    Categorical fields keep the problem's values (default: the kernel's first problem's), since the
+    sequence may be another for each.
 
     Returns
     -------
     tuple of Step, or None
         Steps whose grids and arguments may be `Symbol`; None where the hook needs numbers.
     """
-    example = next(one for group in kernel.problems.values() for one in group)
+    example = problem or next(one for group in kernel.problems.values() for one in group)
     fields = {
         name: Symbol(name) if isinstance(value, int) else value for name, value in example.items()
     }

@@ -102,6 +102,14 @@ class Symbol:
     def __and__(self, other: object) -> Any:
         return self._with("and", other)
 
+    def __rand__(self, other: object) -> Any:
+        return self._with("and", other, swapped=True)
+
+    def __lt__(self, other: object) -> Any:
+        raise UntraceableError("a symbolic integer has no < or >; write <= or >= with ± 1")
+
+    __gt__ = __lt__
+
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import msgspec
+
 from autotune import __version__, binding, limits, selection, tuned
 from autotune.device import Device
 from autotune.errors import AutotuneError
@@ -135,7 +137,15 @@ def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow
     )
     example = measured.problems[0]
     plans = [_plan(kernel, one, example, device) for one in measured.configurations]
-    return matrix, fallback_table(matrix, plans)
+    rows = fallback_table(matrix, plans)
+    return matrix, tuple(_replanned(kernel, row, device) for row in rows)
+
+
+def _replanned(kernel: Kernel, row: tuned.FallbackRow, device: Device) -> tuned.FallbackRow:
+    """A row with the launch of its own problem: categorical fields may change the sequence."""
+    configuration = Configuration(dict(row.plan.configuration))
+    plan = _plan(kernel, configuration, Problem(dict(row.problem)), device)
+    return msgspec.structs.replace(row, plan=plan)
 
 
 def _plan(
@@ -147,7 +157,9 @@ def _plan(
         configuration=dict(configuration),
         block=first.block,
         shared_bytes=first.shared_bytes,
-        grid=_completed(binding.traced_grid(binding.traced(kernel, configuration, device))),
+        grid=_completed(
+            binding.traced_grid(binding.traced(kernel, configuration, device, problem))
+        ),
         requires=binding.requirement(kernel, configuration),
         archs=valid_archs(kernel, configuration) if device.backend == "cuda" else None,
     )
@@ -170,7 +182,7 @@ def _steps(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> tuple[tuned.LaunchStep | tuned.FillStep, ...]:
     concrete = binding.plan(kernel, configuration, problem, device).steps
-    symbolic = binding.traced(kernel, configuration, device) or (None,) * len(concrete)
+    symbolic = binding.traced(kernel, configuration, device, problem) or (None,) * len(concrete)
     steps: list[tuned.LaunchStep | tuned.FillStep] = []
     for step, trace in zip(concrete, symbolic, strict=True):
         if isinstance(step, Fill):

@@ -225,7 +225,10 @@ class Kernel:
             self._check_parameter("applies", name)
 
         def attach(function: Function) -> Function:
-            self.applies_rules.append(self._rule("applies", function, governs=governed))
+            rule = self._rule("applies", function, governs=governed)
+            for name in set(rule.parameters) & set(governed):
+                raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
+            self.applies_rules.append(rule)
             return function
 
         return attach
@@ -325,7 +328,8 @@ class Kernel:
         except (SpecError, UntraceableError, MemoryError):
             raise
         except Exception as error:
-            raise self.error(f"{what}: {type(error).__name__}: {error}{_line_of(error)}") from error
+            where = _line_of(error, self.file)
+            raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
 
     def steps(self, c: Configuration, p: Any, device: Any) -> tuple[Step, ...]:
         """The launch sequence of one configuration and problem (or symbolic problem).
@@ -519,13 +523,11 @@ class Kernel:
         return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
 
 
-def _line_of(error: Exception) -> str:
-    """Where in the user's file an exception came from, as `` (file.py:12)``."""
-    trace = error.__traceback__
-    last = None
+def _line_of(error: Exception, file: Path | None) -> str:
+    """The last line of the space file that an exception came through, as `` (file.py:12)``."""
+    line, trace = 0, error.__traceback__
     while trace is not None:
-        last = trace
+        if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
+            line = trace.tb_lineno
         trace = trace.tb_next
-    if last is None:
-        return ""
-    return f" ({Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno})"
+    return f" ({file.name}:{line})" if file is not None and line else ""

@@ -101,8 +101,11 @@ GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
         ("ITEMS=(1, 2, 4, 8),", "ITEMS=(),", "non-empty tuple"),
         ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 'a'),", "all int"),
         ("@saxpy.launch", "@saxpy.constraint\ndef c(ITEM):\n    'x'\n\n\n@saxpy.launch", "'ITEM'"),
-        ("@saxpy.launch", "@saxpy.constraint\ndef c(ITEMS):\n    'No.'\n    return False\n\n\n"
-         "@saxpy.launch", "no valid configuration"),
+        (
+            "@saxpy.launch",
+            "@saxpy.constraint\ndef c(ITEMS):\n    'No.'\n    return False\n\n\n@saxpy.launch",
+            "no valid configuration",
+        ),
         ("return alpha * x + y", "return (alpha * x + y)[:-1]", "has shape"),
         ("return alpha * x + y", "return alpha * x + z", "NameError"),
         ("def reference(x, y, alpha)", "def reference(x, y, beta)", "no input argument 'beta'"),
@@ -262,7 +265,11 @@ def test_ctrl_c_keeps_results_and_exits_130(tmp_path: Path) -> None:
     """The message says that the same command goes on; no traceback, rows are there."""
     command = [sys.executable, "-m", "autotune", "run", "saxpy", "--spaces", SAXPY, "--budget"]
     command += ["100s", "--device", "opencl:cpu", "--strategy", "random", "--problem", "n=200003"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "XDG_DATA_HOME": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        "XDG_DATA_HOME": str(tmp_path),
+    }
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = {"numpy", "pandas", "cupy", "optuna", "kernel_tuner", "scipy", "torch", "sqlalchemy", "rich"}
+HEAVY = {
+    "numpy",
+    "pandas",
+    "cupy",
+    "optuna",
+    "kernel_tuner",
+    "scipy",
+    "torch",
+    "sqlalchemy",
+    "rich",
+}
 
 
 @pytest.fixture(scope="module")

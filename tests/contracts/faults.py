@@ -99,9 +99,7 @@ class FaultContract:
             self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=(fault,))
 
     def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path: Path) -> None:
-        run = self.tuned(
-            tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled")
-        )
+        run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled"))
         wrong = _only(run, Status.WRONG_RESULT)
         (check,) = wrong.checks
         assert check.first_wrong == 3

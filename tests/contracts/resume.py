@@ -22,7 +22,11 @@ def _start(home: Path, device: str) -> subprocess.Popen[bytes]:
     command += ["--problem", "n=10007", "--strategy", "exhaustive", "--device", device]
     return subprocess.Popen(
         [*command, "--budget", "1000evals"],
-        env={**os.environ, "XDG_DATA_HOME": str(home / "data"), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        env={
+            **os.environ,
+            "XDG_DATA_HOME": str(home / "data"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+        },
         cwd=home,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
