@@ -384,16 +384,22 @@ def check(document: Any, kernel: str) -> dict[str, Any]:
 def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
     """Layer, device folder and path of every record of a kernel."""
     for layer, directory in layers():
-        for folder in _subfolders(directory):
+        for folder in device_folders(layer, directory):
             path = os.path.join(directory, folder, f"{kernel}.json")
             if os.path.exists(path):
                 yield layer, folder, path
 
 
-def _subfolders(directory: str) -> list[str]:
+def device_folders(layer: str, directory: str) -> list[str]:
+    """The folders of a layer, one per device.
+
+    Only what was measured on GPUs ships: a CPU's records that a run left in the checkout's
+    reports are in the user's layer too.
+    """
     try:
         with os.scandir(directory) as found:
-            return sorted(one.name for one in found if one.is_dir())
+            names = sorted(one.name for one in found if one.is_dir())
+        return [one for one in names if layer != "shipped" or not one.startswith("opencl_")]
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
@@ -438,8 +444,8 @@ def _unknown_kernel(kernel: str) -> Exception:
     from autotune.errors import unknown
 
     found = set()
-    for _, directory in layers():
-        for folder in _subfolders(directory):
+    for layer, directory in layers():
+        for folder in device_folders(layer, directory):
             files = os.listdir(os.path.join(directory, folder))
             found |= {file[:-5] for file in files if file.endswith(".json")}
     message = unknown("kernel", kernel, sorted(found - {kernel}))

@@ -641,3 +641,11 @@ def test_the_version_is_the_projects() -> None:
     """A bare checkout has no metadata, so the number is written twice."""
     pyproject = Path(autotune.__file__).parent.parent / "pyproject.toml"
     assert f'version = "{autotune.__version__}"' in pyproject.read_text(encoding="utf-8")
+
+
+def test_what_a_cpu_run_left_in_the_checkout_does_not_ship(tmp_path: Path) -> None:
+    """`make run` writes reports/opencl_…; the wheel has no such folder, so lookup ignores it."""
+    for name in ("opencl_cpu", "NVIDIA_X"):
+        (tmp_path / name).mkdir()
+    assert _lookup.device_folders("shipped", str(tmp_path)) == ["NVIDIA_X"]
+    assert _lookup.device_folders("user", str(tmp_path)) == ["NVIDIA_X", "opencl_cpu"]

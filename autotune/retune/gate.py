@@ -171,7 +171,11 @@ def _entries(names: Sequence[str], device: Device, spaces: Path | None) -> Itera
 
 def _recorded(device: Device) -> list[str]:
     """Kernels that have a record for a device in some layer."""
-    folders = [Path(directory) / device.folder for _, directory in _lookup.layers()]
+    folders = [
+        Path(directory) / device.folder
+        for layer, directory in _lookup.layers()
+        if device.folder in _lookup.device_folders(layer, directory)
+    ]
     return sorted({one.stem for folder in folders for one in folder.glob("*.json")})
 
 

@@ -196,7 +196,7 @@ def known_entries(name: str, device: Device) -> tuple[list[Known], list[str]]:
     damaged = []
     for layer, directory in _lookup.layers():
         path = Path(directory) / device.folder / f"{name}.json"
-        if not path.exists():
+        if device.folder not in _lookup.device_folders(layer, directory) or not path.exists():
             continue
         try:
             record = tuned.read(path)

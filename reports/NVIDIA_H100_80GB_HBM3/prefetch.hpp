@@ -4,14 +4,14 @@
 //
 // NVIDIA H100 80GB HBM3, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-21
 //   n=67108864 intensity=0 warps_per_sm=4: 0.1881 ms cold:flush, 2854 GB/s
-//   n=67108864 intensity=8 warps_per_sm=4: 0.1901 ms cold:flush, 5647 GFLOP/s, 2824 GB/s
-//   n=67108864 intensity=32 warps_per_sm=4: 0.1935 ms cold:flush, 2.219e+04 GFLOP/s, 2774 GB/s
-//   n=67108864 intensity=64 warps_per_sm=4: 0.1906 ms cold:flush, 4.506e+04 GFLOP/s, 2816 GB/s
-//   n=67108864 intensity=0 warps_per_sm=0: 0.1912 ms cold:flush, 2808 GB/s
-//   n=67108864 intensity=8 warps_per_sm=0: 0.1914 ms cold:flush, 5609 GFLOP/s, 2804 GB/s
-//   n=67108864 intensity=32 warps_per_sm=0: 0.1928 ms cold:flush, 2.228e+04 GFLOP/s, 2785 GB/s
-//   n=67108864 intensity=64 warps_per_sm=0: 0.191 ms cold:flush, 4.496e+04 GFLOP/s, 2810 GB/s
-//   n=10000003 intensity=32 warps_per_sm=4: 0.03344 ms cold:flush, 1.914e+04 GFLOP/s, 2392 GB/s
+//   n=67108864 intensity=8 warps_per_sm=4: 0.1891 ms cold:flush, 5678 GFLOP/s, 2839 GB/s
+//   n=67108864 intensity=32 warps_per_sm=4: 0.1928 ms cold:flush, 2.228e+04 GFLOP/s, 2785 GB/s
+//   n=67108864 intensity=64 warps_per_sm=4: 0.1901 ms cold:flush, 4.519e+04 GFLOP/s, 2825 GB/s
+//   n=67108864 intensity=0 warps_per_sm=0: 0.1909 ms cold:flush, 2812 GB/s
+//   n=67108864 intensity=8 warps_per_sm=0: 0.1911 ms cold:flush, 5620 GFLOP/s, 2810 GB/s
+//   n=67108864 intensity=32 warps_per_sm=0: 0.1933 ms cold:flush, 2.222e+04 GFLOP/s, 2777 GB/s
+//   n=67108864 intensity=64 warps_per_sm=0: 0.1909 ms cold:flush, 4.499e+04 GFLOP/s, 2812 GB/s
+//   n=10000003 intensity=32 warps_per_sm=4: 0.03299 ms cold:flush, 1.94e+04 GFLOP/s, 2425 GB/s
 //
 //     using namespace autotune::prefetch;
 //     constexpr config c = lookup(90, 10000003, 32, 4);
@@ -219,8 +219,7 @@ inline constexpr plan plans[] = {
     {MODE_value::reg_batch, 4, LAYOUT_value::slots, 0, 4, 128, {128, 1, 1}, 0, 0, -1, 1023ULL, true},
     {MODE_value::smem_roll_async, 32, LAYOUT_value::slots, 0, 4, 64, {64, 1, 1}, 0, 1, -1, 1022ULL, true},
     {MODE_value::smem_roll_async, 16, LAYOUT_value::slots, 0, 4, 128, {128, 1, 1}, 0, 0, -1, 1022ULL, true},
-    {MODE_value::l2, 1, LAYOUT_value::slots, 0, 4, 32, {32, 1, 1}, 0, 2, -1, 1023ULL, true},
-    {MODE_value::none, 1, LAYOUT_value::slots, 0, 4, 256, {256, 1, 1}, 0, 3, -1, 1023ULL, true}
+    {MODE_value::none, 1, LAYOUT_value::slots, 0, 4, 256, {256, 1, 1}, 0, 2, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p, int arch) {
@@ -278,25 +277,25 @@ inline constexpr exact_row exact_rows[] = {
     {{67108864, 0, 0}, 2, 1.0, {0, 0, 0}},
     {{67108864, 0, 4}, 1, 1.0, {0, 0, 0}},
     {{67108864, 8, 0}, 2, 1.0, {0, 0, 0}},
-    {{67108864, 8, 4}, 2, 1.0, {0, 0, 0}},
-    {{67108864, 32, 0}, 3, 1.0, {0, 0, 0}},
-    {{67108864, 32, 4}, 2, 1.0, {0, 0, 0}},
-    {{67108864, 64, 0}, 4, 1.0, {0, 0, 0}},
+    {{67108864, 8, 4}, 1, 1.0, {0, 0, 0}},
+    {{67108864, 32, 0}, 2, 1.0, {0, 0, 0}},
+    {{67108864, 32, 4}, 1, 1.0, {0, 0, 0}},
+    {{67108864, 64, 0}, 3, 1.0, {0, 0, 0}},
     {{67108864, 64, 4}, 2, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{416, 0, 32}, 2, 0.9903516520953706},
-    {{416, 48, 32}, 2, 0.9903516520953706},
-    {{416, 80, 32}, 2, 0.9903516520953706},
-    {{416, 96, 32}, 2, 0.9903516520953706},
-    {{416, 0, 0}, 2, 0.9903516520953706},
-    {{416, 48, 0}, 2, 0.9903516520953706},
-    {{416, 80, 0}, 2, 0.9903516520953706},
-    {{416, 96, 0}, 2, 0.9903516520953706},
-    {{372, 80, 32}, 1, 0.9903516520953706},
+    {{416, 0, 32}, 1, 0.9910488421452494},
+    {{416, 48, 32}, 1, 0.9910488421452494},
+    {{416, 80, 32}, 1, 0.9910488421452494},
+    {{416, 96, 32}, 2, 0.9910488421452494},
+    {{416, 0, 0}, 2, 0.9910488421452494},
+    {{416, 48, 0}, 2, 0.9910488421452494},
+    {{416, 80, 0}, 2, 0.9910488421452494},
+    {{416, 96, 0}, 2, 0.9910488421452494},
+    {{372, 80, 32}, 1, 0.9910488421452494},
     {{0, 0, 0}, 0, -1}  // ends the table
 };
 
@@ -341,8 +340,7 @@ constexpr extent grid_of(int number_of_plan, const problem& asked) {
   switch (plans[number_of_plan].shape) {
     case 0: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{1}, number{1});
     case 1: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{64})), ceil_div(n, number{256})), number{1}, number{1});
-    case 2: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{32})), ceil_div(n, number{128})), number{1}, number{1});
-    case 3: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{256})), ceil_div(n, number{1024})), number{1}, number{1});
+    case 2: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{256})), ceil_div(n, number{1024})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row : exact_rows)
@@ -453,13 +451,13 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 4).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 0, 4).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 0).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 4).plan == 2);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 4).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 8, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 0).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 0).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 4).plan == 2);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 4).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 32, 4).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 0).plan == 4);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 0).plan == 3);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 4).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, 64, 4).hit == quality::exact);
@@ -471,13 +469,13 @@ static_assert(lookup(90, 67108864, 0, 4).plan == 1);
 static_assert(lookup(90, 67108864, 0, 4).hit == quality::exact);
 static_assert(lookup(90, 67108864, 8, 0).plan == 2);
 static_assert(lookup(90, 67108864, 8, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, 8, 4).plan == 2);
+static_assert(lookup(90, 67108864, 8, 4).plan == 1);
 static_assert(lookup(90, 67108864, 8, 4).hit == quality::exact);
-static_assert(lookup(90, 67108864, 32, 0).plan == 3);
+static_assert(lookup(90, 67108864, 32, 0).plan == 2);
 static_assert(lookup(90, 67108864, 32, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, 32, 4).plan == 2);
+static_assert(lookup(90, 67108864, 32, 4).plan == 1);
 static_assert(lookup(90, 67108864, 32, 4).hit == quality::exact);
-static_assert(lookup(90, 67108864, 64, 0).plan == 4);
+static_assert(lookup(90, 67108864, 64, 0).plan == 3);
 static_assert(lookup(90, 67108864, 64, 0).hit == quality::exact);
 static_assert(lookup(90, 67108864, 64, 4).plan == 2);
 static_assert(lookup(90, 67108864, 64, 4).hit == quality::exact);
