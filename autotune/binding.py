@@ -115,8 +115,9 @@ def bound(
     buffers: Mapping[str, Any],
     scalars: Mapping[str, np.generic],
     dtypes: Mapping[str, str],
+    binary: Binary | None = None,
 ) -> list[BoundLaunch | BoundFill]:
-    """Put buffers and scalars in the places of names.
+    """Put buffers and scalars in the places of names, and symbols in those of entries.
 
     Parameters
     ----------
@@ -128,6 +129,8 @@ def bound(
         By name; every name is in one of them.
     dtypes : mapping
         Element type of each buffer.
+    binary : Binary, optional
+        Says what entries are called in the code; default: as launches name them.
     """
     result: list[BoundLaunch | BoundFill] = []
     for step in plan.steps:
@@ -142,7 +145,7 @@ def bound(
         )
         result.append(
             BoundLaunch(
-                str(step.entry),
+                binary.symbol(str(step.entry)) if binary else str(step.entry),
                 _as_three(step.grid),
                 _as_three(step.block),
                 step.shared_bytes,

@@ -6,7 +6,7 @@ Knows no time and no storage.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class SampleResult:
     spill_bytes: int | None
     #: Empty when all is well.
     problem: str = ""
+    #: The parameters that have an effect, for a person to read.
+    relevant: str = ""
 
 
 @dataclass
@@ -51,7 +53,7 @@ class CheckReport:
         return [
             {
                 "target": one.target,
-                "configuration": str(one.configuration),
+                "configuration": one.relevant,
                 "registers": "" if one.registers is None else str(one.registers),
                 "spill bytes": "" if one.spill_bytes is None else str(one.spill_bytes),
                 "result": one.problem or "ok",
@@ -121,7 +123,8 @@ def _check_compiling(
     problem = _problem(kernel, device)
     for configuration in _sample(kernel, space, samples, seed):
         try:
-            report.samples.append(_compiled(kernel, configuration, problem, device))
+            found = _compiled(kernel, configuration, problem, device)
+            report.samples.append(_readable(found, space))
         except MissingDependencyError as error:
             report.notes.append(f"not compiled for {device.arch}: {error}")
             return
@@ -161,7 +164,8 @@ def _check_on_device(
     jobs = [_job(kernel, problem, device) for problem in dict.fromkeys(problems)]
     with Worker() as worker:
         for configuration in _sample(kernel, space, samples, seed):
-            report.samples.append(_verified(kernel, configuration, jobs, worker))
+            found = _verified(kernel, configuration, jobs, worker)
+            report.samples.append(_readable(found, space))
     _collect_failures(report, device.arch)
 
 
@@ -178,6 +182,11 @@ def _verified(
             message = f"failed: {measured.status} on {job.problem}: {measured.message}"
             return SampleResult(arch, configuration, None, None, message)
     return SampleResult(arch, configuration, None, None)
+
+
+def _readable(found: SampleResult, space: Space) -> SampleResult:
+    shown = Configuration(space.relevant(found.configuration))
+    return replace(found, relevant=str(shown))
 
 
 def _job(kernel: Kernel, problem: Problem, device: Device) -> Job:

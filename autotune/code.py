@@ -41,7 +41,9 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     defines = [f"-D{name}={value}" for name, value in job.defines]
     arch = device.arch.replace("sm_", "compute_")
     try:
-        return nvrtc.compile_ptx(job.source, [f"-arch={arch}", "-std=c++17", *defines, *flags])
+        names = nvrtc.expressions(job.source, job.entries)
+        options = [f"-arch={arch}", "-std=c++17", *defines, *flags]
+        return nvrtc.compile_ptx(job.source, options, names)
     except CompileError as error:
         raise kernel.error(f"{configuration}: {first_error(str(error))}") from error
 

@@ -23,6 +23,7 @@ import msgspec
 
 from autotune.backends import backend
 from autotune.backends.base import CompileError, ResourceError
+from autotune.binding import plan
 from autotune.cache import cache_folder, write_atomically
 from autotune.device import Device
 from autotune.errors import MissingDependencyError
@@ -35,7 +36,7 @@ from autotune.values import Configuration, Problem
 #: A compile that takes longer is given up.
 COMPILE_TIMEOUT_S = 60.0
 #: Bumped when the stored form of a binary changes.
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class CompileJob:
     options: tuple[str, ...]
     device: Device
     toolchain: str
+    #: Functions that will be launched, as launches name them.
+    entries: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -61,6 +64,7 @@ class CompileJob:
                 self.device.arch,
                 self.device.driver if self.device.backend == "opencl" else "",
                 self.toolchain,
+                self.entries,
             ]
         )
         return hashlib.sha256(text.encode()).hexdigest()
@@ -91,12 +95,14 @@ def compile_job(
     SpecError
         If the source is missing or the options hook fails.
     """
+    launches = plan(kernel, configuration, problem, device).launches
     return CompileJob(
         source=_flattened_cached(kernel.source_file(configuration)),
         defines=tuple(kernel.defines(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
         toolchain=backend(device.backend).toolchain(),
+        entries=tuple(dict.fromkeys(str(one.entry) for one in launches)),
     )
 
 
@@ -119,7 +125,7 @@ def compile_now(job: CompileJob) -> Compiled:
         return Compiled(cached, "", cached.log, time.perf_counter() - start)
     try:
         binary = backend(job.device.backend).compile(
-            job.source, dict(job.defines), job.options, job.device
+            job.source, dict(job.defines), job.options, job.device, job.entries
         )
     except CompileError as error:
         log = str(error)

@@ -265,7 +265,7 @@ class _OnGpu:
         self.module.load(prepared.binary.code)
         self.functions = {}
         for launch in prepared.plan.launches:
-            function = self.module.get_function(launch.entry)
+            function = self.module.get_function(prepared.binary.symbol(str(launch.entry)))
             if launch.shared_bytes > 48 * 1024:
                 # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
                 attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -44,6 +44,8 @@ class Entry:
     spill_bytes: int | None = None
     #: Static shared memory per block.
     shared_bytes: int | None = None
+    #: Name in the binary, where that is another: C++ functions are mangled.
+    symbol: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Binary:
     def entry(self, name: str) -> Entry | None:
         """Resources of one function, or None where the binary does not have it."""
         return next((one for one in self.entries if one.name == name), None)
+
+    def symbol(self, name: str) -> str:
+        """What a function is called in the code."""
+        entry = self.entry(name)
+        return entry.symbol if entry and entry.symbol else name
 
 
 @dataclass(frozen=True)

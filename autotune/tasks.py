@@ -193,6 +193,7 @@ class _Loaded:
             self.data.all_buffers(),
             self.data.scalars(dataset),
             self.data.dtypes,
+            self.binary,
         )
         return module, steps
 

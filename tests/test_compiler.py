@@ -363,3 +363,43 @@ def test_closing_ends_the_processes_whatever_they_do(job, tmp_path):
         (process,) = children() - before
     os.close(pipe)
     assert process not in children()
+
+
+def test_a_template_is_instantiated_by_its_name_expression() -> None:
+    """An ordinary C++ source: a namespace, a template, an include of its own, no extern "C"."""
+    from autotune.catalog import find_kernel
+    from autotune.device import for_arch
+
+    kernel = find_kernel("rowsum", Path(__file__).parents[1] / "examples" / "rowsum" / "spaces")
+    problem = kernel.problems["cuda"][0]
+    binaries = [
+        compiled_for(kernel, {"WARPS": warps, "UNROLL": 2}, problem, for_arch("sm_90"))
+        for warps in (4, 8)
+    ]
+    for binary, warps in zip(binaries, (4, 8), strict=True):
+        name = f"app::rowsum<{warps}, 2>"
+        entry = binary.entry(name)
+        assert entry and entry.registers
+        assert binary.symbol(name) == f"_ZN3app6rowsumILi{warps}ELi2EEEvPKfPfii"
+        assert binary.symbol(name).encode() in binary.code
+    assert binaries[0].key != binaries[1].key
+
+
+def test_a_function_without_c_linkage_is_found_by_its_plain_name() -> None:
+    from autotune.backends import backend
+    from autotune.device import for_arch
+
+    source = "__global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }"
+    binary = backend("cuda").compile(source, {}, (), for_arch("sm_90"), ("scale",))
+    assert binary.symbol("scale") == "_Z5scalePf"
+    assert binary.entry("scale")
+
+
+def test_an_entry_that_the_source_lacks_is_a_compile_error() -> None:
+    from autotune.backends import backend
+    from autotune.backends.base import CompileError
+    from autotune.device import for_arch
+
+    with pytest.raises(CompileError, match="scales"):
+        source = "__global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }"
+        backend("cuda").compile(source, {}, (), for_arch("sm_90"), ("scales<2>",))

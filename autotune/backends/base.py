@@ -154,9 +154,17 @@ class Backend(Protocol):
         """Name and version of the compiler, part of every binary's key."""
 
     def compile(
-        self, source: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
     ) -> Binary:
         """Compile for a device or an architecture; needs no device context (CUDA: no device).
+
+        ``entries`` are the functions that will be launched. CUDA instantiates those that are
+        templates (``scale<128>``) and finds those without C linkage; OpenCL needs no telling.
 
         Raises
         ------

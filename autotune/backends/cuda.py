@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -75,17 +76,28 @@ class CudaBackend:
         return nvrtc.version()
 
     def compile(
-        self, source: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
     ) -> Binary:
         chosen = [one for one in options if one.startswith("sm_")]
         flags = [one for one in options if not one.startswith("sm_")]
         if not any("std=" in one for one in flags):
             flags.append("-std=c++17")
         arch = chosen[-1] if chosen else device.arch
-        code, log = nvrtc.compile_cubin(
-            source, [f"-arch={arch}", *(f"-D{k}={v}" for k, v in defines.items()), *flags]
+        symbols = [f"-D{name}={value}" for name, value in defines.items()]
+        done = nvrtc.compile_cubin(
+            source, [f"-arch={arch}", *symbols, *flags], nvrtc.expressions(source, entries)
         )
-        return Binary(code, nvrtc.entries(log), nvrtc.warnings(log), key="")
+        expression = {symbol: name for name, symbol in done.symbols.items()}
+        reported = tuple(
+            replace(one, name=expression.get(one.name, one.name), symbol=one.name)
+            for one in nvrtc.entries(done.log)
+        )
+        return Binary(done.code, reported, nvrtc.warnings(done.log), key="")
 
     def open(self, device: Device) -> CudaExecutor:
         try:
@@ -330,9 +342,9 @@ def _checks(cp: Any, arch: str, c_type: str) -> Any:
     half = ["-DTYPE_IS_HALF"] if c_type == "__half" else []
     # A #define, because an option cannot hold a type of two words.
     text = f"#define TYPE {c_type}\n" + source
-    code, _ = nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half])
+    done = nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half])
     module = cp.cuda.function.Module()
-    module.load(code)
+    module.load(done.code)
     return module
 
 

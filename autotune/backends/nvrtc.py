@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,17 @@ def include_options() -> tuple[str, ...]:
     return tuple(dict.fromkeys(folders))
 
 
-def compile_cubin(source: str, options: Sequence[str]) -> tuple[bytes, str]:
+@dataclass(frozen=True)
+class Compilation:
+    """What NVRTC made of a source."""
+
+    code: bytes
+    log: str
+    #: Name in the code of each name expression.
+    symbols: dict[str, str]
+
+
+def compile_cubin(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Compilation:
     """Compile one source to machine code.
 
     Parameters
@@ -76,11 +87,14 @@ def compile_cubin(source: str, options: Sequence[str]) -> tuple[bytes, str]:
         Complete text: nothing else is read but the toolkit's headers.
     options : sequence of str
         NVRTC options, the architecture among them.
+    names : sequence of str
+        Name expressions of functions without C linkage, for example ``scale<128>``: instantiates
+        them, and says what they are called in the code.
 
     Returns
     -------
-    tuple of bytes and str
-        The cubin and the compile log with the assembler's resource report.
+    Compilation
+        The cubin, and the log with the assembler's resource report.
 
     Raises
     ------
@@ -91,12 +105,13 @@ def compile_cubin(source: str, options: Sequence[str]) -> tuple[bytes, str]:
     return _compiled(
         source,
         [*options, "--ptxas-options=-v"],
+        names,
         binding.nvrtcGetCUBINSize,
         binding.nvrtcGetCUBIN,
     )
 
 
-def compile_ptx(source: str, options: Sequence[str]) -> str:
+def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) -> str:
     """Compile one source to PTX; ``options`` name a virtual architecture (``compute_90``).
 
     Raises
@@ -105,21 +120,24 @@ def compile_ptx(source: str, options: Sequence[str]) -> str:
         With the log.
     """
     binding = nvrtc()
-    ptx, _ = _compiled(source, options, binding.nvrtcGetPTXSize, binding.nvrtcGetPTX)
-    return ptx.rstrip(b"\0").decode()
+    done = _compiled(source, options, names, binding.nvrtcGetPTXSize, binding.nvrtcGetPTX)
+    return done.code.rstrip(b"\0").decode()
 
 
 def _compiled(
     source: str,
     options: Sequence[str],
+    names: Sequence[str],
     size_of: Callable[[Any], tuple[Any, int]],
     read: Callable[[Any, bytearray], object],
-) -> tuple[bytes, str]:
-    """Run NVRTC; return what ``read`` gets of the program, and the log."""
+) -> Compilation:
+    """Run NVRTC; the code is what ``read`` gets of the program."""
     binding = nvrtc()
     status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     _check(status)
     try:
+        for name in names:
+            _check(binding.nvrtcAddNameExpression(program, name.encode())[0])
         arguments = [one.encode() for one in (*options, *include_options())]
         (status,) = binding.nvrtcCompileProgram(program, len(arguments), arguments)
         _, size = binding.nvrtcGetProgramLogSize(program)
@@ -132,9 +150,16 @@ def _compiled(
         _, size = size_of(program)
         code = bytearray(size)
         read(program, code)
-        return bytes(code), log
+        lowered = {one: binding.nvrtcGetLoweredName(program, one.encode())[1] for one in names}
+        return Compilation(bytes(code), log, {one: low.decode() for one, low in lowered.items()})
     finally:
         binding.nvrtcDestroyProgram(program)
+
+
+def expressions(source: str, entries: Sequence[str]) -> list[str]:
+    """The entries that NVRTC must be told of: templates, and functions without C linkage."""
+    has_c_linkage = 'extern "C"' in source
+    return [one for one in entries if not (has_c_linkage and one.isidentifier())]
 
 
 def entries(log: str) -> tuple[Entry, ...]:

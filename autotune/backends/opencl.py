@@ -80,7 +80,12 @@ class OpenclBackend:
         return f"opencl {live[0].platform.version} {live[0].driver_version}" if live else "opencl"
 
     def compile(
-        self, source: str, defines: Mapping[str, str], options: Sequence[str], device: Device
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
     ) -> Binary:
         cl = _pyopencl()
         live = _live_devices()[device.index]
@@ -96,8 +101,8 @@ class OpenclBackend:
         except cl.RuntimeError as error:
             raise CompileError(_build_log(program, live) or str(error)) from error
         (code,) = program.get_info(cl.program_info.BINARIES)
-        entries = tuple(_entry(kernel, live) for kernel in program.all_kernels())
-        return Binary(bytes(code), entries, _build_log(program, live), key="")
+        found = tuple(_entry(kernel, live) for kernel in program.all_kernels())
+        return Binary(bytes(code), found, _build_log(program, live), key="")
 
     def open(self, device: Device) -> OpenclExecutor:
         if device.index >= len(_live_devices()):
