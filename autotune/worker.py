@@ -178,9 +178,12 @@ class Worker:
         return Measurement(status=Status.CRASHED, message=message, **draft)  # type: ignore[arg-type]
 
     def _final(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
-        """Run a task whose failure ends the run."""
+        """Run a task whose failure ends the run; one whose process was killed is begun again."""
         try:
-            return self.run(timeout_s, task, *args)
+            try:
+                return self.run(timeout_s, task, *args)
+            except WorkerDied:
+                return self.run(timeout_s, task, *args)
         except (WorkerTimeout, WorkerDied) as error:
             raise AutotuneError(f"the device process failed at {task.__name__}: {error}") from error
         except ContextLostError as error:

@@ -67,9 +67,10 @@ def measured(worker, job, configuration=C):
 
 
 def in_launch(*lines):
-    """An edit that makes the launch function, which the process calls, do something first."""
-    code = "".join(f"    {line}\n" for line in lines)
-    return (LAUNCH, f"{LAUNCH}    import os, time\n{code}")
+    """An edit that makes the launch function do something first, in the worker's process only."""
+    code = "".join(f"        {line}\n" for line in lines)
+    only = "    if multiprocessing.parent_process() is not None:\n"
+    return (LAUNCH, f"{LAUNCH}    import multiprocessing, os, time\n{only}{code}")
 
 
 # ---------------------------------------------------------------- tasks of a test's own

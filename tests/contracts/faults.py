@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -9,7 +11,7 @@ import pytest
 
 from autotune.backends import choose_device
 from autotune.catalog import find_kernel
-from autotune.engine import Budget
+from autotune.engine import Budget, Measured
 from autotune.errors import NothingValidError
 from autotune.measurement import Measurement, Status
 from autotune.store import Store
@@ -97,6 +99,37 @@ class FaultContract:
     def test_a_kernel_that_is_only_wrong_has_no_winner(self, tmp_path: Path, fault: str) -> None:
         with pytest.raises(NothingValidError, match="no configuration is right"):
             self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=(fault,))
+
+    def test_a_worker_killed_from_outside_costs_no_row(self, tmp_path: Path) -> None:
+        """Killed after each result, as the system does when memory is short."""
+        kernel = find_kernel("faulty", SPACES)
+        request = Request(
+            kernel=kernel,
+            device=choose_device(self.selector),
+            problems=kernel.problems["cuda"],
+            strategy="exhaustive",
+            budget=Budget(),
+            fixed={"BLOCK": (32, 64, 128), "FAULT": ("none", "nan")},
+        )
+        killed = []
+
+        def kill(event: object) -> None:
+            if isinstance(event, Measured):
+                killed.append(tuning.worker.run(60, os.getpid))
+                os.kill(killed[-1], signal.SIGKILL)
+
+        with Store.open(tmp_path / "s.sqlite") as store:
+            tuning = Tuning(request, store, kill)
+            try:
+                run = tuning.run()
+            finally:
+                tuning.close()
+            rows = Counter(row.measurement.configuration for row in store.rows())
+        assert len(set(killed)) == 6
+        assert set(rows.values()) == {1} and len(rows) == 6
+        for one in run.problems[0].measured:
+            wrong = one.configuration["FAULT"] == "nan"
+            assert one.status in ({Status.WRONG_RESULT} if wrong else EXPECTED["none"])
 
     def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path: Path) -> None:
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled"))
