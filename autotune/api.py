@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from autotune.backends import choose_device
 from autotune.catalog import find_kernel
 from autotune.engine import Budget, Event, ignore
-from autotune.errors import UsageError
+from autotune.errors import UsageError, unknown
 from autotune.publish import Published, publish
 from autotune.results import row_of
 from autotune.spec import Kernel
 from autotune.store import Store, default_url
+from autotune.strategies import find
 from autotune.tuning import EFFORTS, Request, RunResult, Tuning
 from autotune.values import Problem, Value
 
@@ -110,11 +111,12 @@ def tune(
     if declared.file is None:
         raise UsageError(f"{declared.name}: declare the kernel in a space file, workers import it")
     if effort not in EFFORTS:
-        raise UsageError(f"effort {effort!r}: one of {', '.join(EFFORTS)} expected")
+        raise UsageError(unknown("effort", effort, EFFORTS))
+    find(strategy)  # an unknown one ends here, not after inputs and limits were made
     request = Request(
         kernel=declared,
         device=choose_device(device, declared.backends),
-        problems=tuple(Problem(dict(one)) for one in problems),
+        problems=tuple(_declared_order(declared, one) for one in problems),
         effort=EFFORTS[effort],
         strategy=strategy,
         budget=Budget.parse(budget) if budget else None,
@@ -123,9 +125,6 @@ def tune(
         fixed=dict(fixed or {}),
         command="autotune.tune",
     ).with_default_problems()
-    for one in request.problems:
-        if declared.fields and set(one) != set(declared.fields):
-            raise UsageError(f"problem ({one}): fields {', '.join(declared.fields)} expected")
     with Store.open(default_url()) as store:
         tuning = Tuning(request, store, listener)
         try:
@@ -133,3 +132,12 @@ def tune(
         finally:
             tuning.close()
     return Tuned(run, publish(run, Path(out)))
+
+
+def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:
+    """A problem with its fields in the kernel's order, which records and headers keep."""
+    if set(problem) != set(kernel.fields):
+        raise UsageError(
+            f"problem ({Problem(dict(problem))}): fields {', '.join(kernel.fields)} expected"
+        )
+    return Problem({name: problem[name] for name in kernel.fields})

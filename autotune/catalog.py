@@ -17,7 +17,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from autotune.errors import SpecError, UsageError, unknown
-from autotune.spec import Kernel
+from autotune.spec import Kernel, line_of
 
 PACKAGE = Path(__file__).resolve().parent
 #: A folder that holds one of these ends the search upward for ``spaces/``.
@@ -119,12 +119,12 @@ def load_file(file: Path) -> Kernel:
     try:
         spec.loader.exec_module(module)
     except SpecError as error:
-        raise SpecError(f"{file.name}: {error}{_line_in(file, error)}") from error
+        raise SpecError(f"{file.name}: {error}{line_of(error, file)}") from error
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
     except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {error}"
-        raise SpecError(f"{file.name}: {message}{_line_in(file, error)}") from error
+        raise SpecError(f"{file.name}: {message}{line_of(error, file)}") from error
     finally:
         sys.dont_write_bytecode = writes_bytecode
     kernel = _only_kernel(file, list(vars(module).values()))
@@ -152,16 +152,6 @@ def _refuse_world_writable(file: Path) -> None:
             raise SpecError(
                 f"{place}: anybody may write it, and it is code; run: chmod o-w {place}"
             )
-
-
-def _line_in(file: Path, error: BaseException) -> str:
-    """Line of the space file that an exception passed through last."""
-    line, trace = None, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f" ({file.name}:{line})" if line else ""
 
 
 def _listing(file: Path) -> Listing:

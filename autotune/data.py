@@ -192,7 +192,10 @@ def prepare(
         shutil.rmtree(scratch, ignore_errors=True)
     made = _read(folder, which)
     if made is None:
-        raise AutotuneError(f"{kernel.name} ({problem}): the data cache {folder.name} is damaged")
+        raise AutotuneError(
+            f"{kernel.name} ({problem}): inputs in the cache cannot be read back; "
+            f"free disk space or remove {folder}"
+        )
     return made
 
 
@@ -358,8 +361,17 @@ def _key(
     digest = hashlib.sha256()
     spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
     digest.update(f"{spec} {problem.canonical_json()} {which} {seed} {np.__version__}".encode())
-    for name, array in sorted((inputs or {}).items()):
-        digest.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    if inputs:
+        digest.update(inputs_fingerprint(inputs).encode())
+    return digest.hexdigest()
+
+
+def inputs_fingerprint(inputs: Mapping[str, NDArray[Any]]) -> str:
+    """sha256 of arrays given in place of drawn ones: names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, array in sorted(inputs.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 

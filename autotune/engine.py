@@ -6,6 +6,7 @@ and closed with its row; resuming is the same search again, with remembered rows
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -138,11 +139,30 @@ class SearchSession:
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
-        self._remembered = {} if self.fresh else self.store.remembered(self.scope)
+        self._remembered = {} if self.fresh else self._answers(self.store.remembered(self.scope))
         self._interrupted = self.store.interrupted_attempts(self.scope)
         self.listener(
             SearchStarted(self.scope.problem, len(self.space), len(self._remembered), self.budget)
         )
+
+    def _answers(
+        self, remembered: dict[Configuration, Measurement]
+    ) -> dict[Configuration, Measurement]:
+        """What was remembered, without what was stopped early for one that is not in this space.
+
+        In a restricted space the best may be among those: they are timed in full.
+        """
+        times = [
+            one.median_ms
+            for one in remembered.values()
+            if one.status is Status.OK and one.configuration in self.space
+        ]
+        best_ms = min((one for one in times if one is not None), default=math.inf)
+        return {
+            configuration: one
+            for configuration, one in remembered.items()
+            if one.status is not Status.STOPPED_EARLY or (one.median_ms or 0.0) > best_ms
+        }
 
     def known(self) -> list[Measurement]:
         """All there is to choose from: asked in this search, or remembered and still valid."""

@@ -103,6 +103,9 @@ class DeviceEvaluator:
         return plan(self.kernel, configuration, self.job.problem, self.job.device)
 
     def _pruned(self, configuration: Configuration) -> str:
+        """Why a configuration need not be compiled; empty where it must be."""
+        if not self.kernel.allows(configuration, self.job.problem):
+            return f"it requires what {self.job.problem} does not meet"
         return over_limit(self._plan(configuration), None, self.job.device)
 
     def _measured(self, configuration: Configuration, compiled: Compiled) -> Measurement:

@@ -105,15 +105,27 @@ def enter_portfolio(results: Sequence[Result], default: Configuration) -> list[C
     return list(chosen)
 
 
-def with_portfolio(result: Result, problem: Problem, portfolio: Portfolio) -> Result:
-    """Choose again among the tied: the best over the other problems, then fewest registers."""
+def with_portfolio(result: Result, problem: Problem, portfolio: Portfolio, seed: int = 0) -> Result:
+    """Choose again among the tied: the best over the other problems, then fewest registers.
+
+    Parameters
+    ----------
+    result : Result
+        Of the problem's finals.
+    problem : Problem
+        Left out of the comparison: there they are tied.
+    portfolio : Portfolio
+        Of the same run.
+    seed : int
+        Of the bootstrap.
+    """
 
     def merit(one: Finalist) -> tuple[float, int, float]:
         elsewhere = portfolio.fraction(one.measurement.configuration, problem)
         return (-round(elsewhere, 3), _registers(one.measurement), one.median_ms)
 
     winner = min(result.tied, key=merit)
-    return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner))
+    return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner, seed))
 
 
 def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]:
@@ -167,7 +179,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 
 
 
 def _against(
-    vendors: Mapping[str, Sequence[float]], winner: Finalist, seed: int = 0
+    vendors: Mapping[str, Sequence[float]], winner: Finalist, seed: int
 ) -> dict[str, tuple[float, Ratio]]:
     return {
         name: (median(samples), ratio(samples, winner.samples_ms, seed))

@@ -328,7 +328,7 @@ class Kernel:
         except (SpecError, UntraceableError, MemoryError):
             raise
         except Exception as error:
-            where = _line_of(error, self.file)
+            where = line_of(error, self.file)
             raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
 
     def steps(self, c: Configuration, p: Any, device: Any) -> tuple[Step, ...]:
@@ -355,6 +355,21 @@ class Kernel:
         if "options" not in self.hooks:
             return ()
         return tuple(str(one) for one in self.call_hook("options", c, device=device))
+
+    def allows(self, c: Configuration, p: Problem) -> bool:
+        """Whether a problem meets what a configuration requires; True where nothing is declared.
+
+        Raises
+        ------
+        SpecError
+            If the requires hook raises.
+        """
+        return "requires" not in self.hooks or bool(self.call_hook("requires", c, p))
+
+    def first_problem(self, backend: str) -> Problem:
+        """A problem to show or compile for: the first quick one of a backend, else any."""
+        mine = self.quick_problems.get(backend) or self.problems.get(backend)
+        return (mine or next(group for group in self.problems.values() if group))[0]
 
     def source_file(self, c: Configuration) -> Path:
         """The source file of a configuration.
@@ -523,7 +538,7 @@ class Kernel:
         return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
 
 
-def _line_of(error: Exception, file: Path | None) -> str:
+def line_of(error: BaseException, file: Path | None) -> str:
     """The last line of the space file that an exception came through, as `` (file.py:12)``."""
     line, trace = 0, error.__traceback__
     while trace is not None:

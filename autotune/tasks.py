@@ -272,12 +272,13 @@ def _take(job: Job, contender: Contender) -> Callable[[int], list[float]] | None
 
 def _take_baseline(job: Job, name: str) -> Callable[[int], list[float]] | None:
     assert _state.kernel and _state.data and _state.executor
-    baseline = next(one for one in _state.kernel.baselines if one.name == name)
+    wanted = (name, job.device.backend)
+    matching = [one for one in _state.kernel.baselines if (one.name, one.backend) == wanted]
     time_callable = getattr(_state.executor, "time_callable", None)
-    if baseline.backend != job.device.backend or time_callable is None:
+    if not matching or time_callable is None:  # OpenCL has no vendor library to call
         return None
     _state.data.refresh(RANDOM, with_scratch=True)
-    call = _state.executor.time_calls(baseline.prepare, _vendor_arguments(_state.data))
+    call = _state.executor.time_calls(matching[0].prepare, _vendor_arguments(_state.data))
     if call is None:  # the library has nothing like this problem
         return None
     call()

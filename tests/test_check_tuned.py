@@ -150,7 +150,7 @@ def test_what_cannot_be_compared_is_no_regression(
     words: str,
 ) -> None:
     """It is listed, and nothing is started for it."""
-    monkeypatch.setattr("autotune.tuning.Worker", None)
+    monkeypatch.setattr("autotune.bench.Worker", None)
     edit_record("saxpy", **changes)
     (found,) = check(names=("saxpy",))["checked"]
     assert found["verdict"] == "unchecked"
@@ -161,7 +161,7 @@ def test_without_time_nothing_is_checked(
     project: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And that is no regression either."""
-    monkeypatch.setattr("autotune.tuning.Worker", None)
+    monkeypatch.setattr("autotune.bench.Worker", None)
     assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
 
 

@@ -15,7 +15,7 @@ from autotune.backends import choose_device
 from autotune.catalog import find_kernel, load_file
 from autotune.device import for_arch
 from autotune.engine import Budget, Measured, Phase, SearchSession, SearchStarted, search
-from autotune.errors import NothingValidError, SpecError, UsageError
+from autotune.errors import AutotuneError, NothingValidError, SpecError, UsageError
 from autotune.measurement import Measurement, Status
 from autotune.space import enumerate_space
 from autotune.store import RunInfo, Scope, Store
@@ -287,6 +287,21 @@ def test_all_there_is_to_choose_from_is_what_was_asked_or_remembered_and_valid(s
 
 
 # ---------------------------------------------------------------- attempts
+
+
+def test_what_was_stopped_early_for_one_outside_is_timed_again(session, space, store):
+    """In a restricted space it may be the best; where a faster one is left it stays stopped."""
+    made = session()
+    fast, slow = space.configuration(0), space.configuration(5)
+    rows = [
+        Measurement(fast, Status.OK, samples_ms=(1.0,)),
+        Measurement(slow, Status.STOPPED_EARLY, "1 ms is the best so far", samples_ms=(2.0,)),
+    ]
+    store.add_many(made.run_id, made.scope, rows)
+    assert session().measure([5])[0].status is Status.STOPPED_EARLY
+    alone = replace(space, rows=space.rows[5:6])
+    again = replace(session(), space=alone, asked={})
+    assert again.measure([0])[0].status is Status.OK
 
 
 def _die_while_measuring(path, configurations, times):
@@ -595,6 +610,8 @@ def test_one_configuration_is_verified_and_timed_without_a_search(tuned, saxpy):
     (result,) = tuned(saxpy(), problems=(N,), only=only).problems
     assert [one.configuration for one in result.measured] == [only]
     assert result.finals.winner.measurement.configuration == only
+    tuned(saxpy(), problems=(N,), only=only)
+    assert len(tuned.new) == 1, "it is asked for by name, so it is timed again"
     with pytest.raises(NothingValidError, match="BLOCK=96, ITEMS=4 is not valid here"):
         tuned(saxpy(), problems=(N,), only=Configuration(BLOCK=96, ITEMS=4))
 
@@ -621,6 +638,48 @@ def test_finalists_that_fail_on_odd_sizes_are_disqualified_and_their_rows_say_so
     assert tuned.new == []
 
 
+def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy, tmp_path):
+    """Not even the default, which is measured on every problem though it wins nowhere."""
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
+    wrong = "#if BLOCK == 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
+    source.write_text(source.read_text().replace("    }\n}", wrong))
+    fixed = {"ITEMS": (1,), "BLOCK": (32, 64)}
+    result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
+    assert result.portfolio.configurations == (Configuration(BLOCK=64, ITEMS=1),)
+    assert [len(one.disqualified) for one in result.problems] == [1, 1]
+
+
+def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):
+    """A problem that breaks it prunes it there, and disqualifies it nowhere."""
+    requires = (
+        "@saxpy.requires\ndef requires(c, p):\n"
+        "    return p.n % 64 == 0 if c.BLOCK == 64 else True\n\n\n@saxpy.launch"
+    )
+    edges = ("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK=")
+    kernel = saxpy(edges, ("@saxpy.launch", requires))
+    result = tuned(kernel, problems=(Problem(n=4096), N), fixed=FIXED)
+    even, odd = result.problems
+    assert [one.status for one in even.measured] == [Status.OK, Status.OK]
+    assert even.disqualified == ()
+    assert [one.status for one in odd.measured] == [Status.OK, Status.PRUNED]
+    assert odd.measured[1].message == "it requires what n=4099 does not meet"
+    where = result.portfolio.configurations.index(Configuration(BLOCK=64, ITEMS=2))
+    assert result.portfolio.median_ms[where][0] is not None
+    assert result.portfolio.median_ms[where][1] is None
+
+
+def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy, monkeypatch):
+    def lost(*_):
+        raise AutotuneError("the device process failed")
+
+    monkeypatch.setattr("autotune.finals.Finals._measured_on", lost)
+    with pytest.warns(UserWarning, match="the device process failed"):
+        result = tuned(saxpy(), problems=(N, Problem(n=100)), fixed=FIXED)
+    assert result.portfolio is None
+    assert len(result.solved) == 2
+
+
 def test_own_inputs_are_verified_and_remembered_apart(tuned, saxpy):
     options = {"problems": (N,), "fixed": FIXED}
     tuned(saxpy(), **options)
@@ -628,6 +687,10 @@ def test_own_inputs_are_verified_and_remembered_apart(tuned, saxpy):
     (result,) = tuned(saxpy(), inputs=mine, **options).problems
     assert len(tuned.new) == 2
     assert {check.dataset for check in result.measured[0].checks} == {"random"}
+    tuned(saxpy(), inputs=mine, **options)
+    assert tuned.new == []
+    tuned(saxpy(), inputs={"x": mine["x"] + 1}, **options)
+    assert len(tuned.new) == 2, "other values are verified too"
 
 
 def test_a_run_tells_its_phases(tuned, saxpy):

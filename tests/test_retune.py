@@ -64,8 +64,8 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("autotune.tuning.Worker", refuse)
-    monkeypatch.setattr("autotune.tuning.CompilerPool", refuse)
+    monkeypatch.setattr("autotune.bench.Worker", refuse)
+    monkeypatch.setattr("autotune.bench.CompilerPool", refuse)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
+from autotune.cli.options import JSON, SPACES
 
 if TYPE_CHECKING:
     from autotune.device import Device
@@ -15,14 +16,11 @@ if TYPE_CHECKING:
     from autotune.spec import Kernel
     from autotune.values import Configuration, Problem
 
-_SPACES = click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-
 
 @click.command("list")
 @click.argument("what", type=click.Choice(["kernels", "strategies", "devices"]), default="kernels")
-@_SPACES
-@_JSON
+@SPACES
+@JSON
 def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     """List kernels (default), strategies or devices.
 
@@ -82,8 +80,8 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 @click.option("--log", "view", flag_value="log", help="The compiler's log and resources.")
 @click.option("--problem", metavar="FIELD=N,...", help="Problem of the configuration's launch.")
 @click.option("--device", metavar="NAME", help="cuda:0, opencl:cpu, or an architecture: sm_90.")
-@_SPACES
-@_JSON
+@SPACES
+@JSON
 def show(
     kernel: str,
     config: str | None,
@@ -113,7 +111,7 @@ def show(
             _print_space(declared, chosen, space)
         return
     configuration = parsing.configuration(declared, config or "")
-    size = parsing.problem(declared, problem) if problem else _first_problem(declared, chosen)
+    size = parsing.problem(declared, problem) if problem else declared.first_problem(chosen.backend)
     _show_configuration(declared, configuration, size, chosen, view)
 
 
@@ -124,11 +122,6 @@ def _device_or_arch(text: str | None, kernel: Kernel) -> Device:
     if text and text.startswith("sm_"):
         return for_arch(text)
     return choose_device(text, kernel.backends)
-
-
-def _first_problem(kernel: Kernel, device: Device) -> Problem:
-    mine = kernel.quick_problems.get(device.backend) or kernel.problems.get(device.backend)
-    return (mine or next(group for group in kernel.problems.values() if group))[0]
 
 
 def _space_facts(kernel: Kernel, device: Device, space: Space) -> dict[str, Any]:
@@ -246,8 +239,8 @@ def new(name: str, into: Path) -> None:
     help="Configurations to compile for each.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the sample.")
-@_SPACES
-@_JSON
+@SPACES
+@JSON
 def check(
     kernel: str, archs: tuple[str, ...], samples: int, seed: int, spaces: Path | None, as_json: bool
 ) -> None:

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
+from autotune.cli.options import JSON, SPACES, out_option
+from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
+    from autotune.export import Results
     from autotune.probe import MeasuredLimits
     from autotune.store import Row
     from autotune.tuned import TunedRecord
+    from autotune.values import Value
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_OUT = click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("reports"),
-    show_default=True,
-    help="Folder to write to.",
-)
+_OUT = out_option("Folder to write to.")
 
 
 @click.command("lookup")
@@ -30,7 +27,7 @@ _OUT = click.option(
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
 @click.option("--device", metavar="NAME", help="The driver's name of a device.")
-@_JSON
+@JSON
 def lookup(
     kernel: str, fields: tuple[str, ...], arch: str | None, device: str | None, as_json: bool
 ) -> None:
@@ -75,7 +72,7 @@ def lookup(
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
-@_JSON
+@JSON
 def results(
     kernel: str | None, device: str | None, best: int | None, as_csv: bool, as_json: bool
 ) -> None:
@@ -123,16 +120,14 @@ def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
-    from autotune.cli.tables import print_table
-
     print_table(
         [
             {
                 "kernel": row["kernel"],
-                "problem": _words(row["problem"]),
+                "problem": words(row["problem"]),
                 "status": row["status"],
                 "median ms": "" if row["median_ms"] is None else f"{row['median_ms']:.4g}",
-                "configuration": _words(row["config"]),
+                "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
             }
@@ -146,7 +141,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     import sys
 
     plain = [
-        {**row, "problem": _words(row["problem"]), "config": _words(row["config"])} for row in rows
+        {**row, "problem": words(row["problem"]), "config": words(row["config"])} for row in rows
     ]
     for row in plain:
         row.pop("samples_ms")
@@ -158,7 +153,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 @click.command("report")
 @click.argument("kernel")
 @click.option("--device", metavar="NAME", help="Only this device's folder or name.")
-@click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
+@SPACES
 @_OUT
 def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> None:
     """Write the report of KERNEL from what is in the store.
@@ -169,7 +164,7 @@ def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> N
     from autotune.report import from_rows, write_html, write_markdown
     from autotune.store import Store, default_url
 
-    records = _own_records(kernel, device)
+    records = _records(kernel, device)
     with Store.open(default_url()) as store:
         for record in records:
             rows = store.rows(kernel=kernel, device=record.device.name)
@@ -220,8 +215,8 @@ def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
         return None
 
 
-def _own_records(kernel: str, device: str | None) -> list[TunedRecord]:
-    """What this user tuned, one record per device.
+def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
+    """What is tuned, one record per device; by default what this user tuned.
 
     Raises
     ------
@@ -232,10 +227,12 @@ def _own_records(kernel: str, device: str | None) -> list[TunedRecord]:
     from autotune.errors import UsageError
     from autotune.publish import tuned_folder
 
-    found = tuned.read_all(tuned_folder(), kernel)
+    found = tuned.read_all(folder or tuned_folder(), kernel)
     chosen = [one for one in found if device in (None, one.device.name, one.device.folder)]
     if not chosen:
         where = f" on {device}" if device else ""
+        if folder is not None:
+            raise UsageError(f"{folder}: no tuned record */{kernel}.json{where} below it")
         raise UsageError(f"{kernel} is not tuned{where} yet; run: autotune run {kernel}")
     return chosen
 
@@ -258,7 +255,6 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
     \b
     autotune export sgemm header --out include/autotune
     """
-    from autotune import tuned
     from autotune.cache import write_atomically
     from autotune.errors import UsageError, unknown
     from autotune.export import FORMATS, export_measurements, export_records
@@ -266,13 +262,10 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
     if FORMATS[format].source == "records":
-        records = tuned.read_all(source, kernel) if source else _own_records(kernel, device)
-        files = export_records(format, records)
+        files = export_records(format, _records(kernel, device, source))
     else:
         files = {}
-        for one in _measured(kernel, device):
-            size = "-".join(f"{name}{value}" for name, value in one.problem.items())
-            folder = f"{_folder(one.device_name)}/{size}"
+        for folder, one in _measured(kernel, device).items():
             exported = export_measurements(format, one)
             files.update({f"{folder}/{name}": text for name, text in exported.items()})
     for name, text in files.items():
@@ -281,8 +274,10 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         click.echo(str(out / name))
 
 
-def _measured(kernel: str, device: str | None) -> list[Any]:
-    """Everything in the store, by device and problem.
+def _measured(kernel: str, device: str | None) -> dict[str, Results]:
+    """What the store has of the latest source, by folder: device, problem, and timing if hot.
+
+    Cold and hot times, and times of other sources, must not stand in one table.
 
     Raises
     ------
@@ -291,7 +286,6 @@ def _measured(kernel: str, device: str | None) -> list[Any]:
     """
     from autotune.catalog import find_kernel
     from autotune.errors import UsageError
-    from autotune.export import Results
     from autotune.store import Store, default_url
 
     with Store.open(default_url()) as store:
@@ -299,20 +293,28 @@ def _measured(kernel: str, device: str | None) -> list[Any]:
     if not rows:
         raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
     parameters = find_kernel(kernel).parameters
-    groups: dict[Any, list[Any]] = {}
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault((row.device_name, row.problem), []).append(row)
-    return [
-        Results(
-            kernel=kernel,
-            device_name=name,
-            problem=problem,
-            parameters=parameters,
-            measurements=[row.measurement for row in group],
-            timestamps=[row.created for row in group],
-        )
-        for (name, problem), group in groups.items()
-    ]
+        size = "-".join(f"{name}{value}" for name, value in row.problem.items())
+        hot = "-hot" if row.timing.startswith("hot") else ""
+        groups.setdefault(f"{_folder(row.device_name)}/{size}{hot}", []).append(row)
+    return {folder: _latest(group, parameters) for folder, group in groups.items()}
+
+
+def _latest(rows: Sequence[Row], parameters: dict[str, tuple[Value, ...]]) -> Results:
+    """The rows of the newest one's source."""
+    from autotune.export import Results
+
+    last = rows[-1]
+    chosen = [row for row in rows if row.source == last.source]
+    return Results(
+        kernel=last.kernel,
+        device_name=last.device_name,
+        problem=last.problem,
+        parameters=parameters,
+        measurements=[row.measurement for row in chosen],
+        timestamps=[row.created for row in chosen],
+    )
 
 
 def _folder(name: str) -> str:
@@ -334,12 +336,12 @@ def import_(file: Path) -> None:
 
     merged = tuned.update(tuned_folder(), tuned.read(file))
     for outcome in merged.outcomes:
-        click.echo(f"{_words(outcome.problem)}: {outcome.action}, {outcome.reason}")
+        click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
 
 
 @click.command("compare")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@_JSON
+@JSON
 def compare(files: tuple[Path, ...], as_json: bool) -> None:
     """Compare tuned records of one kernel, problem by problem.
 
@@ -349,14 +351,13 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     autotune compare old/sgemm.json new/sgemm.json
     """
     from autotune import tuned
-    from autotune.cli.tables import print_table
 
     records = [tuned.read(file) for file in files]
     problems = {str(dict(one.problem)): one.problem for r in records for one in r.entries}
     rows = []
     for problem in problems.values():
         entries = [record.entry(problem) for record in records]
-        row = {"problem": _words(problem)}
+        row = {"problem": words(problem)}
         for number, (record, one) in enumerate(zip(records, entries, strict=True), 1):
             text = f"{one.median_ms:.4g} ms" if one else ""
             row[f"{number}: {record.device.name}"] = text
@@ -370,10 +371,6 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
         emit_json(rows)
     else:
         print_table(rows)
-
-
-def _words(values: Any) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 COMMANDS = {

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
+from autotune.cli.options import EFFORT_NAMES, SPACES, out_option
+from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune import tuned
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("kernel")
 @click.option(
     "--effort",
-    type=click.Choice(["quick", "full"]),
+    type=EFFORT_NAMES,
     default="quick",
     show_default=True,
     help="quick: 60 s on the quick problems; full: 10 minutes per problem, all problems.",
@@ -76,14 +78,8 @@ if TYPE_CHECKING:
     help="Of the search and of the inputs.",
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is remembered.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("reports"),
-    show_default=True,
-    help="Record, header and report go to OUT/<device>/.",
-)
-@click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
+@out_option("Record, header and report go to OUT/<device>/.")
+@SPACES
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
 def run(
     kernel: str,
@@ -177,8 +173,6 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
 
 
 def _show_winners(result: RunResult, published: Published) -> None:
-    from autotune.cli.tables import print_table
-
     space = result.problems[0].space
     rows = []
     for solved in result.solved:
@@ -188,7 +182,7 @@ def _show_winners(result: RunResult, published: Published) -> None:
         low, high = one.interval_ms
         rows.append(
             {
-                "problem": _words(one.problem),
+                "problem": words(one.problem),
                 "median ms": f"{one.median_ms:.4g}",
                 "95 % interval": f"{low:.4g} … {high:.4g}",
                 "rate": _rate_of(one),
@@ -197,7 +191,7 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 if one.limit_fraction
                 else "",
                 "tied": str(one.tied),
-                "configuration": _words(space.relevant(one.configuration)),
+                "configuration": words(space.relevant(one.configuration)),
             }
         )
     print_table(rows, title=f"{result.request.kernel.name} on {result.request.device.name}")
@@ -223,7 +217,7 @@ def _say_where(result: RunResult, published: Published) -> None:
     for one in result.problems:
         counts = Counter(measurement.status for measurement in one.measured)
         tried = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        click.echo(f"{_words(one.problem)}: {tried}; {one.seconds:.0f} s", err=True)
+        click.echo(f"{words(one.problem)}: {tried}; {one.seconds:.0f} s", err=True)
         for wrong in one.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if one.finals is None:
@@ -231,7 +225,7 @@ def _say_where(result: RunResult, published: Published) -> None:
     _warn_of_throttling(result)
     for outcome in published.outcomes:
         if outcome.action == "kept":
-            click.echo(f"{_words(outcome.problem)}: record kept, {outcome.reason}", err=True)
+            click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
     click.echo(f"header:  {published.header_file}", err=True)
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
@@ -255,7 +249,6 @@ def _warn_of_throttling(result: RunResult) -> None:
 
 def _show_single(result: RunResult, as_json: bool) -> None:
     """Show one configuration's measurement on each problem."""
-    from autotune.cli.tables import print_table
     from autotune.results import row_of
 
     rows = [
@@ -266,7 +259,7 @@ def _show_single(result: RunResult, as_json: bool) -> None:
     if as_json:
         emit_json(rows)
         return
-    print_table([{"problem": _words(one["problem"]), **_facts(one)} for one in rows])
+    print_table([{"problem": words(one["problem"]), **_facts(one)} for one in rows])
 
 
 def _facts(row: dict[str, Any]) -> dict[str, str]:
@@ -286,7 +279,6 @@ def _replay(file: Path, kernel: str, strategy: str, budget: Any, seed: int, as_j
     import numpy as np
 
     from autotune import replay
-    from autotune.cli.tables import print_table
     from autotune.engine import Budget
     from autotune.strategies import BudgetSpent, find
 
@@ -316,12 +308,6 @@ def _replay(file: Path, kernel: str, strategy: str, budget: Any, seed: int, as_j
     else:
         print_table(rows, title=f"{recording.kernel} replayed from {file.name} ({kernel})")
     click.echo(f"{len(measured)} of {len(recording.space)} recorded configurations asked", err=True)
-
-
-def _words(values: Any) -> str:
-    """Names and values in one line; booleans as 0 and 1, as the command line takes them."""
-    plain = {name: int(one) if isinstance(one, bool) else one for name, one in values.items()}
-    return ", ".join(f"{name}={value}" for name, value in plain.items())
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

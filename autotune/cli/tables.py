@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 from rich.console import Console
@@ -29,6 +30,12 @@ def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
     with piped.capture() as capture:
         piped.print(table)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def words(values: Mapping[str, Any]) -> str:
+    """Names and values in one line; booleans as 0 and 1, as the command line takes them."""
+    plain = {name: int(one) if isinstance(one, bool) else one for name, one in values.items()}
+    return ", ".join(f"{name}={value}" for name, value in plain.items())
 
 
 def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from autotune.cli import emit_json
+from autotune.cli.options import EFFORT_NAMES, JSON, SPACES, out_option
+from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.retune.gate import Checked, Checks
@@ -29,15 +31,7 @@ _DEVICE = click.option(
 _ARCH = click.option(
     "--arch", "archs", multiple=True, metavar="sm_NN", help="Only GPUs of this architecture."
 )
-_SPACES = click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-_OUT = click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("reports"),
-    show_default=True,
-    help="Record, header and report go to OUT/<device>/, too.",
-)
+_OUT = out_option("Record, header and report go to OUT/<device>/, too.")
 _HOURS = click.option(
     "--max-hours",
     type=click.FloatRange(min=0),
@@ -60,7 +54,7 @@ def _how_to_search(function: F) -> F:
         ),
         click.option(
             "--effort",
-            type=click.Choice(["quick", "full"]),
+            type=EFFORT_NAMES,
             default="quick",
             show_default=True,
             help="Which problems must be tuned, and how; an entry keeps its own, if more.",
@@ -85,9 +79,9 @@ def _how_to_search(function: F) -> F:
 @_DEVICE
 @_ARCH
 @_how_to_search
-@_SPACES
+@SPACES
 @_OUT
-@_JSON
+@JSON
 def retune(
     kernels: tuple[str, ...],
     stale: bool,
@@ -183,14 +177,12 @@ def _outcome_row(one: Outcome) -> dict[str, Any]:
 
 
 def _show_outcomes(outcomes: list[Outcome]) -> None:
-    from autotune.cli.tables import print_table
-
     print_table(
         [
             {
                 "kernel": one.kernel,
                 "device": one.device,
-                "problem": _words(one.problem),
+                "problem": words(one.problem),
                 "why": one.why,
                 "what": one.action,
                 "result": str(one.result),
@@ -205,10 +197,6 @@ def _show_outcomes(outcomes: list[Outcome]) -> None:
 
 def _time(time_ms: float | None) -> str:
     return "" if time_ms is None else f"{time_ms:.4g}"
-
-
-def _words(values: Any) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 # ---------------------------------------------------------------------- check-tuned
@@ -229,9 +217,9 @@ def _words(values: Any) -> str:
 @_DEVICE
 @_ARCH
 @_how_to_search
-@_SPACES
+@SPACES
 @_OUT
-@_JSON
+@JSON
 def check_tuned(
     kernels: tuple[str, ...],
     threshold: float,
@@ -298,7 +286,7 @@ def _judge(checks: Checks) -> None:
     mended = [one for one in checks.mended if one.result is Result.SEARCHED]
     if len(mended) < len(regressions):
         first = regressions[0]
-        where = f"{first.kernel} ({_words(first.known.entry.problem)})"
+        where = f"{first.kernel} ({words(first.known.entry.problem)})"
         names = " ".join(dict.fromkeys(one.kernel for one in regressions))
         raise RegressionError(
             f"{len(regressions) - len(mended)} of {len(checks.checked)} tuned entries regressed, "
@@ -339,8 +327,6 @@ def _is_other(one: Checked) -> bool:
 
 
 def _show_checked(checked: Sequence[Checked]) -> None:
-    from autotune.cli.tables import print_table
-
     rows = []
     for one in checked:
         now = one.now
@@ -349,7 +335,7 @@ def _show_checked(checked: Sequence[Checked]) -> None:
         rows.append(
             {
                 "kernel": one.kernel,
-                "problem": _words(one.known.entry.problem),
+                "problem": words(one.known.entry.problem),
                 "recorded ms": _time(one.known.entry.median_ms),
                 "ms now": _time(now.median_ms if now else None),
                 "now / recorded": f"{ratio.value:.3f}" if ratio else "",

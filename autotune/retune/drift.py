@@ -77,7 +77,8 @@ def remeasure(tuning: Tuning, record: tuned.TunedRecord, entry: tuned.Entry) -> 
     if not is_member(kernel, winner, device):
         return Remeasured(Status.PRUNED, "its configuration is not in the declared space")
     job = tuning.job(problem)
-    for one in (*tuning.other_jobs(job), job):
+    edges = [one for one in tuning.other_jobs(job) if kernel.allows(winner, one.problem)]
+    for one in (*edges, job):
         verified = _verified(tuning, one, winner)
         if verified.status is not Status.OK:
             where = "" if one is job else f"on {one.problem} with other inputs: "

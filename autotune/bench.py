@@ -1,0 +1,98 @@
+"""Where one run measures: its compilers, its worker, and what its measurements are known by.
+
+What search, finals and the check of recorded winners share. Searches nothing, stores nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import cached_property
+
+from autotune.backends import backend
+from autotune.compiler import CompilerPool
+from autotune.data import EXACT, RANDOM, inputs_fingerprint, prepare
+from autotune.process import usable_cores
+from autotune.request import Request
+from autotune.source import arguments_fingerprint, source_fingerprint, text_fingerprint
+from autotune.store import Scope
+from autotune.tasks import Job
+from autotune.values import Problem
+from autotune.worker import Worker
+
+
+class Bench:
+    """The processes of one run, and the jobs and keys of its problems.
+
+    Parameters
+    ----------
+    request : Request
+        Kernel, device, seed, timing and inputs.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.kernel, self.device = request.kernel, request.device
+        self._stack = ExitStack()
+        # One core stays free, so that compiling does not disturb the timing; where the device is
+        # the CPU itself the evaluator never compiles and measures at once.
+        spare = 1 if self.device.backend == "cuda" else 0
+        processes = max(1, usable_cores() - spare)
+        self.compilers = self._stack.enter_context(CompilerPool(processes))
+        self.worker = self._stack.enter_context(Worker(request.timeout_s))
+
+    def close(self) -> None:
+        """End all processes."""
+        self._stack.close()
+
+    @cached_property
+    def source(self) -> str:
+        """sha256 of all sources of the kernel with their includes."""
+        return source_fingerprint(self.kernel)
+
+    @cached_property
+    def toolchain(self) -> str:
+        """Name and version of the compiler."""
+        return backend(self.device.backend).toolchain()
+
+    def job(self, problem: Problem, seed: int | None = None) -> Job:
+        """The worker's job for a problem; makes inputs and references where they are not there."""
+        assert self.kernel.file is not None
+        chosen = self.request.seed if seed is None else seed
+        inputs = self.request.inputs if seed is None else {}
+        names = [RANDOM] if inputs else [EXACT, RANDOM]
+        datasets = tuple(prepare(self.kernel, problem, name, chosen, inputs) for name in names)
+        return Job(self.kernel.file, problem, self.device, datasets, self.request.cold)
+
+    def other_jobs(self, job: Job) -> list[Job]:
+        """The same problem with another seed, and the odd sizes.
+
+        Static fields are compiled in, so an odd size with other values of those needs another
+        binary and is left to the kernel's own tests.
+        """
+        static = self.kernel.static
+        edges = [
+            one
+            for one in self.kernel.edge_problems
+            if all(one[name] == job.problem[name] for name in static)
+        ]
+        other = self.request.seed + 1
+        again = [] if self.request.inputs else [self.job(job.problem, other)]
+        return [*(self.job(one, other) for one in edges), *again]
+
+    def scope(self, problem: Problem) -> Scope:
+        """Key of remembered measurements of a problem."""
+        arguments = arguments_fingerprint(self.kernel, self.request.inputs)
+        if self.request.inputs:  # their values too: results on other arrays prove nothing here
+            arguments = text_fingerprint(arguments + inputs_fingerprint(self.request.inputs))
+        return Scope(
+            kernel=self.kernel.name,
+            problem=problem,
+            device_uuid=self.device.uuid,
+            device_name=self.device.name,
+            driver=self.device.driver,
+            toolchain=self.toolchain,
+            source=self.source,
+            arguments=arguments,
+            timing=self.request.timing,
+            arch=self.device.arch,
+        )
