@@ -38,8 +38,9 @@ def table() -> str:
         + f"\n\n{where}; {dates[0]}"
         + (f" to {dates[-1]}" if len(dates) > 1 else "")
         + "; float32, random data, L2 cold, ours and the vendor's library (cuBLAS, CUB) interleaved "
-        "in the same run.\nCommand: `benchmarks/tune_bundled.sh reports`. "
-        "Limits are what `autotune doctor --limits` measured on the same device.\n"
+        "in the same run.\nEach from `autotune run KERNEL --effort full` on one of several H100s; "
+        "budget, strategy, clocks and device uuid are in the reports "
+        "([reports](reports)). Limits are what `autotune doctor --limits` measured on the same device.\n"
     )
 
 
