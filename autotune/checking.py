@@ -120,7 +120,7 @@ def _check_compiling(
     space = _space(report, kernel, device)
     if space is None:
         return
-    problem = _problem(kernel, device)
+    problem = kernel.first_problem(device.backend)
     for configuration in _sample(kernel, space, samples, seed):
         try:
             found = _compiled(kernel, configuration, problem, device)
@@ -140,7 +140,8 @@ def _compiled(
         return SampleResult(device.arch, configuration, None, None, f"pruned: {excess}")
     done = compile_now(compile_job(kernel, configuration, problem, device))
     if done.binary is None:
-        return SampleResult(device.arch, configuration, None, None, f"failed: {done.message}")
+        ended = "pruned" if done.over_limit else "failed"
+        return SampleResult(device.arch, configuration, None, None, f"{ended}: {done.message}")
     entries = done.binary.entries
     missing = [one.entry for one in launches.launches if not done.binary.entry(one.entry or "")]
     message = f"failed: the source has no kernel function {missing[0]!r}" if missing else ""
@@ -160,7 +161,7 @@ def _check_on_device(
     space = _space(report, kernel, device)
     if space is None:
         return
-    problems = [*kernel.edge_problems, _problem(kernel, device)]
+    problems = [*kernel.edge_problems, kernel.first_problem(device.backend)]
     jobs = [_job(kernel, problem, device) for problem in dict.fromkeys(problems)]
     with Worker() as worker:
         for configuration in _sample(kernel, space, samples, seed):
@@ -174,6 +175,8 @@ def _verified(
 ) -> SampleResult:
     arch = jobs[0].device.arch
     for job in jobs:
+        if not kernel.allows(configuration, job.problem):
+            continue
         done = compile_now(compile_job(kernel, configuration, job.problem, job.device))
         if done.binary is None:
             return SampleResult(arch, configuration, None, None, f"failed: {done.message}")
@@ -220,12 +223,9 @@ def _sample(kernel: Kernel, space: Space, count: int, seed: int) -> list[Configu
     return [space.configuration(i) for i in list(dict.fromkeys(chosen))[:count]]
 
 
-def _problem(kernel: Kernel, device: Device) -> Problem:
-    mine = kernel.quick_problems.get(device.backend) or kernel.problems.get(device.backend)
-    return (mine or next(group for group in kernel.problems.values() if group))[0]
-
-
 def _collect_failures(report: CheckReport, target: str) -> None:
-    bad = [one for one in report.samples if one.target == target and "failed" in one.problem]
+    bad = [
+        one for one in report.samples if one.target == target and one.problem.startswith("failed")
+    ]
     if bad:
         report.failures.append(f"{target}: {len(bad)} of the sample failed ({bad[0].problem})")

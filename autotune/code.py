@@ -37,12 +37,15 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     """
     _needs_cuda(device)
     job = compile_job(kernel, configuration, problem, device)
+    chosen = [one for one in job.options if one.startswith("sm_")]  # sm_90a, say: as for a cubin
     flags = [one for one in job.options if not one.startswith("sm_")]
+    if not any("std=" in one for one in flags):
+        flags.append("-std=c++17")
     defines = [f"-D{name}={value}" for name, value in job.defines]
-    arch = device.arch.replace("sm_", "compute_")
+    arch = (chosen[-1] if chosen else device.arch).replace("sm_", "compute_")
     try:
         names = nvrtc.expressions(job.source, job.entries)
-        options = [f"-arch={arch}", "-std=c++17", *defines, *flags]
+        options = [f"-arch={arch}", *defines, *flags]
         return nvrtc.compile_ptx(job.source, options, names)
     except CompileError as error:
         raise kernel.error(f"{configuration}: {first_error(str(error))}") from error

@@ -13,6 +13,8 @@ _SOURCE = """\
 #include "dialect.h"
 #ifndef BLOCK
 #define BLOCK 256
+#endif
+#ifndef ITEMS
 #define ITEMS 4
 #endif
 

@@ -7,9 +7,11 @@ attaches plain functions to it with decorators; every name they use is checked a
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -95,6 +97,12 @@ class Work:
     bytes_read: float = 0
     bytes_written: float = 0
     pipe: str = "fp32"
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bytes_read", "bytes_written"):
+            amount = getattr(self, name)
+            if not (math.isfinite(amount) and amount >= 0):
+                raise ValueError(f"{name}={amount}; a finite number of at least 0 expected")
 
 
 @dataclass(frozen=True)
@@ -289,6 +297,9 @@ class Kernel:
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
         """Attach a vendor library call; see `Baseline`."""
 
+        if any((one.name, one.backend) == (name, backend) for one in self.baselines):
+            raise self.error(f"baseline {name!r} for {backend} is attached twice; name it otherwise")
+
         def attach(function: Function) -> Function:
             self.baselines.append(Baseline(name, function, backend))
             return function
@@ -354,7 +365,10 @@ class Kernel:
         """Options of one configuration; empty where the kernel declares none."""
         if "options" not in self.hooks:
             return ()
-        return tuple(str(one) for one in self.call_hook("options", c, device=device))
+        options = self.call_hook("options", c, device=device)
+        if not isinstance(options, list | tuple):
+            raise self.error(f"options: returned {options!r}, expected a list of strings")
+        return tuple(map(str, options))
 
     def allows(self, c: Configuration, p: Problem) -> bool:
         """Whether a problem meets what a configuration requires; True where nothing is declared.

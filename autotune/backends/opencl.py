@@ -7,6 +7,7 @@ loader entry points nowhere.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from autotune.backends.base import (
     Difference,
     LaunchError,
 )
+from autotune.cache import cache_folder, write_atomically
 from autotune.device import Device
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.measurement import Binary, Clocks, Entry
@@ -301,11 +303,13 @@ def _show_intel_runtime(lib: Path) -> None:
             ctypes.CDLL(str(lib / name), ctypes.RTLD_GLOBAL)
     except OSError:
         return
-    folder = Path(tempfile.gettempdir()) / f"autotune-icd-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    entry = folder / f"{os.getpid()}.icd"
-    entry.write_text(f"{lib / 'libintelocl.so'}\n")
-    entry.replace(folder / "intel.icd")
+    # The loader runs whatever this folder names: it must be one that nobody else can have made.
+    try:
+        folder = cache_folder("icd") / hashlib.sha256(str(lib).encode()).hexdigest()[:16]
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="autotune-icd-"))
+    write_atomically(folder / "intel.icd", f"{lib / 'libintelocl.so'}\n".encode())
     os.environ["OCL_ICD_VENDORS"] = str(folder)
 
 
