@@ -12,10 +12,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tuned_project import edit_record, enter_copy, record_file, tuned_once
 
 from autotune import doctor
-from autotune.doctor import Finding, findings, nvidia, places, software
+from autotune.doctor import Finding, findings, nvidia, places, records, software
 from autotune.doctor.nvidia import Gpu, Nvidia
+from autotune.errors import DeviceError
 
 NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
 
@@ -360,3 +362,50 @@ def test_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == Finding("opencl", "bad", "none here", "pip install 'kernel-autotune[cpu]'")
     (beside,) = software.opencl(Nvidia(present=True, gpus=(Gpu(0, "H100", None),)))
     assert beside.state == "ok"
+
+
+class TestRecords:
+    """What is tuned for this machine: current, stale, damaged, or of a space file that is broken."""
+
+    @pytest.fixture
+    def project(
+        self,
+        opencl_device: str,
+        tmp_path_factory: pytest.TempPathFactory,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> Path:
+        return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
+
+    def test_what_is_current_and_what_was_never_tuned_is_fine(self, project: Path) -> None:
+        (found,) = records.records(NO_GPU)
+        assert found.state == "ok" and not found.remedy
+
+    def test_a_changed_source_is_stale(self, project: Path) -> None:
+        file = project / "kernels" / "saxpy.cu"
+        file.write_text(file.read_text().replace("FMA(", "FMA(1.0f * "))
+        (found,) = records.records(NO_GPU)
+        assert (found.state, found.remedy) == ("warn", "autotune retune --stale")
+        assert "1 entry is stale, of saxpy" in found.text and "source changed" in found.text
+
+    def test_a_damaged_record_is_stale(
+        self, project: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        record_file("twin").write_text("{")
+        (found,) = records.records(NO_GPU)
+        assert found.state == "warn" and "damaged" in found.text
+        assert capsys.readouterr() == ("", "")
+
+    def test_a_broken_space_file_hides_nothing(self, project: Path) -> None:
+        (project / "spaces" / "broken.py").write_text("raise ValueError('ill')")
+        edit_record("saxpy", driver="1.0")
+        broken, stale = records.records(NO_GPU)
+        assert broken.remedy == "autotune check broken" and "broken" in broken.text
+        assert stale.remedy == "autotune retune --stale" and "driver changed" in stale.text
+
+    def test_no_device_is_no_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def none() -> Any:
+            raise DeviceError("no usable device")
+
+        monkeypatch.setattr("autotune.retune.stale.find_devices", none)
+        assert list(records.records(NO_GPU)) == []

@@ -5,6 +5,7 @@
 `nvidia`    driver, device files, clocks, MIG, other processes: by NVML
 `software`  packages per extra, CuPy and NVRTC against the driver, tools
 `places`    store, cache, disk, space folders, environment
+`records`   what is tuned and went stale
 ========== ===============================================================
 
 Looks only: it tunes nothing, prints nothing, never raises, and makes no device context.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from autotune.doctor import nvidia, places, software
+from autotune.doctor import nvidia, places, records, software
 from autotune.doctor.finding import Finding, State, first_line, tried
 
 __all__ = ["Finding", "State", "findings"]
@@ -35,6 +36,7 @@ _CHECKS: tuple[tuple[str, Callable[[nvidia.Nvidia], Iterator[Finding]], str], ..
     ("cache", places.cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),
     ("disk", places.disk, "df -h"),
     ("spaces", places.spaces, "autotune list"),
+    ("records", records.records, records.REMEDY),
 )
 
 

@@ -28,7 +28,9 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "nvrtc": ("cuda-bindings",),
     "postgres": ("psycopg",),
     "counters": ("ncu-report",),
-    "test": ("hypothesis", "mypy", "pandas-stubs", "pytest", "pytest-xdist", "ruff"),
+    "test": (
+        "hypothesis", "jsonschema", "mypy", "pandas-stubs", "pytest", "pytest-xdist", "pyyaml", "ruff",
+    ),
 }  # fmt: skip
 _PURPOSE = {
     "tune": "searching and measuring",
