@@ -1,6 +1,27 @@
-"""``python -m autotune``: the command line from a bare checkout."""
+"""The process of the command ``autotune``, also as ``python -m autotune`` from a bare checkout."""
 
-from autotune.cli import main
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+from autotune import interruption
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    interruption.listen()
+    try:
+        from autotune.cli import run
+
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before the command line was loaded, or in its last words
+        with suppress(OSError):
+            sys.stderr.write("error: interrupted; what was measured is kept\n")
+        code = 130
+    interruption.stop_listening()
+    sys.exit(code)
+
 
 if __name__ == "__main__":
     main()

@@ -59,7 +59,7 @@ def plan(kernel: Kernel, configuration: Configuration, problem: Problem, device:
             Launch(
                 grid=_three(kernel, "grid", step.grid),
                 block=_three(kernel, "block", step.block),
-                shared_bytes=int(step.shared_bytes),
+                shared_bytes=kernel.guarded("launch: shared_bytes", int, step.shared_bytes),
                 entry=step.entry or kernel.name,
                 args=step.args,
             )

@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -117,7 +118,9 @@ def load_file(file: Path) -> Kernel:
     module = importlib.util.module_from_spec(spec)
     writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        spec.loader.exec_module(module)
+        file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
+        with redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
     except SpecError as error:
         raise SpecError(f"{file.name}: {error}{line_of(error, file)}") from error
     except SyntaxError as error:

@@ -211,11 +211,14 @@ def _make(
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
+    for name in declared:
+        if not isinstance(name, str):
+            raise kernel.error(f"arguments: the key {name!r} is not the name of an argument")
     for name, own in inputs.items():
         declared[name] = _replaced(kernel, name, declared, own)
     arguments, arrays = [], {}
     for name, value in declared.items():
-        argument, array = argument_of(kernel, name, value)
+        argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
         if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
             raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
         arguments.append(argument)

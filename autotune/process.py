@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 from contextlib import suppress
-from typing import Any
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
 
 #: prctl option: signal to get when the parent dies. Source: prctl(2).
 _PR_SET_PDEATHSIG = 1
 
 
-def spawn_context() -> Any:
+class _Child(SpawnProcess):
+    """A child to which Ctrl-C cannot come while it starts up, before `begin_child`."""
+
+    def start(self) -> None:
+        if not hasattr(signal, "pthread_sigmask"):
+            super().start()
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a child inherits it
+        try:
+            super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Context(SpawnContext):
+    Process = _Child
+
+
+def spawn_context() -> SpawnContext:
     """The way to start children: a fresh interpreter, since device run-times survive no fork."""
-    return multiprocessing.get_context("spawn")
+    if hasattr(signal, "pthread_sigmask"):
+        # Python's helper starts here, as it unblocks SIGINT when it starts; and it outlives us when
+        # the terminal goes, where a second one would not know what the first was told.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return _Context()
 
 
 def begin_child(parent: int) -> None:
@@ -27,6 +51,8 @@ def begin_child(parent: int) -> None:
         Process id of the parent: if it is already gone, so is this child.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # Pebble's own handler is Python, which a kernel or compiler that hangs never comes back to: each
     # process would then take 3 s to be stopped, one after the other.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

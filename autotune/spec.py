@@ -298,7 +298,9 @@ class Kernel:
         """Attach a vendor library call; see `Baseline`."""
 
         if any((one.name, one.backend) == (name, backend) for one in self.baselines):
-            raise self.error(f"baseline {name!r} for {backend} is attached twice; name it otherwise")
+            raise self.error(
+                f"baseline {name!r} for {backend} is attached twice; name it otherwise"
+            )
 
         def attach(function: Function) -> Function:
             self.baselines.append(Baseline(name, function, backend))
@@ -330,15 +332,22 @@ class Kernel:
         """
         function = self.hook(name)
         extra = {DEVICE: device} if DEVICE in inspect.signature(function).parameters else {}
-        return self.guarded(name, function, *args, **extra)
+        result = self.guarded(name, function, *args, **extra)
+        if name == "work" and not isinstance(result, Work | None):
+            raise self.error(f"work: returned {result!r}, expected Work(...)")
+        return result
 
     def guarded(self, what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Call a user's function; turn whatever it raises into a `SpecError` with its line."""
+        """Call a user's function; turn whatever it raises into a `SpecError` with its line.
+
+        What it prints goes to standard error: standard output belongs to the command's results.
+        """
         try:
-            return function(*args, **named)
+            with redirect_stdout(sys.stderr):
+                return function(*args, **named)
         except (SpecError, UntraceableError, MemoryError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             where = line_of(error, self.file)
             raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
 

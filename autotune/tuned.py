@@ -336,7 +336,7 @@ def write(directory: Path | str, record: TunedRecord) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         _replace(path, data)
     except OSError as error:
-        raise RecordError(f"{path}: cannot write the tuned record: {error.strerror}") from error
+        raise _unwritable(path, error) from error
     return path
 
 
@@ -359,8 +359,15 @@ def update(directory: Path | str, new: TunedRecord) -> Merged:
             merged = merge(_existing(path), new)
             write(directory, merged.record)
     except OSError as error:
-        raise RecordError(f"{path}: cannot write the tuned record: {error.strerror}") from error
+        raise _unwritable(path, error) from error
     return merged
+
+
+def _unwritable(path: Path, error: OSError) -> RecordError:
+    return RecordError(
+        f"{path}: cannot write the tuned record: {error.strerror}; mend that, and run the same "
+        "command again: what was measured is kept"
+    )
 
 
 # ---------------------------------------------------------------------- merging

@@ -116,6 +116,15 @@ GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
         ('"saxpy.cu"', '"saxpi.cu"', "saxpi.cu"),
         ("import numpy as np", "import numpi as np", "No module named 'numpi'"),
         ("import numpy as np", "raise SystemExit(0)", "SystemExit"),
+        ("import numpy as np", "import numpy as np  # \udce9", "can't decode"),
+        ("return alpha * x + y", "raise SystemExit(0)", "reference: SystemExit"),
+        ("return Launch(", "raise SystemExit(0)\n    return Launch(", "launch: SystemExit"),
+        ("block=(c.BLOCK,)", "block=(c.BLOCK,), shared_bytes=float('nan')", "shared_bytes"),
+        ("Out(p.n)", "Out(float('nan'))", "arguments: out"),
+        ('"out": Out(p.n)', '1: 2, "out": Out(p.n)', "the key 1"),
+        ("flops=2 * p.n", "flops=float('nan')", "flops=nan"),
+        ("return Work(", "return str(", "work: "),
+        ("@saxpy.launch", "@saxpy.options\ndef o(c):\n    return '-w'\n\n\n@saxpy.launch", "'-w'"),
     ],
 )
 def test_a_wrong_space_file_is_one_message_with_its_place(
@@ -124,7 +133,9 @@ def test_a_wrong_space_file_is_one_message_with_its_place(
     assert old in GOOD
     (tmp_path / "spaces").mkdir()
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "spaces" / "saxpy.py").write_text(GOOD.replace(old, new))
+    (tmp_path / "spaces" / "saxpy.py").write_bytes(
+        GOOD.replace(old, new).encode(errors="surrogateescape")
+    )
     source = (ROOT / "examples" / "saxpy" / "kernels" / "saxpy.cu").read_text()
     (tmp_path / "kernels" / "saxpy.cu").write_text(source)
     arguments = ["run", "saxpy", "--spaces", str(tmp_path / "spaces"), "--device", "opencl:cpu"]
@@ -133,6 +144,23 @@ def test_a_wrong_space_file_is_one_message_with_its_place(
     message = fails(capsys, code, *arguments)
     assert "saxpy" in message
     assert words in message
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_what_a_space_file_prints_stays_out_of_the_results(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "spaces").mkdir()
+    text = GOOD.replace('"saxpy.cu"', f'"{ROOT / "examples" / "saxpy" / "kernels" / "saxpy.cu"}"')
+    text = text.replace("    return", "    print('noise')\n    return")
+    (tmp_path / "spaces" / "saxpy.py").write_text("print('noise')\n" + text)
+    arguments = ["run", "saxpy", "--spaces", str(tmp_path / "spaces"), "--device", "opencl:cpu"]
+    arguments += ["--config", "BLOCK=64", "--problem", "n=5003", "--json"]
+    assert run(arguments) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)[0]["status"] == "ok"
+    assert "noise" in captured.err
 
 
 # ---------------------------------------------------------------------- stores, records, recordings

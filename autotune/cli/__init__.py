@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -75,18 +76,13 @@ def autotune() -> None:
     """
 
 
-def main() -> None:
-    """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code."""
     from autotune.errors import AutotuneError
 
     warnings.showwarning = _show_warning
     try:
-        autotune.main(args=arguments, prog_name="autotune", standalone_mode=False)
+        autotune.main(args=arguments, prog_name="autotune", standalone_mode=False, color=_color())
     except click.exceptions.Exit as ended:
         return int(ended.exit_code)
     except click.ClickException as error:
@@ -102,6 +98,10 @@ def run(arguments: list[str]) -> int:
         return 0
     except OSError as error:
         return _fail(_words_of(error), 1)
+    except MemoryError as error:
+        return _fail(
+            f"not enough memory{f': {error}' if str(error) else ''}; try smaller problems", 1
+        )
     except Exception as error:
         if os.environ.get("AUTOTUNE_DEBUG"):
             raise
@@ -118,13 +118,19 @@ def _show_warning(
 ) -> None:
     """Warnings of ours as one line on stderr; those of libraries are not for the user."""
     if Path(filename).is_relative_to(PACKAGE):
-        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
+        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True, color=_color())
         click.echo(str(message), err=True)
 
 
+def _color() -> bool | None:
+    """Whether to colour: not where NO_COLOR is set, else as the stream is; see no-color.org."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
 def _fail(message: str, code: int) -> int:
-    click.secho("error: ", fg="red", bold=True, nl=False, err=True)
-    click.echo(message, err=True)
+    with suppress(OSError):  # the terminal may be gone
+        click.secho("error: ", fg="red", bold=True, nl=False, err=True, color=_color())
+        click.echo(message, err=True)
     return code
 
 
@@ -132,6 +138,9 @@ def _words_of(error: OSError) -> str:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno == errno.ENOSPC:
         return f"{where}no space left on the disk; free some, nothing finished is lost"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        places = "--out, XDG_DATA_HOME, AUTOTUNE_CACHE_DIR"
+        return f"{where}{error.strerror}; mend its permissions, or name another place ({places})"
     return f"{where}{error.strerror or error}"
 
 
