@@ -250,7 +250,7 @@ def check(
 
     \b
     autotune check sgemm
-    autotune check sgemm --arch sm_90 --samples 20
+    autotune check sgemm --arch sm_90 --samples 8
     """
     from autotune.catalog import find_kernel
     from autotune.checking import check_kernel

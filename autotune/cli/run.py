@@ -106,7 +106,7 @@ def run(
     \b
     autotune run sgemm
     autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe
-    autotune run sgemm --config BM=64,BN=64
+    autotune run transpose --config BLOCK=256
     autotune run gemm --device replay:gemm-RTX_3090.json.gz --budget 200evals
     """
     from autotune.cli import parsing

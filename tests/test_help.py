@@ -1,0 +1,95 @@
+"""The examples in every verb's --help: all are parsed, and run as they stand where that takes seconds."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from autotune.cli import autotune, run
+
+ROOT = Path(__file__).parents[1]
+VERBS = autotune.list_commands(click.Context(autotune))
+
+#: What an empty folder has to have for an example, by its verb: files of a colleague's.
+FILES = {
+    "import": ("colleague/sgemm.json",),
+    "compare": ("old/sgemm.json", "new/sgemm.json"),
+    "export": ("colleague/sgemm.json",),
+    "report": ("colleague/sgemm.json",),
+}
+#: What has to be run before, by verb or example.
+BEFORE = {
+    "export": ("autotune import colleague/sgemm.json",),
+    "report": ("autotune import colleague/sgemm.json",),
+    "autotune check softmax": ("autotune new softmax",),
+}
+#: Examples that are parsed only, and why.
+NOT_RUN = {
+    "autotune run sgemm": "searches for a minute",
+    "autotune run softmax": "searches for a minute; test_readme runs it with a budget",
+    "autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe": (
+        "searches for two minutes"
+    ),
+    "autotune run gemm --device replay:gemm-RTX_3090.json.gz --budget 200evals": (
+        "names a recorded space, which does not ship; test_replay replays one"
+    ),
+    "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune check-tuned sgemm --threshold 3 --retune": (
+        "needs a kernel that was tuned on this device; test_check_tuned tunes one"
+    ),
+    "autotune retune sgemm --effort full": "searches for ten minutes per problem",
+}
+
+
+def examples(verb: str) -> list[str]:
+    """The lines of a verb's help that are commands; two spaces in. After three more is what it does."""
+    command = autotune.get_command(click.Context(autotune), verb) if verb else autotune
+    assert command is not None
+    shown = command.get_help(click.Context(command, info_name="autotune"))
+    lines = re.findall(r"^  (autotune [a-z].*)$", shown, re.MULTILINE)
+    return [re.split(r" {3,}", line)[0].strip() for line in lines]
+
+
+EXAMPLES = list(dict.fromkeys(line for verb in ["", *VERBS] for line in examples(verb)))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_an_example_of_itself(verb: str) -> None:
+    assert [one for one in examples(verb) if one.split()[1] == verb]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_are_parsed(example: str) -> None:
+    """Every option exists and takes the value that it is given; nothing is run."""
+    _, verb, *arguments = shlex.split(example, comments=True)
+    command = autotune.get_command(click.Context(autotune), verb)
+    assert command is not None, f"no verb {verb}"
+    command.make_context(verb, arguments)
+
+
+def test_what_is_not_run_is_an_example() -> None:
+    assert set(NOT_RUN) <= set(EXAMPLES)
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize("example", [one for one in EXAMPLES if one not in NOT_RUN])
+def test_examples_run(
+    example: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In an empty folder, but for what is said above."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", shlex.split(example))
+    verb = example.split()[1]
+    for file in FILES.get(verb, ()):
+        Path(file).parent.mkdir()
+        shutil.copy(ROOT / "reports" / "NVIDIA_H100_80GB_HBM3" / "sgemm.json", file)
+    for line in (*BEFORE.get(verb, ()), *BEFORE.get(example, ()), example):
+        assert run(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err
