@@ -6,12 +6,12 @@ is a member of the space that the person declared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from autotune.device import CUDA_ARCHS, Device, for_arch
-from autotune.spec import Kernel
+from autotune.spec import Kernel, Rule
 
 
 def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) -> bool:
@@ -26,13 +26,17 @@ def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) 
         value = configuration[name]
         if not any(type(value) is type(one) and value == one for one in values):
             return False
-    applies = dict.fromkeys(kernel.parameters, True)
-    for rule in kernel.applies_rules:
-        asked = {name: configuration[name] for name in rule.parameters}
-        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
-            applies |= dict.fromkeys(rule.governs, False)
+    applies = _applicable(kernel, configuration)
     if any(configuration[n] != kernel.parameters[n][0] for n, used in applies.items() if not used):
         return False
+    return not any(broken_constraints(kernel, configuration, device))
+
+
+def broken_constraints(
+    kernel: Kernel, configuration: Mapping[str, Any], device: Device
+) -> Iterator[Rule]:
+    """The constraints that a configuration of declared values breaks."""
+    applies = _applicable(kernel, configuration)
     conditional = {name for rule in kernel.applies_rules for name in rule.governs}
     for rule in kernel.constraint_rules:
         named = conditional & set(rule.parameters)
@@ -42,8 +46,17 @@ def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) 
         if rule.uses_device:
             asked["device"] = device
         if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
-            return False
-    return True
+            yield rule
+
+
+def _applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, bool]:
+    """Which parameters have an effect in a configuration."""
+    applies = dict.fromkeys(kernel.parameters, True)
+    for rule in kernel.applies_rules:
+        asked = {name: configuration[name] for name in rule.parameters}
+        if not kernel.guarded(f"rule {rule.name!r}", partial(rule.function, **asked)):
+            applies |= dict.fromkeys(rule.governs, False)
+    return applies
 
 
 def valid_archs(kernel: Kernel, configuration: Mapping[str, Any]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from autotune.evaluator import DeviceEvaluator
 from autotune.expression import ceil_div
 from autotune.finals import Finals
 from autotune.measurement import Measurement, Status
+from autotune.membership import broken_constraints
 from autotune.probe import MeasuredLimits
 from autotune.request import EFFORTS, Effort, Request
 from autotune.space import Space, enumerate_space
@@ -27,7 +28,7 @@ from autotune.spec import Kernel
 from autotune.store import RunInfo, Store
 from autotune.strategies import find
 from autotune.timing import StoppingRule
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
 
 __all__ = [
     "EFFORTS",
@@ -157,8 +158,9 @@ class Tuning(Bench):
         """What the device reaches: known, or measured now, once per device.
 
         Before the search, while the device is cool; not kept, and not used, where it is throttled.
+        Of a CPU, whose caches hold whole problems, no share of a memory limit would mean anything.
         """
-        if self.request.only is not None:
+        if self.request.only is not None or self.device.backend != "cuda":
             return None
         try:
             if probe.known_limits(self.device) is None:
@@ -253,12 +255,23 @@ class Tuning(Bench):
     def _search(self, session: SearchSession) -> dict[int, Measurement]:
         only = self.request.only
         if only is not None:
-            index = session.space.index(only)
-            if index is None:
-                raise NothingValidError(f"{self.kernel.name}: {only} is not valid here")
+            if session.space.find(session.space.canonical(session.space.row(only))) is None:
+                raise NothingValidError(self._why_invalid(session.space, only))
             return search(session, lambda *_: None, self.request.seed, [only])
         known = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
         return search(session, find(self.request.strategy), self.request.seed, known)
+
+    def _why_invalid(self, space: Space, configuration: Configuration) -> str:
+        row = space.canonical(space.row(configuration))
+        values = zip(space.parameters.items(), row, strict=True)
+        canonical = {name: declared[index] for (name, declared), index in values}
+        broken = [
+            f"{rule.name} ({rule.doc})"
+            for rule in broken_constraints(self.kernel, canonical, self.device)
+        ]
+        shown = Configuration(space.relevant(canonical))
+        why = "; ".join(broken) or "outside --fix"
+        return f"{self.kernel.name}: {shown} is not valid on {self.device.name}: {why}"
 
     def _portfolio(self, run_id: int) -> selection.Portfolio | None:
         """Measure the best of every problem on every problem; choose winners among ties by it."""

@@ -24,12 +24,28 @@ def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
     for row in rows:
         table.add_row(*(_escaped(row[name]) for name in columns))
     if console.is_terminal:
-        console.print(table)
+        if Console(width=10_000).measure(table).maximum <= console.width:
+            console.print(table)
+        else:
+            _print_blocks(rows, columns, title)
         return
     piped = Console(highlight=False, width=10_000, file=io.StringIO(), color_system=None)
     with piped.capture() as capture:
         piped.print(table)
     click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _print_blocks(rows: Sequence[Mapping[str, str]], columns: Sequence[str], title: str) -> None:
+    """One line per value: what a terminal too narrow for the table can show uncut."""
+    if title:
+        click.secho(title, italic=True)
+    width = max(map(len, columns), default=0)
+    for number, row in enumerate(rows):
+        if number:
+            click.echo()
+        for name in columns:
+            if row[name]:
+                click.echo(f"{name:<{width}}  {row[name]}")
 
 
 def words(values: Mapping[str, Any]) -> str:
