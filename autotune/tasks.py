@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,8 @@ from autotune.timing import StoppingRule, sample
 from autotune.values import Configuration, Problem
 
 R = TypeVar("R")
+#: Takes that many samples, in milliseconds.
+Take = Callable[[int], list[float]]
 
 #: Rests after a measurement on a throttled device, before it is taken again.
 _RESTS_S = (0.1, 0.3, 1.0)
@@ -147,12 +149,23 @@ def race(
     list of list of float
         Milliseconds of every round, by contender. Empty for one that cannot run here.
     """
-    prepare(job)
-    executor = _state.executor
-    assert executor is not None
-    takes = [_take(job, one) for one in contenders]
-    order = [i for i, take in enumerate(takes) if take is not None]
-    samples: list[list[float]] = [[] for _ in contenders]
+    takes = [take(job, one) for one in contenders]
+    assert _state.executor is not None
+    return interleaved(_state.executor, takes, rounds, seed, max_seconds)
+
+
+def interleaved(
+    executor: Executor, takes: Sequence[Take | None], rounds: int, seed: int, max_seconds: float
+) -> list[list[float]]:
+    """Sample contenders in rounds, each in a new random order; None stands for one that cannot run.
+
+    Returns
+    -------
+    list of list of float
+        Milliseconds of every round, by contender.
+    """
+    order = [i for i, one in enumerate(takes) if one is not None]
+    samples: list[list[float]] = [[] for _ in takes]
     for index in order:
         takes[index](1)  # type: ignore[misc]  # None was left out: the first launch pays for loading
     shuffle = random.Random(seed)
@@ -165,6 +178,12 @@ def race(
         if time.perf_counter() - start > max_seconds:
             break
     return samples
+
+
+def current() -> tuple[Executor, verify.DeviceData]:
+    """The executor of this process, and the device data of the job that was prepared last."""
+    assert _state.executor and _state.data
+    return _state.executor, _state.data
 
 
 class _Loaded:
@@ -259,8 +278,9 @@ def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
     return replace(draft, status=status, message=" ".join(message.split()))
 
 
-def _take(job: Job, contender: Contender) -> Callable[[int], list[float]] | None:
+def take(job: Job, contender: Contender) -> Take | None:
     """A function that takes samples of a contender; None where the vendor call cannot be made."""
+    prepare(job)
     if contender.baseline:
         return _take_baseline(job, contender.baseline)
     assert contender.binary is not None
@@ -270,7 +290,7 @@ def _take(job: Job, contender: Contender) -> Callable[[int], list[float]] | None
     return lambda count: ready.executor.time(module, steps, count, job.cold)
 
 
-def _take_baseline(job: Job, name: str) -> Callable[[int], list[float]] | None:
+def _take_baseline(job: Job, name: str) -> Take | None:
     assert _state.kernel and _state.data and _state.executor
     wanted = (name, job.device.backend)
     matching = [one for one in _state.kernel.baselines if (one.name, one.backend) == wanted]
@@ -278,7 +298,7 @@ def _take_baseline(job: Job, name: str) -> Callable[[int], list[float]] | None:
     if not matching or time_callable is None:  # OpenCL has no vendor library to call
         return None
     _state.data.refresh(RANDOM, with_scratch=True)
-    call = _state.executor.time_calls(matching[0].prepare, _vendor_arguments(_state.data))
+    call = _state.executor.time_calls(matching[0].prepare, vendor_arguments(_state.data))
     if call is None:  # the library has nothing like this problem
         return None
     call()
@@ -288,7 +308,7 @@ def _take_baseline(job: Job, name: str) -> Callable[[int], list[float]] | None:
     return lambda count: list(time_callable(call, count, job.cold))
 
 
-def _vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
+def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
     """Arguments as a vendor call gets them: buffers with type and shape, scalars as they are."""
     arrays = {
         one.name: (data.buffers[one.name], np.dtype(one.dtype), one.shape)
