@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import BrokenExecutor, Future
@@ -161,24 +162,28 @@ class CompilerPool:
         self._processes = processes
         self._pool = self._new_pool()
         self._futures: dict[str, Future[Compiled]] = {}
+        #: Evaluators of several devices ask at once, each in its own thread.
+        self._lock = threading.RLock()
 
     def submit(self, job: CompileJob) -> None:
         """Start compiling, unless that is under way; returns at once."""
         key = job.key
-        if not self._pool.active:  # pebble gives up the pool when an idle process is killed
-            self.close()
-            self._pool = self._new_pool()
-        if key not in self._futures:
-            self._futures[key] = self._pool.schedule(
-                compile_now, args=[job], timeout=COMPILE_TIMEOUT_S
-            )
+        with self._lock:
+            if not self._pool.active:  # pebble gives up the pool when an idle process is killed
+                self.close()
+                self._pool = self._new_pool()
+            if key not in self._futures:
+                self._futures[key] = self._pool.schedule(
+                    compile_now, args=[job], timeout=COMPILE_TIMEOUT_S
+                )
 
     def result(self, job: CompileJob) -> Compiled:
         """Wait for a binary; compiles it if nobody asked before."""
         message = ""
         for _ in range(2):
-            self.submit(job)
-            future = self._futures.pop(job.key)
+            with self._lock:
+                self.submit(job)
+                future = self._futures.pop(job.key)
             try:
                 return future.result()
             except FutureTimeout:

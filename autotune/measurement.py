@@ -123,6 +123,8 @@ class Measurement:
     verify_s: float = 0.0
     measure_s: float = 0.0
     clocks: Clocks = Clocks()
+    #: Device that it was tried on; empty where there was none, in a replay.
+    device_uuid: str = ""
 
     @property
     def median_ms(self) -> float | None:
@@ -130,6 +132,29 @@ class Measurement:
         return median(self.samples_ms) if self.samples_ms and self.status.is_timed else None
 
     @property
+    def hot_median_ms(self) -> float | None:
+        """Median of the hot samples; None where there are none."""
+        return median(self.hot_samples_ms) if self.hot_samples_ms else None
+
+    @property
     def max_error(self) -> float | None:
         """Largest absolute error over outputs and data sets; None where nothing was checked."""
         return max((check.max_error for check in self.checks), default=None)
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """The reference configuration of a search, timed again in its course: has the device changed?"""
+
+    configuration: Configuration
+    #: Median when it became the reference, in milliseconds.
+    before_ms: float
+    samples_ms: tuple[float, ...]
+    #: Seconds since then.
+    after_s: float
+    clocks: Clocks = Clocks()
+
+    @property
+    def ratio(self) -> float:
+        """Median time now over the one before: above 1 the device is slower now."""
+        return median(self.samples_ms) / self.before_ms
