@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from statistics import median
 from typing import Protocol
 
 from autotune.binding import Plan, over_limit, plan
@@ -62,7 +63,8 @@ class DeviceEvaluator:
         self.kernel, self.job = kernel, job
         self.compilers, self.worker = compilers, worker
         self.rule = rule or StoppingRule()
-        self.best_ms: float | None = None
+        #: Samples of the best so far: what others are held against. Empty where there is none.
+        self.best_samples_ms: tuple[float, ...] = ()
         self._same: dict[str, Measurement] = {}
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
         self._ahead = job.device.backend == "cuda"
@@ -88,9 +90,14 @@ class DeviceEvaluator:
             yield measurement
 
     def recall(self, measurement: Measurement) -> None:
-        if measurement.status is Status.OK and measurement.median_ms is not None:
-            best = self.best_ms
-            self.best_ms = min(best or measurement.median_ms, measurement.median_ms)
+        time_ms = measurement.median_ms if measurement.status is Status.OK else None
+        if time_ms is not None and (self.best_ms is None or time_ms < self.best_ms):
+            self.best_samples_ms = measurement.samples_ms
+
+    @property
+    def best_ms(self) -> float | None:
+        """Median of the best so far."""
+        return median(self.best_samples_ms) if self.best_samples_ms else None
 
     def binary(self, configuration: Configuration) -> Binary | None:
         """The binary of a configuration; None where it does not compile."""
@@ -130,7 +137,7 @@ class DeviceEvaluator:
         twin = hashlib.sha256(compiled.binary.code + repr(launches).encode()).hexdigest()
         if twin not in self._same:
             self._same[twin] = self.worker.measure(
-                self.job, configuration, compiled.binary, self.rule, self.best_ms
+                self.job, configuration, compiled.binary, self.rule, self.best_samples_ms
             )
         return replace(self._same[twin], configuration=configuration, compile_s=compiled.seconds)
 

@@ -52,7 +52,7 @@ _SHEAR = np.float32(0.1)
 #: device still flushes its cache.
 _SEQUENCE = 9
 
-_SEARCH = StoppingRule(min_samples=5, max_samples=9, max_seconds=0.3, stop_ratio=1.05)
+_SEARCH = StoppingRule(min_samples=5, max_samples=9, max_seconds=0.3)
 _FINAL = StoppingRule(min_samples=15, max_samples=31, precision=0.003, max_seconds=0.8)
 
 
@@ -236,6 +236,8 @@ class _Bench:
         """The fastest variant of a limit, timed once more: the best of many is partly luck."""
         reasons: list[str] = []
         found: dict[float, tuple[Variant, Binary, BoundLaunch, float]] = {}
+        #: Of the fastest so far: milliseconds per byte or operation, since variants move different amounts.
+        bar: list[float] = []
         for variant, binary in self.ready:
             if variant.limit != limit:
                 continue
@@ -244,16 +246,18 @@ class _Bench:
                 if wrong:
                     raise LaunchError(wrong)
                 launch, amount = self._sized(variant, binary)
-                bar = amount / max(found) if found else None
-                rate = amount / self._median_ms(binary, launch, _SEARCH, bar)
+                times = self._samples_ms(binary, launch, _SEARCH, [amount * one for one in bar])
+                rate = amount / median(times)
             except LaunchError as error:
                 reasons.append(f"{variant}: {error}")
                 continue
+            if rate >= max(found, default=0.0):
+                bar = [one / amount for one in times]
             found[rate] = (variant, binary, launch, amount)
         if not found:
             raise LaunchError(f"no {limit} probe runs; {(*reasons, 'none compiled')[0]}")
         variant, binary, launch, amount = found[max(found)]
-        return Rate(amount / self._median_ms(binary, launch, _FINAL), str(variant))
+        return Rate(amount / median(self._samples_ms(binary, launch, _FINAL)), str(variant))
 
     def launch_us(self) -> tuple[float, float]:
         """Time of an empty launch, and what each further one in the sequence adds."""
@@ -268,14 +272,18 @@ class _Bench:
         one = median_us(1)
         return one, max(0.0, (median_us(_SEQUENCE) - one) / (_SEQUENCE - 1))
 
-    def _median_ms(
-        self, binary: Binary, launch: BoundLaunch, rule: StoppingRule, best_ms: float | None = None
-    ) -> float:
-        """Median without a flush: the buffers leave nothing of themselves in L2."""
+    def _samples_ms(
+        self,
+        binary: Binary,
+        launch: BoundLaunch,
+        rule: StoppingRule,
+        best_samples_ms: Sequence[float] | None = None,
+    ) -> tuple[float, ...]:
+        """Samples without a flush: the buffers leave nothing of themselves in L2."""
         take: Callable[[int], list[float]] = partial(
             self.executor.time, self._module(binary), [launch], cold=False
         )
-        return median(sample(take, rule, best_ms).samples_ms)
+        return sample(take, rule, best_samples_ms).samples_ms
 
     def _sized(self, variant: Variant, binary: Binary) -> tuple[BoundLaunch, float]:
         """The launch to time, and the bytes or operations of it."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, TypeVar
 
 import numpy as np
@@ -100,7 +101,7 @@ def measure(
     configuration: Configuration,
     binary: Binary,
     rule: StoppingRule,
-    best_ms: float | None,
+    best_samples_ms: tuple[float, ...],
 ) -> Outcome:
     """Verify a configuration on every data set, then time it."""
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
@@ -115,7 +116,7 @@ def measure(
             verify_s=verified - start,
             dynamic_shared_bytes=ready.plan.first.shared_bytes,
         )
-        return Outcome(_timed(draft, ready, job, rule, best_ms))
+        return Outcome(_timed(draft, ready, job, rule, best_samples_ms))
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
         return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
@@ -231,7 +232,11 @@ class _Loaded:
 
 
 def _timed(
-    draft: Measurement, ready: _Loaded, job: Job, rule: StoppingRule, best_ms: float | None
+    draft: Measurement,
+    ready: _Loaded,
+    job: Job,
+    rule: StoppingRule,
+    best_samples_ms: tuple[float, ...],
 ) -> Measurement:
     start = time.perf_counter()
     module, steps = ready.bind(RANDOM)
@@ -239,12 +244,14 @@ def _timed(
     def take(count: int) -> list[float]:
         return ready.executor.time(module, steps, count, job.cold)
 
-    taken, clocks = _unthrottled(ready.executor, lambda: sample(take, rule, best_ms))
+    taken, clocks = _unthrottled(ready.executor, lambda: sample(take, rule, best_samples_ms))
     status = Status.STOPPED_EARLY if taken.stopped_early else Status.OK
     timed = replace(
         draft,
         status=status,
-        message=f"{best_ms:.4g} ms is the best so far" if taken.stopped_early else "",
+        message=f"{median(best_samples_ms):.4g} ms is the best so far"
+        if taken.stopped_early
+        else "",
         samples_ms=taken.samples_ms,
         measure_s=time.perf_counter() - start,
         clocks=clocks,

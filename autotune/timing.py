@@ -9,7 +9,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import median
+
+#: Samples after which a candidate is compared with the best, before `StoppingRule.min_samples`.
+_LOOKS = (1, 2, 3, 5)
 
 
 @dataclass(frozen=True)
@@ -19,23 +23,22 @@ class StoppingRule:
     Parameters
     ----------
     min_samples, max_samples : int
-        Fewest and most samples kept; one more is taken first and discarded, because the first
-        launch of a binary pays for loading it.
+        Fewest and most samples kept of what is not stopped early; one more is taken first and
+        discarded, because the first launch of a binary pays for loading it.
     precision : float
         Enough when the 95 % interval of the median is narrower than this share of it.
     max_seconds : float
         Host time after which no further sample is begun, once there are ``min_samples``.
-    stop_ratio : float
-        Stop after ``look_after`` samples when all are slower than this times the best median.
-        On recorded spaces a ratio of 1.15 after 3 samples lost no optimum (peers.md, 0.4).
+    false_stop : float
+        Most often that one look may stop a configuration that is as fast as the best, were there
+        no margin on top; see `clearly_slower`. 0 where nothing is to be stopped early.
     """
 
     min_samples: int = 7
     max_samples: int = 21
     precision: float = 0.01
     max_seconds: float = 1.0
-    stop_ratio: float = 1.2
-    look_after: int = 3
+    false_stop: float = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,14 @@ class Samples:
 
 
 def sample(
-    take: Callable[[int], list[float]], rule: StoppingRule, best_ms: float | None = None
+    take: Callable[[int], list[float]],
+    rule: StoppingRule,
+    best_samples_ms: Sequence[float] | None = None,
 ) -> Samples:
     """Take samples until the rule says enough.
+
+    What may be a new best is sampled to the maximum: everything after it is held against these
+    samples, and the more there are, the fewer launches prove another one slower.
 
     Parameters
     ----------
@@ -62,23 +70,67 @@ def sample(
         ``take(count)`` returns that many times in milliseconds.
     rule : StoppingRule
         When to stop.
-    best_ms : float, optional
-        Median of the best configuration so far; a clearly slower one is stopped early.
+    best_samples_ms : sequence of float, optional
+        Samples of the best configuration so far, empty where this is the first; a clearly slower
+        one is stopped early. None where no best is looked for.
     """
     start = time.perf_counter()
-    kept = take(1 + rule.look_after)[1:]
-    if best_ms is not None and min(kept) > rule.stop_ratio * best_ms:
-        return Samples(tuple(kept), "slow")
-    kept += take(rule.min_samples - len(kept))
-    while True:
-        low, high = median_interval(kept)
-        if high - low <= rule.precision * median(kept):
+    compares = best_samples_ms is not None and rule.false_stop > 0
+    best = sorted(best_samples_ms or ()) if compares else []
+    looks = [k for k in _LOOKS if k < rule.min_samples] if best else []
+    kept: list[float] = []
+    for count in (*looks, rule.min_samples):
+        kept += take(count - len(kept)) if kept else take(1 + count)[1:]
+        if clearly_slower(kept, best, rule.false_stop):
+            return Samples(tuple(kept), "slow")
+    while len(kept) < rule.max_samples:
+        leads = compares and (not best or median(kept) < median(best))
+        if not leads and _is_precise(kept, rule.precision):
             return Samples(tuple(kept), "precise")
-        if len(kept) >= rule.max_samples:
-            return Samples(tuple(kept), "max_samples")
         if time.perf_counter() - start > rule.max_seconds:
             return Samples(tuple(kept), "max_seconds")
         kept += take(min(rule.min_samples, rule.max_samples - len(kept)))
+        if clearly_slower(kept, best, rule.false_stop):
+            return Samples(tuple(kept), "slow")
+    return Samples(tuple(kept), "max_samples")
+
+
+def clearly_slower(samples: Sequence[float], best: Sequence[float], false_stop: float) -> bool:
+    """Whether the first samples of a configuration prove that it is slower than the best.
+
+    A precedence test (Balakrishnan & Ng, Precedence-Type Tests and Applications, ch. 2): were both
+    equally fast, all k samples of one would exceed the j-th smallest of the n of the other with
+    probability ``C(n + k - j, k) / C(n + k, k)``, whatever the distribution of the noise. The
+    smallest j for which that is rare enough is the bar, raised by ``1 / k`` of itself: launches in
+    a row share clock and temperature, so k of them are worth less than k independent ones, and
+    the fewer there are the less. The noise of the device sets the bar, a hiccup in one sample of
+    the best does not, and one fast sample is enough to go on: noise makes a launch slower.
+
+    Parameters
+    ----------
+    samples : sequence of float
+        Of the candidate.
+    best : sequence of float
+        Of the best, in ascending order.
+    false_stop : float
+        The probability above which the test proves nothing.
+    """
+    k = len(samples)
+    rank = _bar(k, len(best), false_stop)
+    return rank is not None and min(samples) > (1 + 1 / k) * best[rank - 1]
+
+
+@cache
+def _bar(k: int, n: int, false_stop: float) -> int | None:
+    """Smallest j of `clearly_slower`; None where n samples of the best are too few for k."""
+    arrangements = math.comb(n + k, k)
+    ranks = range(1, n + 1)
+    return next((j for j in ranks if math.comb(n + k - j, k) <= false_stop * arrangements), None)
+
+
+def _is_precise(samples: Sequence[float], precision: float) -> bool:
+    low, high = median_interval(samples)
+    return high - low <= precision * median(samples)
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:

@@ -302,9 +302,9 @@ def _chosen_again(
 def stopping_rule(device: Device) -> StoppingRule:
     """How long to time on a device.
 
-    A CPU shares its cores with everything else: three slow samples there prove nothing.
+    A CPU shares its cores with everything else: slow samples in a row there prove nothing.
     """
-    return StoppingRule() if device.backend == "cuda" else StoppingRule(stop_ratio=float("inf"))
+    return StoppingRule() if device.backend == "cuda" else StoppingRule(false_stop=0.0)
 
 
 def _why_nothing(kernel: Kernel, problems: Sequence[ProblemResult]) -> str:

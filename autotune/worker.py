@@ -60,7 +60,7 @@ class Worker:
         configuration: Configuration,
         binary: Binary,
         rule: StoppingRule,
-        best_ms: float | None,
+        best_samples_ms: tuple[float, ...],
     ) -> Measurement:
         """Verify and time one configuration, whatever it does to the process.
 
@@ -68,7 +68,15 @@ class Worker:
         killed from outside.
         """
         return self._guarded(
-            job, configuration, binary, tasks.measure, job, configuration, binary, rule, best_ms
+            job,
+            configuration,
+            binary,
+            tasks.measure,
+            job,
+            configuration,
+            binary,
+            rule,
+            best_samples_ms,
         )
 
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:

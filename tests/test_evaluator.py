@@ -85,8 +85,8 @@ def evaluator(tmp_path, opencl_device, worker, compilers):
         sets = tuple(prepare(kernel, PROBLEM, which) for which in (EXACT, RANDOM))
         given = Job(kernel.file, PROBLEM, choose_device(opencl_device), sets)
         worker.asked.clear()
-        # Three slow samples prove nothing here: nothing stops early unless a test wants it.
-        rule = StoppingRule(stop_ratio=float("inf"))
+        # Slow samples in a row prove nothing here: nothing stops early unless a test wants it.
+        rule = StoppingRule(false_stop=0.0)
         return DeviceEvaluator(kernel, replace(given, **job), pool, worker, rule)
 
     return made
@@ -244,10 +244,10 @@ def test_only_right_results_are_the_best_so_far(evaluator):
 
 def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator):
     made = evaluator()
-    made.rule = StoppingRule(stop_ratio=1.2)
+    made.rule = StoppingRule()
     (first,) = made.measure([Configuration(BLOCK=32)])
     assert made.best_ms == first.median_ms
-    made.recall(measurement(1e-9))
+    made.recall(replace(measurement(1e-9), samples_ms=(1e-9,) * 21))
     (second,) = made.measure([Configuration(BLOCK=64)])
     assert second.status is Status.STOPPED_EARLY
     assert made.best_ms == 1e-9

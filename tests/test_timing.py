@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from autotune.timing import StoppingRule, median_interval, sample
+from autotune.timing import StoppingRule, clearly_slower, median_interval, sample
 
 
 class Script:
@@ -54,24 +54,93 @@ def test_steady_times_are_precise_even_when_time_has_run_out():
     assert sample(Script(), StoppingRule(max_seconds=0.0)).reason == "precise"
 
 
-def test_a_clearly_slower_one_stops_after_a_first_look():
-    take = Script(0.1, 1.21, 1.3, 9.0)
-    done = sample(take, StoppingRule(), best_ms=1.0)
-    assert done.stopped_early
-    assert done.samples_ms == (1.21, 1.3, 9.0)
-    assert take.taken == 4
+BEST = (1.0,) * 21
 
 
-@pytest.mark.parametrize("times", [(1.3, 1.3, 1.2), (1.19, 9.0, 9.0)])
-def test_one_sample_within_the_ratio_is_enough_to_go_on(times):
+@pytest.mark.parametrize(
+    ("ratio", "kept"), [(2.1, 1), (1.6, 2), (1.4, 3), (1.25, 5), (1.15, 7), (1.08, 14), (1.05, 21)]
+)
+def test_the_slower_the_fewer_samples_prove_it(ratio, kept):
+    take = Script(0.1, then=(ratio, 9.0) if kept > 1 else (ratio,))  # the first is discarded
+    done = sample(take, StoppingRule(), BEST)
+    assert (done.stopped_early, len(done.samples_ms)) == (True, kept)
+    assert done.samples_ms[0] == ratio
+    assert take.taken == 1 + kept
+
+
+def test_within_the_margin_of_the_most_samples_nothing_is_stopped():
+    assert sample(Script(9.0, then=(1.04, 9.0)), StoppingRule(), BEST).reason == "max_samples"
+
+
+def test_one_sample_as_fast_as_the_best_is_enough_to_go_on():
     """Noise makes a launch slower, never faster: the fastest sample decides."""
-    assert not sample(Script(9.0, *times), StoppingRule(), best_ms=1.0).stopped_early
+    assert not sample(Script(9.0, 1.0, then=(5.0,)), StoppingRule(), BEST).stopped_early
+    assert sample(Script(1.0, 5.0, then=(1.0,)), StoppingRule(), BEST).stopped_early
 
 
-def test_nothing_stops_early_without_a_best_or_with_an_endless_ratio():
-    assert not sample(Script(then=(50.0,)), StoppingRule()).stopped_early
-    rule = StoppingRule(stop_ratio=float("inf"))
-    assert not sample(Script(then=(50.0,)), rule, best_ms=1.0).stopped_early
+def test_what_may_be_a_new_best_is_sampled_to_the_maximum():
+    """So that few launches prove the next ones slower; what is not is not worth it."""
+    for best in ((), BEST):
+        assert len(sample(Script(then=(0.99,)), StoppingRule(), best).samples_ms) == 21
+    assert len(sample(Script(then=(1.01,)), StoppingRule(), BEST).samples_ms) == 7
+
+
+@pytest.mark.parametrize("best", [None, (), (1.0,)])
+def test_nothing_stops_early_for_want_of_a_best_or_of_its_samples(best):
+    assert not sample(Script(then=(50.0,)), StoppingRule(), best).stopped_early
+
+
+def test_nothing_stops_early_where_the_rule_says_so():
+    done = sample(Script(then=(50.0,)), StoppingRule(false_stop=0.0), BEST)
+    assert (done.reason, len(done.samples_ms)) == ("precise", 7)
+
+
+def test_few_samples_of_the_best_need_more_of_the_other():
+    """C(n + k - j, k) / C(n + k, k) with j = n is 1 / C(n + k, k): at least 20 arrangements."""
+    for n, k in [(19, 1), (5, 2), (4, 3), (3, 3), (2, 5), (1, 19)]:
+        assert clearly_slower([50.0] * k, [1.0] * n, 0.05)
+        if k > 1:
+            assert not clearly_slower([50.0] * (k - 1), [1.0] * n, 0.05)
+
+
+def test_a_hiccup_in_the_best_shields_nothing_for_long_and_a_noisy_best_does():
+    hiccup, noisy = [1.0] * 20 + [9.0], [1.0] * 14 + [2.0] * 7
+    slow = [1.9] * 21
+    assert not clearly_slower(slow[:1], hiccup, 0.05)
+    assert clearly_slower(slow[:2], hiccup, 0.05)
+    assert not any(clearly_slower(slow[:k], noisy, 0.05) for k in (1, 2, 3))
+    assert clearly_slower(slow, noisy, 0.05)
+
+
+def _without_margin(samples, best):
+    """The precedence test alone."""
+    margin = 1 + 1 / len(samples)
+    return clearly_slower([margin * one * (1 + 1e-12) for one in samples], best, 0.05)
+
+
+@pytest.mark.parametrize("draw", ["lognormal", "exponential", "pareto"])
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 7])
+def test_an_equal_one_is_stopped_no_oftener_than_said_whatever_the_noise(draw, k):
+    rng = np.random.default_rng(k)
+    draws = 1 + (
+        rng.pareto(2, (4000, 21 + k))
+        if draw == "pareto"
+        else getattr(rng, draw)(size=(4000, 21 + k))
+    )
+    stopped = [_without_margin(row[:k], sorted(row[k:])) for row in draws.tolist()]
+    assert np.mean(stopped) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 4000)
+    assert np.mean(stopped) > 0.01  # the test has power, so that the share says something
+    margin = [clearly_slower(row[:k], sorted(row[k:]), 0.05) for row in draws.tolist()]
+    assert np.mean(margin) <= np.mean(stopped)
+
+
+def test_an_equal_one_on_a_gpu_like_device_is_never_stopped():
+    """One per cent of noise and a hiccup in fifty launches: the margin leaves nothing to chance."""
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        times = rng.lognormal(0, 0.01, 21 + 22) * np.where(rng.random(43) < 0.02, 1.5, 1)
+        take = Script(*times[21:].tolist())
+        assert not sample(take, StoppingRule(), times[:21].tolist()).stopped_early
 
 
 def test_precision_is_a_share_of_the_median():
