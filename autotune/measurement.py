@@ -125,6 +125,11 @@ class Measurement:
     clocks: Clocks = Clocks()
     #: Device that it was tried on; empty where there was none, in a replay.
     device_uuid: str = ""
+    #: Milliseconds per call of calls back to back, from caches that the call before left warm:
+    #: for information beside cold samples. Empty where it was not taken.
+    hot_samples_ms: tuple[float, ...] = ()
+    #: How it was launched for the samples: ``graph`` or ``stream``; empty where nothing was timed.
+    launched_by: str = ""
 
     @property
     def median_ms(self) -> float | None:

@@ -3,6 +3,7 @@
 PostgreSQL is a real server of this file's own, in a folder under /tmp, gone afterwards.
 """
 
+import json
 import math
 import multiprocessing
 import os
@@ -20,7 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import MissingDependencyError, StoreError
-from autotune.measurement import CheckResult, Clocks, Entry, Measurement, Status
+from autotune.measurement import CheckResult, Clocks, Entry, Measurement, Recheck, Status
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.store.rows import decode, encode
 from autotune.values import Configuration, Problem
@@ -51,6 +52,9 @@ SCOPE = Scope(
     arch="sm_90",
 )
 RUN = RunInfo("sgemm", "Test GPU", "random", 7, "0.1.0", "autotune run sgemm")
+
+#: What the first version of the store knew of a measurement.
+_FIRST_VERSION = [one.name for one in fields(Measurement)][:12]
 
 
 def numbered(number: int, message: str = "") -> Measurement:
@@ -203,6 +207,9 @@ measured = st.builds(
     number,
     number,
     st.builds(Clocks, count, count, st.lists(text, max_size=3).map(tuple)),
+    st.just(""),
+    st.lists(number, max_size=5).map(tuple),
+    st.sampled_from(["", "graph", "stream"]),
 )
 
 
@@ -521,8 +528,35 @@ def refused(action: Callable[[], object], *words: str) -> str:
 
 def test_a_newer_schema_is_left_alone(url: str) -> None:
     Store.open(url).close()
-    sql(url, "UPDATE autotune_schema SET version = 2")
-    refused(lambda: Store.open(url), "version 2", "install a newer")
+    sql(url, "UPDATE autotune_schema SET version = 99")
+    refused(lambda: Store.open(url), "version 99", "install a newer")
+
+
+def test_a_store_of_the_first_version_is_brought_up_with_its_rows(url: str) -> None:
+    with Store.open(url) as store:
+        run = store.begin_run(RUN)
+        store.add(run, SCOPE, numbered(1))
+    old = encode(numbered(1))  # as the first version wrote it: without what came later
+    first = {k: v for k, v in json.loads(old).items() if k in _FIRST_VERSION}
+    sql(
+        url,
+        "DROP TABLE rechecks",
+        "UPDATE autotune_schema SET version = 1",
+        f"UPDATE measurements SET measurement = '{json.dumps(first)}'",
+    )
+    for _ in range(2):
+        with Store.open(url) as store:
+            assert [one.measurement for one in store.rows()] == [numbered(1)]
+            recheck = Recheck(Configuration(BM=1), 2.0, (2.1, 2.2), 5.0, Clocks(1980, 50))
+            store.add_recheck(run, SCOPE, recheck)
+            assert store.rechecks(run)[-1] == (SCOPE.problem, recheck)
+    assert len(Store.open(url).rechecks(run)) == 2
+
+
+def test_a_store_of_the_first_version_that_lost_a_table_is_damaged(url: str) -> None:
+    Store.open(url).close()
+    sql(url, "DROP TABLE rechecks", "DROP TABLE attempts", "UPDATE autotune_schema SET version = 1")
+    refused(lambda: Store.open(url), "damaged", "attempts")
 
 
 def test_a_database_of_another_program_is_left_alone(url: str, tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from autotune.errors import StoreError
-from autotune.measurement import Measurement
+from autotune.measurement import Measurement, Recheck
 from autotune.store import schema
 from autotune.store.address import NO_TRANSACTION, WRITES, Address
 from autotune.store.faults import explained
 from autotune.store.rows import Row, RunInfo, RunState, Scope, decode, encode
-from autotune.store.schema import attempts, measurements, runs
+from autotune.store.schema import attempts, measurements, rechecks, runs
 from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
@@ -167,6 +167,33 @@ class Store:
                         for one in listed
                     ],
                 )
+
+    def add_recheck(self, run_id: int, scope: Scope, recheck: Recheck) -> None:
+        """Note how fast the reference configuration of a search is by now."""
+        row = {
+            "run_id": run_id,
+            "scope": scope.fingerprint,
+            "problem": encode(scope.problem),
+            "ratio": recheck.ratio,
+            "recheck": encode(recheck),
+            "created": _now(),
+        }
+        with self._write() as connection:
+            connection.execute(rechecks.insert().values(row))
+
+    def rechecks(self, run_id: int) -> list[tuple[Problem, Recheck]]:
+        """What was noted of the reference configurations of a run, oldest first."""
+        query = (
+            sa.select(rechecks.c.id, rechecks.c.problem, rechecks.c.recheck)
+            .where(rechecks.c.run_id == run_id)
+            .order_by(rechecks.c.id)
+        )
+        with self._read() as connection:
+            found = connection.execute(query).all()
+        return [
+            (self._decoded(number, problem, Problem), self._decoded(number, text, Recheck))
+            for number, problem, text in found
+        ]
 
     def remembered(self, scope: Scope) -> dict[Configuration, Measurement]:
         """The newest row of every configuration measured in this scope."""
