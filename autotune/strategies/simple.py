@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.space import Space
-from autotune.strategies.base import Session
+from autotune.strategies.base import Search, Session
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -20,15 +20,21 @@ AHEAD = 64
 
 def random(space: Space, session: Session, rng: Generator) -> None:
     """Every configuration once, in random order."""
-    _visit(rng.permutation(len(space)).tolist(), session)
+    visit(rng.permutation(len(space)).tolist(), session)
 
 
 def exhaustive(space: Space, session: Session, rng: Generator) -> None:
     """Every configuration once, in the order of the space."""
-    _visit(range(len(space)), session)
+    visit(range(len(space)), session)
 
 
-def _visit(order: Sequence[int], session: Session) -> None:
+def in_given_order(order: Sequence[int]) -> Search:
+    """A search of these numbers, in this order."""
+    return lambda space, session, rng: visit(order, session)
+
+
+def visit(order: Sequence[int], session: Session) -> None:
+    """Measure these, in this order."""
     for position, index in enumerate(order):
         session.hint(order[position : position + AHEAD])
         session.measure([index])

@@ -1,0 +1,546 @@
+"""Configurations per second: Kernel Tuner 1.5.0 and this package, on the same source and the same list.
+
+Both get one list of configurations, in the same order, and must verify and time each. Kernel Tuner
+runs `tune_kernel` (CuPy, brute force, an answer to verify against, 7 iterations); this package runs
+its whole pipeline: engine, store, compilers, worker. The list is cut in halves and measured as
+Kernel Tuner, ours, ours, Kernel Tuner, each part in a process of its own with cold caches, so that
+a drift of the device favours neither. The answer is computed before, for both.
+
+What Kernel Tuner cannot express is left out of the list, so that it has the best chance that it
+can have: one kernel function per configuration, shared memory below 48 KB, no compiler option that
+depends on the configuration. So: of ``sgemm`` the portable register tiles without a cap on
+registers; of ``reduce`` what ends by an atomic or by the last block (its ticket resets itself, and
+Kernel Tuner zeroes ``out`` before it verifies; what later launches add up there nobody looks at); of
+``transpose`` the tiles in shared memory. Grids are numbers that our launch functions computed, and
+preprocessor symbols the same text that we give the compiler.
+
+The rate is configurations divided by the time from the first one asked for to the last result. What
+comes before (processes, context, upload) is reported beside it as ``startup_s`` of both.
+Kernel Tuner's own parts are its own report; ours are told apart by what the main process waited for.
+
+    python benchmarks/throughput.py                     # all three kernels, some 8 minutes on an H100
+    python benchmarks/throughput.py --kernel sgemm      # one; results merge into the same file
+    python benchmarks/throughput.py --kernel reduce --configurations 40     # a look
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from autotune import __version__
+from autotune.backends import choose_device
+from autotune.bench import Bench
+from autotune.binding import plan
+from autotune.catalog import find_kernel
+from autotune.data import RANDOM, Dataset
+from autotune.device import Device
+from autotune.engine import Budget, SearchSession, search
+from autotune.evaluator import DeviceEvaluator
+from autotune.process import usable_cores
+from autotune.request import Request
+from autotune.source import flattened
+from autotune.space import Space, enumerate_space
+from autotune.store import RunInfo, Store
+from autotune.strategies.simple import in_given_order
+from autotune.tasks import Contender
+from autotune.tuning import stopping_rule
+from autotune.values import Configuration, Problem
+
+RESULTS = Path(__file__).resolve().parent / "results"
+ITERATIONS = 7
+#: Kernel Tuner twice, ours twice, and the order undoes a drift that is linear in time.
+PARTS = (("kernel_tuner", 0), ("ours", 0), ("ours", 1), ("kernel_tuner", 1))
+ROUNDS = 200
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel, a problem, and the part of its space that Kernel Tuner can express."""
+
+    problem: Problem
+    values: Mapping[str, tuple[Any, ...]]
+    #: The problem for a device without much speed, to try this script on.
+    small: Problem
+    configurations: int
+
+
+SUBJECTS = {
+    "sgemm": Subject(
+        Problem(m=4096, n=4096, k=4096),
+        {
+            "VARIANT": ("portable",),
+            "ALG": ("register",),
+            "BM": (64, 128),
+            "BN": (64, 128),
+            "BK": (8, 16),
+            "TM": (4, 8),
+            "TN": (4, 8),
+            "VEC": (2, 4),
+            "PAD": (0, 4),
+            "UNROLL": (2, 8),
+            "MIN_BLOCKS": (1,),
+            "MAX_REGISTERS": (0,),
+        },
+        Problem(m=256, n=256, k=256),
+        240,
+    ),
+    "reduce": Subject(
+        Problem(n=1 << 26),
+        {
+            "WAVES": (1, 2, 8, 32),
+            "WARP_TAIL": ("barrier", "shfl_down"),
+            "FINISH": ("atomic", "ticket"),
+            "MIN_BLOCKS": (1, 2),
+        },
+        Problem(n=1 << 20),
+        480,
+    ),
+    "transpose": Subject(
+        Problem(m=8192, n=8192),
+        {
+            "ALG": ("shared",),
+            "ORDER": ("row", "group"),
+            "GROUP": (4, 8),
+            "LOAD": ("plain", "stream"),
+            "MIN_BLOCKS": (1, 2),
+        },
+        Problem(m=512, n=512),
+        240,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What every part of one comparison shares."""
+
+    kernel_name: str
+    device: Device
+    problem: Problem
+    count: int
+
+    @classmethod
+    def of(cls, options: argparse.Namespace, name: str) -> Setting:
+        subject, device = SUBJECTS[name], choose_device(options.device)
+        problem = subject.problem if device.backend == "cuda" else subject.small
+        return cls(name, device, problem, options.configurations or subject.configurations)
+
+    def space(self) -> Space:
+        """The expressible part of the kernel's space."""
+        kernel = find_kernel(self.kernel_name)
+        chosen = SUBJECTS[self.kernel_name].values
+        if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
+            chosen = {**chosen, "MIN_BLOCKS": (1,), "LOAD": ("plain",)}
+            chosen = {name: chosen[name] for name in chosen if name in kernel.parameters}
+        return enumerate_space(kernel, self.device).restricted(chosen)
+
+    def order(self, space: Space, half: int) -> list[int]:
+        """Numbers of one half's configurations: a sample of the space that the count decides."""
+        drawn = np.random.default_rng(self.count).permutation(len(space))[: self.count]
+        return [int(index) for index in drawn[half::2]]
+
+    def bench(self) -> Bench:
+        kernel = find_kernel(self.kernel_name)
+        return Bench(Request(kernel, self.device, (self.problem,)))
+
+
+# ------------------------------------------------------------------ ours
+
+
+def run_ours(setting: Setting, half: int) -> dict[str, Any]:
+    """Measure one half by the whole pipeline; return times and where they went."""
+    space = setting.space()
+    order = setting.order(space, half)
+    begun = time.perf_counter()
+    with ExitStack() as stack:
+        bench = setting.bench()
+        stack.callback(bench.close)
+        job = bench.job(setting.problem)
+        bench.worker.prepare(job)
+        store = stack.enter_context(
+            Store.open(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store.sqlite")
+        )
+        evaluator = DeviceEvaluator(
+            bench.kernel, job, bench.compilers, bench.worker, stopping_rule(setting.device)
+        )
+        waits = _Waits(bench)
+        ready = time.perf_counter()
+        session = SearchSession(
+            space,
+            evaluator,
+            store,
+            store.begin_run(
+                RunInfo(setting.kernel_name, setting.device.name, "given", 0, "", "throughput")
+            ),
+            bench.scope(setting.problem),
+            Budget(),
+        )
+        measured = list(search(session, in_given_order(order), 0).values())
+        ended = time.perf_counter()
+    timed = [one for one in measured if one.median_ms is not None]
+    verify_s, benchmark_s = (
+        sum(one.verify_s for one in measured),
+        sum(one.measure_s for one in measured),
+    )
+    wall = ended - ready
+    best = min(timed, key=lambda one: one.median_ms or 0.0)
+    return {
+        "configurations": len(measured),
+        "startup_s": ready - begun,
+        "wall_s": wall,
+        "statuses": _counts(str(one.status) for one in measured),
+        "compile_in_all_processes_s": sum(one.compile_s for one in measured),
+        "compile_s": waits.compiler_s,
+        "verify_s": verify_s,
+        "benchmark_s": benchmark_s,
+        "device_process_s": waits.device_s,
+        "framework_s": wall - waits.compiler_s - verify_s - benchmark_s,
+        "launches_s": sum(sum(one.samples_ms) for one in measured) / 1000,
+        "samples": sum(len(one.samples_ms) for one in measured),
+        "winner": dict(best.configuration),
+        "winner_ms": best.median_ms,
+    }
+
+
+class _Waits:
+    """How long whoever measures waited for compilers and for the device process."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.compiler_s = self.device_s = 0.0
+        result, measure = bench.compilers.result, bench.worker.measure
+
+        def timed_result(*args: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return result(*args)
+            finally:
+                self.compiler_s += time.perf_counter() - start
+
+        def timed_measure(*args: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return measure(*args)
+            finally:
+                self.device_s += time.perf_counter() - start
+
+        bench.compilers.result, bench.worker.measure = timed_result, timed_measure  # type: ignore[method-assign]
+
+
+# ------------------------------------------------------------------ Kernel Tuner
+
+
+def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
+    """Measure one half by `tune_kernel`; return its own account of the time."""
+    import kernel_tuner
+
+    space = setting.space()
+    configurations = [space.configuration(index) for index in setting.order(space, half)]
+    bench = setting.bench()
+    dataset = next(one for one in bench.job(setting.problem).datasets if one.name == RANDOM)
+    bench.close()
+    kernel, problem, device = bench.kernel, setting.problem, setting.device
+    launches = [plan(kernel, one, problem, device).first for one in configurations]
+    threads = [int(np.prod(one.block)) for one in launches]
+    by_point = {
+        _point(one, count): launch
+        for one, count, launch in zip(configurations, threads, launches, strict=True)
+    }
+    tune_params = {
+        name: sorted({one[name] for one in configurations}, key=str) for name in kernel.parameters
+    }
+    tune_params["threads"] = sorted(set(threads))
+    names = list(kernel.defines(configurations[0], problem))
+    arguments, answer, tolerance = _arguments(dataset, launches)
+
+    def listed(params: Mapping[str, Any]) -> bool:
+        return _point(params, params["threads"]) in by_point
+
+    def define(name: str) -> Callable[[Mapping[str, Any]], str]:
+        return lambda params: kernel.defines(_configuration(kernel, params), problem)[name]
+
+    begun = time.perf_counter()
+    results, _ = kernel_tuner.tune_kernel(
+        kernel.name,
+        flattened(kernel.source_file(configurations[0])),
+        lambda params: by_point[_point(params, params["threads"])].grid,
+        arguments,
+        tune_params,
+        grid_div_x=[],
+        grid_div_y=[],
+        grid_div_z=[],
+        block_size_names=["threads", "_one", "_one"],
+        restrictions=listed,
+        answer=answer,
+        atol=tolerance,
+        defines={name: define(name) for name in names},
+        lang="CuPy" if device.backend == "cuda" else "OpenCL",
+        platform=0,
+        device=device.index,
+        compiler_options=["-std=c++17"] if device.backend == "cuda" else [],
+        iterations=ITERATIONS,
+        strategy="brute_force",
+        quiet=True,
+        verbose=False,
+    )
+    wall = time.perf_counter() - begun
+    timed = [one for one in results if isinstance(one.get("time"), float) and one["time"] < 1e20]
+    spent = {
+        name: sum(one.get(f"{name}_time", 0.0) for one in results) / 1000
+        for name in ("compile", "verification", "benchmark", "strategy", "framework")
+    }
+    best = min(timed, key=lambda one: one["time"])
+    return {
+        "configurations": len(results),
+        "startup_s": wall - sum(spent.values()),
+        "wall_s": sum(spent.values()),
+        "statuses": {"ok": len(timed), "failed": len(results) - len(timed)},
+        "compile_s": spent["compile"],
+        "verify_s": spent["verification"],
+        "benchmark_s": spent["benchmark"],
+        "framework_s": spent["strategy"] + spent["framework"],
+        "launches_s": sum(sum(one["times"]) for one in timed) / 1000,
+        "samples": ITERATIONS * len(timed),
+        "winner": dict(_configuration(kernel, best)),
+        "winner_ms": best["time"],
+    }
+
+
+def _point(params: Mapping[str, Any], threads: int) -> tuple[Any, ...]:
+    return (*(value for name, value in sorted(params.items()) if name.isupper()), threads)
+
+
+def _configuration(kernel: Any, params: Mapping[str, Any]) -> Configuration:
+    return Configuration({name: params[name] for name in kernel.parameters})
+
+
+def _arguments(dataset: Dataset, launches: list[Any]) -> tuple[list[Any], list[Any], float]:
+    """Arguments in the kernel's order, the answers beside them, and the largest tolerance."""
+    values: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
+    for one in dataset.arguments:
+        if one.kind == "scalar":
+            values[one.name] = one.scalar
+        elif one.kind == "out":
+            values[one.name] = np.zeros(one.shape, one.dtype)
+        else:
+            values[one.name] = np.array(dataset.array(one.name))
+        if one.kind in ("out", "inout"):
+            answers[one.name] = dataset.expected(one.name).astype(one.dtype)
+    # The workspace of `reduce`: as large as any configuration needs.
+    values["partial"] = np.zeros(max(int(np.prod(one.grid)) for one in launches), np.float32)
+    values["ticket"] = np.zeros(1, np.uint32)
+    order = launches[0].args or [one.name for one in dataset.arguments]
+    arguments = [values[name] for name in order]
+    return arguments, [answers.get(name) for name in order], max(dataset.bounds.values())
+
+
+# ------------------------------------------------------------------ the comparison
+
+
+def run_race(setting: Setting, winners: Mapping[str, Configuration]) -> dict[str, Any]:
+    """Time both winners interleaved, and ours under a second name: how far equals differ."""
+    bench = setting.bench()
+    try:
+        job = bench.job(setting.problem)
+        evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
+        chosen = [winners["ours"], winners["kernel_tuner"], winners["ours"]]
+        contenders = [Contender(one, evaluator.binary(one)) for one in chosen]
+        samples = bench.worker.race(job, contenders, ROUNDS, 0, 60.0)
+    finally:
+        bench.close()
+    ours, theirs, again = (np.array(one) for one in samples)
+    return {
+        "ours_ms": median(ours),
+        "kernel_tuner_ms": median(theirs),
+        "same_configuration": chosen[0] == chosen[1],
+        "kernel_tuner_over_ours": float(median(theirs / ours)),
+        "interval_95": _interval(theirs / ours),
+        "ours_over_itself": float(median(again / ours)),
+        "ours_over_itself_interval_95": _interval(again / ours),
+        "rounds": len(ours),
+    }
+
+
+def _interval(ratios: np.ndarray) -> list[float]:
+    """Percentile bootstrap interval of the median (Efron & Tibshirani 1993, §13.3)."""
+    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    return [float(one) for one in np.percentile(np.median(drawn, axis=1), (2.5, 97.5))]
+
+
+def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Run all parts of one kernel, each in its own process; return the row."""
+    setting = Setting.of(options, name)
+    with tempfile.TemporaryDirectory() as folder:
+        # Inputs and answers are made once, before the clock runs; binaries of one half are no use
+        # to the other.
+        environment = {**os.environ, "AUTOTUNE_CACHE_DIR": folder}
+        _part(options, name, "inputs", 0, environment)
+        parts: dict[str, list[dict[str, Any]]] = {"kernel_tuner": [], "ours": []}
+        for tool, half in PARTS:
+            with tempfile.TemporaryDirectory() as cupy_cache:
+                environment["CUPY_CACHE_DIR"] = cupy_cache
+                done = _part(options, name, tool, half, environment)
+            parts[tool].append(done)
+            print(
+                f"{name} {tool} half {half}: {done['configurations']} in {done['wall_s']:.1f} s "
+                f"({done['configurations'] / done['wall_s']:.2f}/s), startup {done['startup_s']:.1f} s",
+                flush=True,
+            )
+        ours, theirs = _added(parts["ours"]), _added(parts["kernel_tuner"])
+        winners = json.dumps({"ours": ours["winner"], "kernel_tuner": theirs["winner"]})
+        race = _part(options, name, "race", 0, environment, "--winners", winners)
+    if ours["configurations"] != theirs["configurations"]:
+        raise SystemExit(
+            f"{name}: ours measured {ours['configurations']}, Kernel Tuner {theirs['configurations']}"
+        )
+    rates = [one["configurations"] / one["wall_s"] for one in (ours, theirs)]
+    whole = [one["configurations"] / (one["wall_s"] + one["startup_s"]) for one in (ours, theirs)]
+    return {
+        "kernel": name,
+        "problem": dict(setting.problem),
+        "configurations": ours["configurations"],
+        "ours_per_s": rates[0],
+        "kernel_tuner_per_s": rates[1],
+        "ratio": rates[0] / rates[1],
+        "ratio_with_startup": whole[0] / whole[1],
+        "share_of_wall_measuring": (ours["verify_s"] + ours["benchmark_s"]) / ours["wall_s"],
+        "ours": ours,
+        "kernel_tuner": theirs,
+        "winners": race,
+    }
+
+
+def _added(halves: list[dict[str, Any]]) -> dict[str, Any]:
+    """Both halves as one: sums, and the better winner."""
+    best = min(halves, key=lambda one: one["winner_ms"])
+    total: dict[str, Any] = {}
+    for key, value in best.items():
+        if key == "statuses":
+            names = sorted({name for one in halves for name in one[key]})
+            total[key] = {name: sum(one[key].get(name, 0) for one in halves) for name in names}
+        elif key.startswith("winner"):
+            total[key] = value
+        else:
+            total[key] = sum(one[key] for one in halves)
+    return total
+
+
+def _counts(names: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for name in names:
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _part(
+    options: argparse.Namespace, name: str, part: str, half: int, environment: Any, *more: str
+) -> dict[str, Any]:
+    """Run one part in a process of its own; what it prints last is its result."""
+    command = [
+        sys.executable, __file__, "--kernel", name, "--part", part, "--half", str(half),
+        "--device", options.device, "--configurations", str(options.configurations), *more,
+    ]  # fmt: skip
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def run_part(options: argparse.Namespace) -> dict[str, Any]:
+    """What a process of `_part` does."""
+    setting = Setting.of(options, options.kernel)
+    if options.part == "inputs":
+        bench = setting.bench()
+        bench.job(setting.problem)
+        bench.close()
+        return {}
+    if options.part == "race":
+        winners = json.loads(options.winners)
+        return run_race(setting, {tool: Configuration(one) for tool, one in winners.items()})
+    run = run_ours if options.part == "ours" else run_kernel_tuner
+    return run(setting, options.half)
+
+
+def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> Path:
+    """Merge rows into the device's file: a kernel's new row replaces its old one."""
+    device = choose_device(options.device)
+    file = options.out / f"throughput-{device.folder}.json"
+    old = json.loads(file.read_text())["rows"] if file.exists() else []
+    new = {row["kernel"]: row for row in (*old, *rows)}
+    about = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "benchmarks/throughput.py", *sys.argv[1:]]),
+        "device": device.name,
+        "driver": device.driver,
+        "cores": usable_cores(),
+        "python": platform.python_version(),
+        "versions": {"autotune": __version__, **_versions("kernel_tuner", "numpy", "cupy-cuda13x")},
+    }
+    rows = [{**row, **about} if row in rows else row for row in new.values()]
+    options.out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    return file
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def main() -> None:
+    """Compare, print a line per part, write the file."""
+    options = _options()
+    if options.part:
+        print(json.dumps(run_part(options)))
+        return
+    names = [options.kernel] if options.kernel else list(SUBJECTS)
+    for name in names:
+        row = compare(options, name)
+        file = write(options, [row])
+        print(
+            f"{name}: {row['configurations']} configurations, ours {row['ours_per_s']:.2f}/s, "
+            f"Kernel Tuner {row['kernel_tuner_per_s']:.2f}/s, ratio {row['ratio']:.1f} "
+            f"({row['ratio_with_startup']:.1f} with startup), measuring "
+            f"{row['share_of_wall_measuring']:.0%} of the time; winner's time over ours "
+            f"{row['winners']['kernel_tuner_over_ours']:.4f}",
+            flush=True,
+        )
+    print(file)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kernel", choices=SUBJECTS, help="default: all")
+    parser.add_argument(
+        "--configurations", type=int, default=0, help="default: by kernel, 240 or more"
+    )
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
+    for hidden in ("--part", "--winners"):
+        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
+    parser.add_argument("--half", type=int, default=0, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
