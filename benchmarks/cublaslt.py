@@ -1,0 +1,153 @@
+"""cublasLt's own choices for a float32 matrix product, as calls to time: the vendor at its best.
+
+cublasSgemm picks one algorithm; cublasLt's heuristics name several, of which one is often faster. Called
+through ctypes, as no Python package that is needed elsewhere wraps it. Names and numbers of constants: cuBLAS
+13 API reference, "Using the cublasLt API", and cublasLt.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+_FLOAT32 = 0  # CUDA_R_32F
+_COMPUTE_FLOAT32 = 68  # CUBLAS_COMPUTE_32F: products and sums in float32, never TF32
+_MAX_WORKSPACE_BYTES = 1  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
+#: What the library recommends for Hopper, and what cublasSgemm takes there.
+WORKSPACE_BYTES = 32 << 20
+#: How many heuristics are asked for.
+COUNT = 8
+
+_LIBRARIES = ("libcublasLt.so.13", "libcublasLt.so.12")
+
+
+class _Algorithm(ctypes.Structure):
+    """cublasLtMatmulAlgo_t: opaque."""
+
+    _fields_ = (("data", ctypes.c_uint64 * 8),)
+
+
+class _Heuristic(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t."""
+
+    _fields_ = (
+        ("algorithm", _Algorithm),
+        ("workspace_bytes", ctypes.c_size_t),
+        ("status", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+class CublasLtError(Exception):
+    """A call failed; says which, and with what status."""
+
+
+def products(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, m: Any, n: Any, k: Any
+) -> list[Callable[[], None]]:
+    """Calls of C = alpha A B + beta C, one for each heuristic, on the current stream; best guess first.
+
+    Row-major: the library is column-major, so it is asked for C' = B' A'.
+
+    Parameters
+    ----------
+    a, b, c : cupy.ndarray
+        Of m x k, k x n and m x n floats.
+    alpha, beta : float
+    m, n, k : int
+
+    Raises
+    ------
+    OSError
+        If there is no cublasLt.
+    CublasLtError
+        If it refuses.
+    """
+    import cupy
+    from cupy_backends.cuda.libs import cublas as loaded  # noqa: F401  # it loads cublasLt
+
+    m, n, k = int(m), int(n), int(k)
+    handle = _handle()
+    operation = _made("cublasLtMatmulDescCreate", _COMPUTE_FLOAT32, _FLOAT32)
+    left, right, result = _layout(n, k), _layout(k, m), _layout(n, m)
+    preference = _made("cublasLtMatmulPreferenceCreate")
+    most = ctypes.c_uint64(WORKSPACE_BYTES)
+    _checked(
+        "cublasLtMatmulPreferenceSetAttribute",
+        preference,
+        _MAX_WORKSPACE_BYTES,
+        ctypes.byref(most),
+        ctypes.c_size_t(8),
+    )
+    found = (_Heuristic * COUNT)()
+    count = ctypes.c_int()
+    described = (operation, left, right, result, result)
+    _checked(
+        "cublasLtMatmulAlgoGetHeuristic",
+        handle,
+        *described,
+        preference,
+        COUNT,
+        found,
+        ctypes.byref(count),
+    )
+    workspace = cupy.empty(WORKSPACE_BYTES, cupy.uint8)
+    scalars = np.array([alpha, beta], np.float32)
+    one, other = (ctypes.c_void_p(scalars.ctypes.data + 4 * i) for i in range(2))
+    at = [ctypes.c_void_p(array.data.ptr) for array in (b, a, c)]
+    room = ctypes.c_void_p(workspace.data.ptr)
+
+    def call(heuristic: _Heuristic) -> Callable[[], None]:
+        def multiply() -> None:
+            stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+            _checked(
+                "cublasLtMatmul",
+                *(handle, operation, one, at[0], left, at[1], right, other),
+                *(at[2], result, at[2], result, ctypes.byref(heuristic.algorithm)),
+                *(room, ctypes.c_size_t(WORKSPACE_BYTES), stream),
+            )
+
+        # Kept alive: the library reads and writes them at every call.
+        multiply.alive = (scalars, workspace, found)  # type: ignore[attr-defined]
+        return multiply
+
+    return [call(one) for one in found[: count.value] if one.status == 0]
+
+
+def _checked(name: str, *args: Any) -> None:
+    status = getattr(_library(), name)(*args)
+    if status:
+        raise CublasLtError(f"{name}: status {status}")
+
+
+def _made(name: str, *args: Any) -> ctypes.c_void_p:
+    """What a Create function makes; these few small objects live as long as the process."""
+    handle = ctypes.c_void_p()
+    _checked(name, ctypes.byref(handle), *args)
+    return handle
+
+
+def _layout(rows: int, columns: int) -> ctypes.c_void_p:
+    sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(rows))
+    return _made("cublasLtMatrixLayoutCreate", _FLOAT32, *sizes)
+
+
+@cache
+def _handle() -> ctypes.c_void_p:
+    return _made("cublasLtCreate")
+
+
+@cache
+def _library() -> Any:
+    """The library that CuPy's cuBLAS has loaded, or that the loader finds."""
+    for name in _LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise OSError(f"none of {', '.join(_LIBRARIES)} can be loaded; install nvidia-cublas")

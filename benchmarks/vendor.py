@@ -1,0 +1,607 @@
+"""Measures every tuned entry against the vendor's library again, and says which demands hold.
+
+Each row: the configuration that `autotune.lookup` answers with is verified on both data sets and on odd
+sizes, then raced with the vendor's calls and with the limit (the `copy` kernel on the same bytes), interleaved
+in random order as in the finals of `autotune run`. Rows are merged into ``results/vendor-<device>.json`` one by
+one, so that the table can be measured in pieces.
+
+    python benchmarks/vendor.py                                        every size of `demands.SIZES`
+    python benchmarks/vendor.py --kernel sgemm --problem m=4096,n=4096,k=4096
+    python benchmarks/vendor.py --show                                 the table and the demands, nothing measured
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from autotune import __version__, probe, selection
+from autotune.backends import backend, choose_device
+from autotune.cache import write_atomically
+from autotune.catalog import find_kernel
+from autotune.cli import parsing
+from autotune.compiler import CompileJob, CompilerPool, compile_job
+from autotune.data import EXACT, RANDOM, prepare
+from autotune.device import Device
+from autotune.errors import AutotuneError, UsageError
+from autotune.launcher import Choice, choose
+from autotune.measurement import Binary, CheckResult, Measurement, Status
+from autotune.membership import is_member
+from autotune.probe import MeasuredLimits
+from autotune.process import usable_cores
+from autotune.spec import Kernel
+from autotune.tasks import Contender, Job
+from autotune.timing import median_interval
+from autotune.values import Configuration, Problem
+from autotune.worker import Worker
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import demands  # noqa: E402  # beside this file, and in the worker too
+import vendor_task  # noqa: E402
+
+RESULTS = Path(__file__).resolve().parent / "results"
+FORMAT = "autotune vendor comparison"
+#: Kernels whose vendor call has a further, better form.
+MATRIX_PRODUCTS = ("sgemm", "sgemm_tf32x3")
+#: Rounds in which the configurations of prefetch's MODE=none are compared, the best of them being raced.
+_PLAIN_ROUNDS = 7
+#: Longest time of one row in the worker: upload, verification, race.
+_ROW_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """One row to be measured: whose, on what, with which configuration."""
+
+    kernel: Kernel
+    problem: Problem
+    choice: Choice
+
+    @property
+    def quality(self) -> str:
+        """How good lookup's answer is; ``default`` where nothing recorded may be used."""
+        return self.choice.tuned.quality if self.choice.tuned else "default"
+
+    @property
+    def winner_source(self) -> str:
+        """Which of several sources it is compiled from; ``portable`` where there is only one."""
+        return str(self.choice.configuration.get("VARIANT", "portable"))
+
+
+class WrongError(AutotuneError):
+    """A tuned configuration does not compile, or is wrong."""
+
+
+@dataclass
+class Comparison:
+    """The processes of one run of this program, on one device."""
+
+    device: Device
+    worker: Worker
+    compilers: CompilerPool
+    limits: MeasuredLimits | None
+    rounds: int
+    seconds: float
+    seed: int
+    #: Configurations that were right on the odd sizes, with the values of the static fields.
+    _right: set[tuple[str, Configuration, tuple[Any, ...]]] = field(default_factory=set)
+
+    def job(self, kernel: Kernel, problem: Problem) -> Job:
+        """Inputs and references of a problem, made where they are not there."""
+        assert kernel.file is not None
+        datasets = tuple(prepare(kernel, problem, one, self.seed) for one in (EXACT, RANDOM))
+        return Job(kernel.file, problem, self.device, datasets)
+
+    def compile_job(self, target: Target) -> CompileJob:
+        """What compiles a target's configuration."""
+        return compile_job(target.kernel, target.choice.configuration, target.problem, self.device)
+
+    def row(self, target: Target, job: Job) -> dict[str, Any]:
+        """Verify and race one target.
+
+        Raises
+        ------
+        AutotuneError
+            If it does not compile or is wrong, or the device process fails.
+        """
+        kernel, problem = target.kernel, target.problem
+        binary = self._binary(kernel, target.choice.configuration, problem)
+        edges = self._verify_odd_sizes(target, binary)
+        checks = self._verified(job, target, binary).checks
+        check = next(one for one in checks if one.dataset == RANDOM)
+        entrants = self._entrants(target, job, binary)
+        raced: vendor_task.Raced = self.worker.run(
+            _ROW_TIMEOUT_S, vendor_task.race, job, entrants, self.rounds, self.seed, self.seconds
+        )
+        row = self._judged(target, entrants, raced, check)
+        if kernel.name == "sgemm_tf32x3":
+            asked = (target.choice.configuration, binary, "cublas", self.seed)
+            row["accuracy"] = self.worker.run(_ROW_TIMEOUT_S, vendor_task.accuracy, job, *asked)
+        return {**row, "odd_sizes_verified": edges}
+
+    def _binary(self, kernel: Kernel, configuration: Configuration, problem: Problem) -> Binary:
+        compiled = self.compilers.result(compile_job(kernel, configuration, problem, self.device))
+        if compiled.binary is None:
+            raise WrongError(f"{kernel.name}: {configuration} does not compile: {compiled.message}")
+        return compiled.binary
+
+    def _verified(self, job: Job, target: Target, binary: Binary) -> Measurement:
+        found = self.worker.check(job, target.choice.configuration, binary)
+        if found.status is not Status.OK:
+            raise WrongError(f"{target.kernel.name} ({job.problem}): {found.message}")
+        return found
+
+    def _verify_odd_sizes(self, target: Target, binary: Binary) -> int:
+        """Check a configuration on the odd sizes that its binary serves; how many there are."""
+        kernel, configuration = target.kernel, target.choice.configuration
+        static = tuple(target.problem[name] for name in kernel.static)
+        edges = [
+            one
+            for one in kernel.edge_problems
+            if tuple(one[name] for name in kernel.static) == static
+            and kernel.allows(configuration, one)
+        ]
+        key = (kernel.name, configuration, static)
+        if key not in self._right:
+            for one in edges:
+                self._verified(self.job(kernel, one), target, binary)
+            self._right.add(key)
+        return len(edges)
+
+    def _entrants(self, target: Target, job: Job, binary: Binary) -> vendor_task.Entrants:
+        """Ours, every vendor call, and the limit where one can be raced."""
+        kernel, problem = target.kernel, target.problem
+        contenders = [Contender(target.choice.configuration, binary)]
+        contenders += [
+            Contender(Configuration(), None, one.name)
+            for one in kernel.baselines
+            if one.backend == self.device.backend
+        ]
+        if kernel.name == "prefetch":
+            contenders.append(self._plain(kernel, job))
+        on_gpu = self.device.backend == "cuda"
+        return vendor_task.Entrants(
+            contenders=tuple(contenders),
+            limit=self._limit(kernel, problem) if on_gpu else None,
+            with_cublaslt=on_gpu and kernel.name in MATRIX_PRODUCTS,
+        )
+
+    def _plain(self, kernel: Kernel, job: Job) -> Contender:
+        """The fastest of prefetch's configurations that prefetch nothing: what it is measured against."""
+        values = kernel.parameters
+        everything = [
+            kernel.completed({"MODE": "none", "VEC": vec, "BLOCK": block})
+            for vec in values["VEC"]
+            for block in values["BLOCK"]
+        ]
+        members = [one for one in everything if is_member(kernel, one, self.device)]
+        for one in members:
+            self.compilers.submit(compile_job(kernel, one, job.problem, self.device))
+        contenders = [Contender(one, self._binary(kernel, one, job.problem)) for one in members]
+        samples = self.worker.race(job, contenders, _PLAIN_ROUNDS, self.seed, self.seconds)
+        return contenders[int(np.argmin([median(one) for one in samples]))]
+
+    def _limit(self, kernel: Kernel, problem: Problem) -> vendor_task.Limit | None:
+        """The tuned `copy` on the bytes that this problem moves; None where it is no limit."""
+        moved = limit_problem(kernel.name, problem)
+        if moved is None:
+            return None
+        copy = find_kernel("copy")
+        assert copy.file is not None
+        best = choose(copy, moved, self.device).configuration
+        return vendor_task.Limit(copy.file, moved, best, self._binary(copy, best, moved))
+
+    def _judged(
+        self,
+        target: Target,
+        entrants: vendor_task.Entrants,
+        raced: vendor_task.Raced,
+        check: CheckResult,
+    ) -> dict[str, Any]:
+        """What the samples say."""
+        ours = raced.contenders[0]
+        row: dict[str, Any] = {
+            "kernel": target.kernel.name,
+            "problem": dict(target.problem),
+            "ours_ms": median(ours),
+            "ours_ci": list(median_interval(ours)),
+            **self._against_vendor(entrants, raced, ours),
+            **self._share(target, raced, ours),
+            "max_error": check.max_error,
+            "rms_error": check.rms_error,
+            "bound": check.bound,
+            "winner_source": target.winner_source,
+            "quality": target.quality,
+            "stale": list(target.choice.tuned.stale_reasons) if target.choice.tuned else [],
+            "configuration": dict(target.choice.configuration),
+            "rounds": len(ours),
+            "sm_mhz": raced.sm_mhz,
+            "throttle_reasons": list(raced.throttle_reasons),
+        }
+        if entrants.with_cublaslt:
+            row |= {"cublaslt_ms": None, "cublaslt_ratio": None, "cublaslt_ratio_ci": None}
+            row |= {"cublaslt_heuristics": raced.heuristics, "cublaslt_note": raced.note}
+        if raced.cublaslt:
+            ratio = selection.ratio(raced.cublaslt, ours, self.seed)
+            row["cublaslt_ms"] = median(raced.cublaslt)
+            row |= {"cublaslt_ratio": ratio.value, "cublaslt_ratio_ci": [ratio.low, ratio.high]}
+        return row
+
+    def _against_vendor(
+        self, entrants: vendor_task.Entrants, raced: vendor_task.Raced, ours: tuple[float, ...]
+    ) -> dict[str, Any]:
+        """The fastest vendor call, and its time over ours; None where there is none."""
+        times = {
+            one.baseline or "none": samples
+            for one, samples in list(zip(entrants.contenders, raced.contenders, strict=True))[1:]
+            if samples
+        }
+        nothing = dict.fromkeys(("vendor", "vendor_ms", "ratio", "ratio_ci", "vendor_max_error"))
+        if not times:
+            return nothing
+        name = min(times, key=lambda one: median(times[one]))
+        ratio = selection.ratio(times[name], ours, self.seed)
+        checked = raced.vendor_checks.get(name)
+        return {
+            "vendor": name,
+            "vendor_ms": median(times[name]),
+            "ratio": ratio.value,
+            "ratio_ci": [ratio.low, ratio.high],
+            "vendor_max_error": checked.max_error if checked else None,
+        }
+
+    def _share(
+        self, target: Target, raced: vendor_task.Raced, ours: tuple[float, ...]
+    ) -> dict[str, Any]:
+        """The limit that binds, measured beside ours where it is the memory's, and our share of it."""
+        times: dict[str, tuple[float, ...]] = {}
+        if raced.limit:
+            moved = limit_problem(target.kernel.name, target.problem)
+            assert moved is not None
+            times[str(moved["mode"])] = raced.limit
+        work = target.kernel.call_hook("work", target.problem)
+        if self.limits and work.pipe == "fp32" and work.flops:
+            times["ffma"] = (work.flops / self.limits.ffma_gflop_per_s / 1e6,) * len(ours)
+        if self.limits and not raced.limit and work.bytes_written >= work.bytes_read / 100:
+            moved_bytes = work.bytes_read + work.bytes_written
+            times["copy"] = (moved_bytes / self.limits.copy_gb_per_s / 1e6,) * len(ours)
+        if not times or work.pipe != "fp32":
+            return dict.fromkeys(("limit", "limit_ms", "limit_fraction", "limit_ci"))
+        name = max(times, key=lambda one: median(times[one]))
+        share = selection.ratio(times[name], ours, self.seed)
+        others = [median(samples) for one, samples in times.items() if one != name]
+        return {
+            "limit": name,
+            "limit_ms": median(times[name]),
+            "limit_fraction": share.value,
+            "limit_ci": [share.low, share.high],
+            "limits_apart": median(times[name]) / max(others) if others else None,
+        }
+
+
+def limit_problem(kernel: str, problem: Mapping[str, int | str]) -> Problem | None:
+    """What `copy` is asked to move for a problem's memory limit; None where it is no limit.
+
+    A matrix product is held against the arithmetic; an aligned copy is the limit itself.
+    """
+    plain = {"offset_in": 0, "offset_out": 0}
+    if kernel in ("reduce", "gemv"):
+        count = int(problem["n"]) * int(problem.get("m", 1))
+        return Problem(n=count, mode="read", **plain)
+    if kernel in ("transpose", "prefetch"):
+        count = int(problem["n"]) * int(problem.get("m", 1))
+        return Problem(n=count, mode="copy", **plain)
+    if kernel == "copy" and (problem["offset_in"] or problem["offset_out"]):
+        return Problem(n=problem["n"], mode=problem["mode"], **plain)
+    return None
+
+
+# ---------------------------------------------------------------------- what to measure
+
+
+def kernels_of(names: Iterable[str]) -> Iterator[Kernel]:
+    """The kernels of some names; says which there are not, and goes on."""
+    for name in names:
+        try:
+            yield find_kernel(name)
+        except AutotuneError as error:
+            print(f"{name}: left out: {error}", file=sys.stderr)
+
+
+def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
+    """The sizes asked for on a GPU, the quick ones elsewhere, and every size of the tuned record."""
+    asked = (
+        demands.SIZES.get(kernel.name, [])
+        if device.backend == "cuda"
+        else kernel.quick_problems.get(device.backend, ())
+    )
+    recorded: list[Mapping[str, int | str]] = []
+    file = folder / device.folder / f"{kernel.name}.json"
+    if file.is_file():
+        recorded = [one["problem"] for one in json.loads(file.read_text())["entries"]]
+    return list(
+        dict.fromkeys(Problem({n: p[n] for n in kernel.fields}) for p in [*asked, *recorded])
+    )
+
+
+def targets_of(
+    kernels: Iterable[Kernel], device: Device, folder: Path, only: Iterable[str]
+) -> list[Target]:
+    """Every row to measure.
+
+    Raises
+    ------
+    UsageError
+        If a problem is given that no kernel has the fields of.
+    """
+    given = list(only)
+    targets = []
+    for kernel in kernels:
+        fitting = [text for text in given if set(parsing.pairs(text)) == set(kernel.fields)]
+        chosen = [parsing.problem(kernel, text) for text in fitting]
+        for problem in chosen if given else problems_of(kernel, device, folder):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # the row says "default"
+                targets.append(Target(kernel, problem, choose(kernel, problem, device)))
+    if not targets:
+        raise UsageError("nothing to measure: no kernel has these problem fields")
+    return targets
+
+
+# ---------------------------------------------------------------------- results
+
+
+def key_of(row: Mapping[str, Any]) -> str:
+    """Kernel and problem of a row, as one text."""
+    return f"{row['kernel']} {json.dumps(row['problem'], sort_keys=True)}"
+
+
+def merged(document: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """A results document with one row put in, or with its failure in place of an older row."""
+    parts = {
+        name: [one for one in document.get(name, []) if key_of(one) != key_of(row)]
+        for name in ("rows", "failures")
+    }
+    parts["failures" if "error" in row else "rows"].append(dict(row))
+    for rows in parts.values():
+        rows.sort(key=_place)
+    return {**document, **parts}
+
+
+def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
+    """Rows stand as the demands do; sizes that nobody asked for come after them."""
+    kernels, sizes = list(demands.SIZES), demands.SIZES.get(row["kernel"], [])
+    return (
+        kernels.index(row["kernel"]) if row["kernel"] in kernels else len(kernels),
+        sizes.index(row["problem"]) if row["problem"] in sizes else len(sizes),
+        key_of(row),
+    )
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """A results document; empty where the file is not there.
+
+    Raises
+    ------
+    UsageError
+        If it is something else.
+    """
+    if not file.is_file():
+        return {}
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(
+            f"{file}: not JSON ({error}); remove it or choose another --out"
+        ) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise UsageError(f"{file}: not written by this program; choose another --out")
+    return document
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """The document as JSON with one row per line, so that changes can be read."""
+    parts = []
+    for name, value in document.items():
+        if name in ("rows", "failures"):
+            lines = ",\n".join(f"  {json.dumps(one)}" for one in value)
+            parts.append(f" {json.dumps(name)}: [\n{lines}\n ]" if value else f' "{name}": []')
+        else:
+            parts.append(f" {json.dumps(name)}: {json.dumps(value)}")
+    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
+
+
+# ---------------------------------------------------------------------- printing
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """The rows as aligned text."""
+    lines = [
+        f"{'kernel':13s}{'problem':36s}{'ours ms':>11s}{'vendor ms':>11s}{'ratio':>7s}  "
+        f"{'95 %':15s}{'of limit':>9s}{'':7s}{'cublasLt':>9s}{'error':>9s}  source"
+    ]
+    lines += [_line(row) for row in document.get("rows", [])]
+    lines += [
+        f"{one['kernel']:13s}{demands.describe(one['problem']):36s}failed: {one['error']}"
+        for one in document.get("failures", [])
+    ]
+    return "\n".join(lines)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    low, high = row["ratio_ci"] or (None, None)
+    interval = f"{low:.3f}…{high:.3f}" if low is not None else ""
+    share = row.get("limit_fraction")
+    quality = "" if row["quality"] == "exact" else f"  [{row['quality']}]"
+    return (
+        f"{row['kernel']:13s}{demands.describe(row['problem']):36s}{row['ours_ms']:11.5f}"
+        f"{_number(row['vendor_ms'], 11, 5)}{_number(row['ratio'], 7, 3)}  {interval:15s}"
+        f"{f'{share:.1%}' if share else '':>9s} {row.get('limit') or '':6s}"
+        f"{_number(row.get('cublaslt_ratio'), 9, 3)}{row['max_error']:9.2g}  "
+        f"{row['winner_source']}{quality}"
+    )
+
+
+def _number(value: float | None, width: int, digits: int) -> str:
+    return f"{value:{width}.{digits}f}" if value is not None else " " * (width - 1) + "-"
+
+
+def verdict_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Every demand and whether it holds."""
+    words = {True: "holds", False: "FAILS", None: "open"}
+    return [
+        f"{words[one.holds]:6s}{one.kernel:13s}{one.demand}{' (beyond)' if one.beyond else ''}: {one.found}"
+        for one in demands.verdicts(rows)
+    ]
+
+
+# ---------------------------------------------------------------------- the program
+
+
+def measure(
+    comparison: Comparison, targets: list[Target], head: Mapping[str, Any], file: Path
+) -> int:
+    """Measure rows one after the other, each into the file at once; how many failed.
+
+    The inputs of the next row are made while a row is raced, on the cores that the worker leaves.
+    """
+    for one in targets:
+        comparison.compilers.submit(comparison.compile_job(one))
+    failed = 0
+    with ThreadPoolExecutor(1) as ahead:
+        jobs = [ahead.submit(comparison.job, one.kernel, one.problem) for one in targets[:1]]
+        for position, target in enumerate(targets):
+            began = time.perf_counter()
+            wait([jobs[position]])
+            jobs += [
+                ahead.submit(comparison.job, one.kernel, one.problem)
+                for one in targets[position + 1 : position + 2]
+            ]
+            row: dict[str, Any] = {"kernel": target.kernel.name, "problem": dict(target.problem)}
+            try:
+                row = comparison.row(target, jobs[position].result())
+            except Exception as error:  # one bad row does not stop the rest
+                if os.environ.get("AUTOTUNE_DEBUG"):
+                    traceback.print_exc()
+                failed += 1
+                row["error"] = " ".join(f"{type(error).__name__}: {error}".split())
+            row |= {
+                "date": datetime.now(UTC).isoformat(timespec="seconds"),
+                "driver": comparison.device.driver,
+                "device_uuid": comparison.device.uuid,
+                "seconds": round(time.perf_counter() - began, 2),
+            }
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, encode({**head, **merged(read_results(file), row), **head}))
+            shown = f"{key_of(row)}: {row['error']}" if "error" in row else _line(row)
+            print(f"{shown}  ({row['seconds']:.1f} s)", file=sys.stderr, flush=True)
+    return failed
+
+
+def heading(device: Device, worker: Worker) -> dict[str, Any]:
+    """What the whole file says of device, time and versions; rows say when they were measured."""
+    libraries = worker.run(120.0, vendor_task.versions) if device.backend == "cuda" else {}
+    return {
+        "format": FORMAT,
+        "device": device.name,
+        "arch": device.arch,
+        "driver": device.driver,
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": shlex.join(["python", "benchmarks/vendor.py", *sys.argv[1:]]),
+        "versions": {
+            "autotune": __version__,
+            "python": sys.version.split()[0],
+            "numpy": np.__version__,
+            "compiler": backend(device.backend).toolchain(),
+            **libraries,
+        },
+        "method": "L2 cold, interleaved in random order each round, random data, medians; ratio is "
+        "vendor over ours with a 95 % bootstrap interval over rounds",
+    }
+
+
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    known = ", ".join(demands.SIZES)
+    parser.add_argument("--kernel", action="append", default=[], help=f"one of {known}; repeatable")
+    parser.add_argument("--problem", action="append", default=[], help="n=65536; repeatable")
+    parser.add_argument("--device", help="cuda:0, opencl:cpu; default: the first usable")
+    parser.add_argument(
+        "--tuned", type=Path, default=ROOT / "reports", help="folder of tuned records"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="results file; default: results/vendor-<device>.json"
+    )
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of each race")
+    parser.add_argument("--seconds", type=float, default=2.0, help="longest race of a row")
+    parser.add_argument("--seed", type=int, default=0, help="of inputs and orders")
+    parser.add_argument(
+        "--missing", action="store_true", help="only what the results file does not have yet"
+    )
+    parser.add_argument("--show", action="store_true", help="print the results file only")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Measure and print; exit code 1 where a row failed, 2 for a usage error, 4 without a device."""
+    options = parsed()
+    os.environ["AUTOTUNE_TUNED"] = str(options.tuned.resolve())
+    try:
+        device = choose_device(options.device)
+        file = options.out or RESULTS / f"vendor-{device.folder}.json"
+        failed = 0 if options.show else _measured(options, device, file)
+        document = read_results(file)
+    except AutotuneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    print(table(document))
+    if device.backend != "cuda":
+        print(f"\n{device.name}: there is no vendor library to compare with here; times only.")
+    else:
+        print("\n" + "\n".join(verdict_lines(document.get("rows", []))))
+    return 1 if failed else 0
+
+
+def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
+    """Measure what the command line asks for; how many rows failed."""
+    kernels = kernels_of(options.kernel or demands.SIZES)
+    targets = targets_of(kernels, device, options.tuned, options.problem)
+    if options.missing:
+        known = {key_of(one) for one in read_results(file).get("rows", [])}
+        mine = [{"kernel": one.kernel.name, "problem": dict(one.problem)} for one in targets]
+        targets = [
+            one for one, key in zip(targets, map(key_of, mine), strict=True) if key not in known
+        ]
+    with ExitStack() as stack:
+        compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
+        worker = stack.enter_context(Worker())
+        limits = probe.limits_of(device, worker, compilers) if device.backend == "cuda" else None
+        comparison = Comparison(
+            device, worker, compilers, limits, options.rounds, options.seconds, options.seed
+        )
+        return measure(comparison, targets, heading(device, worker), file)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,247 @@
+"""The half of `vendor.py` that runs in the worker: rivals that no space file declares, raced like the rest.
+
+Each rival works on the buffers of the job that is measured: the limit reads the very bytes that the kernel reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune import binding, tasks, verify
+from autotune.backends.base import ContextLostError, Executor, LaunchError
+from autotune.catalog import load_file
+from autotune.data import RANDOM, argument_of
+from autotune.measurement import Binary, CheckResult
+from autotune.spec import InOut, Kernel, Out
+from autotune.tasks import Contender, Job, Take
+from autotune.values import Configuration, Problem
+
+#: Rounds of the race among cublasLt's heuristics that decides which of them enters the row's race.
+HEURISTIC_ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A configuration of another kernel, launched on an input of the job: how fast its bytes can move."""
+
+    space_file: Path
+    problem: Problem
+    configuration: Configuration
+    binary: Binary
+
+
+@dataclass(frozen=True)
+class Entrants:
+    """Everything that is raced for one row; our configuration is the first contender."""
+
+    contenders: tuple[Contender, ...]
+    limit: Limit | None = None
+    with_cublaslt: bool = False
+
+
+@dataclass(frozen=True)
+class Raced:
+    """Samples of one row's race in milliseconds, round by round."""
+
+    #: By contender.
+    contenders: tuple[tuple[float, ...], ...]
+    limit: tuple[float, ...] = ()
+    cublaslt: tuple[float, ...] = ()
+    #: Right heuristics, of those that were named; and why there are none.
+    heuristics: int = 0
+    note: str = ""
+    #: Error of each vendor call on the random data.
+    vendor_checks: Mapping[str, CheckResult] = field(default_factory=dict)
+    sm_mhz: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+
+def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: float) -> Raced:
+    """Race our configuration, vendor calls, cublasLt's best heuristic and the limit, interleaved."""
+    tasks.prepare(job)
+    executor, data = tasks.current()
+    checks = {
+        one.baseline: check
+        for one in entrants.contenders
+        if one.baseline and (check := _vendor_check(job, one)) is not None
+    }
+    takes = [tasks.take(job, one) for one in entrants.contenders]
+    limit = _take_limit(executor, data, job, entrants.limit) if entrants.limit else None
+    best, right, note = None, 0, ""
+    if entrants.with_cublaslt:
+        best, right, note = _best_heuristic(executor, data, job, seed)
+    samples = tasks.interleaved(executor, [*takes, limit, best], rounds, seed, max_seconds)
+    clocks = executor.clocks()
+    return Raced(
+        contenders=tuple(map(tuple, samples[: len(takes)])),
+        limit=tuple(samples[-2]),
+        cublaslt=tuple(samples[-1]),
+        heuristics=right,
+        note=note,
+        vendor_checks=checks,
+        sm_mhz=clocks.sm_mhz,
+        throttle_reasons=clocks.throttle_reasons,
+    )
+
+
+def accuracy(
+    job: Job, configuration: Configuration, binary: Binary, baseline: str, seed: int
+) -> dict[str, dict[str, float]]:
+    """Errors of our product and of the vendor's on data that are hard for products.
+
+    The float64 product is made on the device: at 8192^3 three data sets would take numpy half a minute. The
+    working buffers hold other data afterwards; every check and race restores them.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By data set: ``ours_max``, ``ours_rms``, ``vendor_max``, ``vendor_rms`` of |C - C64| / (|A| |B|).
+    """
+    import cupy
+    from accuracy import DATA, Exact  # type: ignore[import-not-found]
+
+    tasks.prepare(job)
+    executor, data = tasks.current()
+    ready = tasks._Loaded(job, configuration, binary)
+    data.refresh(RANDOM, with_scratch=True)
+    module, steps = ready.bind(RANDOM)
+    views = _views(data)
+    kernel = load_file(job.space_file)
+    vendor = next(one for one in kernel.baselines if one.name == baseline)
+    call = executor.time_calls(vendor.prepare, tasks.vendor_arguments(data))
+    p = job.problem
+    found = {}
+    for name, draw in DATA.items():
+        a, b = draw(p["m"], p["n"], p["k"], cupy.random.default_rng(seed))
+        views["a"][...], views["b"][...] = a, b
+        exact = Exact(a, b)
+        errors = {}
+        for who, multiply in (("ours", lambda: executor.run(module, steps)), ("vendor", call)):
+            executor.poison(data.buffers["c"])
+            multiply()
+            error = exact.accuracy(views["c"])
+            errors |= {f"{who}_max": error.max_error, f"{who}_rms": error.rms_error}
+        found[name] = errors
+        del a, b, exact
+        cupy.get_default_memory_pool().free_all_blocks()
+    return found
+
+
+def versions() -> dict[str, str]:
+    """Versions of the vendor's libraries in this process; empty where there are none."""
+    try:
+        import cupy
+        from cupy_backends.cuda.libs import cublas
+    except ImportError:
+        return {}
+    handle = cublas.create()
+    number = cublas.getVersion(handle)
+    cublas.destroy(handle)
+    build = cupy.cuda.cub.get_build_version()
+    return {
+        "cupy": cupy.__version__,
+        "cublas": f"{number // 10000}.{number // 100 % 100}.{number % 100}",
+        "cub": f"{build // 100000}.{build // 100 % 1000}.{build % 100}",
+    }
+
+
+def _views(data: verify.DeviceData) -> dict[str, Any]:
+    """The working buffers as CuPy arrays."""
+    return {
+        name: value[0].inner.view(value[1]).reshape(value[2])
+        for name, value in tasks.vendor_arguments(data).items()
+        if isinstance(value, tuple)
+    }
+
+
+def _vendor_check(job: Job, contender: Contender) -> CheckResult | None:
+    """Error of a vendor call on the random data; None where it has nothing for the problem."""
+    take = tasks.take(job, contender)  # makes the call once, on fresh buffers
+    if take is None:
+        return None
+    _, data = tasks.current()
+    return verify.outputs(data, RANDOM)[0]
+
+
+def _take_limit(executor: Executor, data: verify.DeviceData, job: Job, limit: Limit) -> Take:
+    """Samples of another kernel's configuration on the largest input of the job; outputs are its own."""
+    kernel = load_file(limit.space_file)
+    inputs = [one for one in data.arguments if one.kind == "input"]
+    source = max(inputs, key=lambda one: one.nbytes)
+    buffers: dict[str, Any] = {}
+    scalars: dict[str, np.generic] = {}
+    dtypes: dict[str, str] = {}
+    for name, value in _declared(kernel, limit.problem).items():
+        if isinstance(value, np.ndarray) and value.shape != ():
+            if value.nbytes > source.nbytes:
+                raise ValueError(f"the limit reads {value.nbytes} bytes, {source.name} has fewer")
+            buffers[name], dtypes[name] = data.buffers[source.name], value.dtype.str
+            continue
+        argument, _ = argument_of(kernel, name, value)
+        dtypes[name] = argument.dtype
+        if argument.kind == "scalar":
+            scalars[name] = argument.scalar
+        else:
+            buffers[name] = executor.allocate(argument.nbytes)
+    plan = binding.plan(kernel, limit.configuration, limit.problem, job.device)
+    steps = binding.bound(plan, list(dtypes), buffers, scalars, dtypes, limit.binary)
+    module = executor.load(limit.binary, {})
+    return lambda count: executor.time(module, steps, count, job.cold)
+
+
+def _declared(kernel: Kernel, problem: Problem) -> dict[str, Any]:
+    """A kernel's arguments with no numbers drawn: inputs have their shape only."""
+    declared: dict[str, Any] = kernel.call_hook("arguments", problem, _Shapes())
+    return {
+        name: Out(value.array.shape, value.array.dtype) if isinstance(value, InOut) else value
+        for name, value in declared.items()
+    }
+
+
+class _Shapes:
+    """Stands for a generator of random numbers where only shapes are wanted; takes no memory."""
+
+    exact = False
+
+    def standard_normal(self, size: Any, dtype: Any = np.float32) -> Any:
+        return np.broadcast_to(np.ones((), dtype), size)
+
+
+def _best_heuristic(
+    executor: Executor, data: verify.DeviceData, job: Job, seed: int
+) -> tuple[Take | None, int, str]:
+    """The fastest right heuristic of cublasLt, how many are right, and what went wrong."""
+    from cublaslt import CublasLtError, products  # type: ignore[import-not-found]
+
+    try:
+        calls = executor.time_calls(products, tasks.vendor_arguments(data))
+    except (OSError, CublasLtError) as error:
+        return None, 0, f"cublasLt: {error}"
+    right: list[Callable[[], None]] = []
+    note = ""
+    for call in calls:
+        data.refresh(RANDOM, with_scratch=False)
+        try:
+            call()
+            checks = verify.outputs(data, RANDOM)
+        except (CublasLtError, LaunchError) as error:
+            note = f"cublasLt: {error}"
+            continue
+        except ContextLostError as error:
+            raise RuntimeError(f"cublasLt broke the device context: {error}") from error
+        if all(one.is_right for one in checks):
+            right.append(call)
+    if not right:
+        return None, 0, note or "cublasLt: no heuristic is right"
+    takes: Sequence[Take] = [_take_call(executor, call, job.cold) for call in right]
+    samples = tasks.interleaved(executor, takes, HEURISTIC_ROUNDS, seed, 1.0)
+    return takes[int(np.argmin([np.median(one) for one in samples]))], len(right), note
+
+
+def _take_call(executor: Any, call: Callable[[], None], cold: bool) -> Take:
+    return lambda count: list(executor.time_callable(call, count, cold))

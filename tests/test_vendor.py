@@ -1,0 +1,208 @@
+"""benchmarks/vendor.py and demands.py: what is asked, how rows are judged, merged and raced with a limit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.catalog import find_kernel
+from autotune.errors import UsageError
+from autotune.values import Problem
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import demands  # type: ignore[import-not-found]
+import vendor  # type: ignore[import-not-found]
+
+
+def row(kernel: str, problem: dict[str, Any], ratio: float = 1.3, **others: Any) -> dict[str, Any]:
+    """A measured row that meets every demand."""
+    return {
+        "kernel": kernel,
+        "problem": problem,
+        "ours_ms": 1.0,
+        "vendor_ms": 1.0,
+        "ratio": ratio,
+        "ratio_ci": [ratio - 0.01, ratio + 0.01],
+        "limit": "copy",
+        "limit_fraction": 0.995,
+        "limits_apart": 3.0,
+        "max_error": 1e-6,
+        "quality": "exact",
+        "winner_source": "portable",
+        **others,
+    }
+
+
+def all_rows() -> list[dict[str, Any]]:
+    error = {"ours_max": 1.5e-7, "ours_rms": 2e-8, "vendor_max": 1e-7, "vendor_rms": 2e-8}
+    rows = []
+    for kernel, sizes in demands.SIZES.items():
+        for size in sizes:
+            made = row(kernel, size, 2.1, accuracy={"normal": error, "cancelling": error})
+            if kernel.startswith("sgemm"):
+                made["ours_ms"] = 2 * size["m"] * size["n"] * size["k"] / 58e9
+            rows.append(made)
+    return rows
+
+
+def changed(rows: list[dict[str, Any]], kernel: str, size: Any, **what: Any) -> list[Any]:
+    found = [one for one in rows if one["kernel"] == kernel and one["problem"] == size]
+    assert len(found) == 1
+    return [{**one, **what} if one is found[0] else one for one in rows]
+
+
+def failing(rows: list[dict[str, Any]]) -> list[str]:
+    return [f"{one.kernel} {one.demand}" for one in demands.verdicts(rows) if one.holds is False]
+
+
+@pytest.mark.parametrize("kernel", [name for name in demands.SIZES if name != "sgemm_tf32x3"])
+def test_every_size_is_a_problem_of_its_kernel(kernel: str) -> None:
+    fields = find_kernel(kernel).fields
+    for size in demands.SIZES[kernel]:
+        assert tuple(size) == tuple(fields)
+    assert len({json.dumps(one) for one in demands.SIZES[kernel]}) == len(demands.SIZES[kernel])
+
+
+def test_rows_that_are_good_everywhere_meet_every_demand() -> None:
+    found = demands.verdicts(all_rows())
+    assert {one.kernel for one in found} == set(demands.SIZES)
+    assert all(one.holds for one in found), [one for one in found if not one.holds]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "what", "demand"),
+    [
+        ("sgemm", {"m": 256, "n": 256, "k": 256}, {"ratio": 0.985}, "sgemm >= 1.00"),
+        (
+            "reduce",
+            {"n": 1 << 16},
+            {"ratio": 0.995, "ratio_ci": [0.991, 0.999]},
+            "reduce >= 1.00 x vendor at every size",
+        ),
+        ("reduce", {"n": 1 << 30}, {"limit_fraction": 0.979}, "reduce >= 98% of the limit"),
+        ("transpose", {"m": 8192, "n": 8192}, {"limit_fraction": 0.96}, "transpose >= 97%"),
+        ("gemv", {"m": 16384, "n": 16384}, {"limit_fraction": 0.94}, "gemv >= 95%"),
+        (
+            "prefetch",
+            {"n": 1 << 26, "intensity": 0, "warps_per_sm": 0},
+            {"limit_fraction": 0.94},
+            "prefetch >= 95 %",
+        ),
+        (
+            "prefetch",
+            {"n": 1 << 26, "intensity": 32, "warps_per_sm": 4},
+            {"ratio": 1.39},
+            "prefetch >= 1.4 x vendor",
+        ),
+        (
+            "copy",
+            {"n": 1 << 26, "mode": "copy", "offset_in": 2, "offset_out": 3},
+            {"limit_fraction": 0.94},
+            "copy >= 0.95 x aligned",
+        ),
+    ],
+)
+def test_one_bad_row_breaks_the_demand_it_belongs_to(
+    kernel: str, size: Any, what: dict[str, Any], demand: str
+) -> None:
+    assert any(one.startswith(demand) for one in failing(changed(all_rows(), kernel, size, **what)))
+
+
+def test_a_ratio_just_below_one_is_equal_where_its_interval_reaches_one() -> None:
+    size = {"n": 1 << 16}
+    rows = changed(all_rows(), "reduce", size, ratio=0.991, ratio_ci=[0.98, 1.0])
+    assert not [one for one in failing(rows) if "1.00" in one]
+
+
+def test_prefetch_may_miss_more_of_a_limit_that_is_not_alone() -> None:
+    size = {"n": 1 << 26, "intensity": 64, "warps_per_sm": 0}
+    near = {"limit_fraction": 0.9, "limits_apart": 1.3}
+    assert not failing(changed(all_rows(), "prefetch", size, **near))
+    assert failing(changed(all_rows(), "prefetch", size, **{**near, "limits_apart": 2.0}))
+
+
+def test_a_geometric_mean_counts_every_size() -> None:
+    rows = [{**one, "ratio": 1.0, "ratio_ci": [0.99, 1.01]} for one in all_rows()]
+    means = [one for one in demands.verdicts(rows) if "geometric" in one.demand]
+    assert means and not any(one.holds for one in means)
+    assert demands.geometric_mean([2.0, 0.5, 8.0]) == pytest.approx(2.0)
+
+
+def test_an_error_above_twice_the_vendors_breaks_the_demand() -> None:
+    error = {"ours_max": 1e-7, "ours_rms": 4.1e-8, "vendor_max": 1e-7, "vendor_rms": 2e-8}
+    size = {"m": 1000, "n": 1000, "k": 1000}
+    assert failing(changed(all_rows(), "sgemm_tf32x3", size, accuracy={"normal": error}))
+
+
+def test_a_missing_row_leaves_a_demand_open_unless_another_breaks_it() -> None:
+    rows = [one for one in all_rows() if one["problem"] != {"n": 1 << 16}]
+    everywhere = "reduce", ">= 1.00 x vendor at every size"
+    found = {(one.kernel, one.demand): one for one in demands.verdicts(rows)}
+    assert found[everywhere].holds is None and "2^16" in found[everywhere].found
+    broken = changed(rows, "reduce", {"n": 1 << 18}, ratio=0.5)
+    found = {(one.kernel, one.demand): one for one in demands.verdicts(broken)}
+    assert found[everywhere].holds is False
+    assert all(one.holds is None for one in demands.verdicts([]))
+
+
+def test_a_row_takes_the_place_of_the_older_one_of_its_problem() -> None:
+    small, large = {"n": 1 << 16}, {"n": 1 << 30}
+    document = vendor.merged({"device": "x"}, row("reduce", large, 1.1))
+    document = vendor.merged(document, row("reduce", small, 1.2))
+    document = vendor.merged(document, row("reduce", large, 1.4))
+    assert [(one["problem"], one["ratio"]) for one in document["rows"]] == [
+        (small, 1.2),
+        (large, 1.4),
+    ]
+    failed = {"kernel": "reduce", "problem": large, "error": "wrong"}
+    document = vendor.merged(document, failed)
+    assert [one["problem"] for one in document["rows"]] == [small]
+    assert document["failures"] == [failed] and document["device"] == "x"
+    assert not vendor.merged(document, row("reduce", large))["failures"]
+
+
+def test_results_are_read_back_as_written(tmp_path: Path) -> None:
+    file = tmp_path / "vendor.json"
+    assert vendor.read_results(file) == {}
+    document = {"format": vendor.FORMAT, "rows": all_rows()[:3], "failures": []}
+    file.write_bytes(vendor.encode(document))
+    assert vendor.read_results(file) == document
+    for text in ("{", "[]", '{"format": "other"}'):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=r"vendor\.json"):
+            vendor.read_results(file)
+
+
+def test_the_limit_moves_the_bytes_of_the_problem() -> None:
+    assert vendor.limit_problem("gemv", {"m": 64, "n": 1000}) == Problem(
+        n=64000, mode="read", offset_in=0, offset_out=0
+    )
+    misaligned = {"n": 5, "mode": "copy", "offset_in": 1, "offset_out": 0}
+    assert vendor.limit_problem("copy", misaligned) == {**misaligned, "offset_in": 0}
+    assert vendor.limit_problem("copy", {**misaligned, "offset_in": 0}) is None
+    assert vendor.limit_problem("sgemm", {"m": 1, "n": 2, "k": 3}) is None
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_rows_are_measured_and_a_bad_one_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a CPU: no vendor, but everything else; the second problem is too large for any memory."""
+    file = tmp_path / "out" / "vendor.json"
+    command = ["vendor.py", "--device", "opencl:cpu", "--out", str(file), "--kernel", "transpose"]
+    command += ["--rounds", "5", "--tuned", str(tmp_path), "--problem", "m=33,n=65"]
+    monkeypatch.setattr(sys, "argv", [*command, "--problem", f"m={1 << 30},n={1 << 30}"])
+    assert vendor.main() == 1
+    document = vendor.read_results(file)
+    (good,), (bad,) = document["rows"], document["failures"]
+    assert good["problem"] == {"m": 33, "n": 65} and good["ours_ms"] > 0 and good["rounds"] == 5
+    assert good["ratio"] is None and good["odd_sizes_verified"] == 8
+    assert bad["problem"]["m"] == 1 << 30 and bad["error"]
+    shown = capsys.readouterr().out
+    assert "33 x 65" in shown and "no vendor library" in shown
