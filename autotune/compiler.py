@@ -11,11 +11,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import BrokenExecutor, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,6 +38,8 @@ from autotune.values import Configuration, Problem
 
 #: A compile that takes longer is given up.
 COMPILE_TIMEOUT_S = 60.0
+#: Jobs that wait because they are likely to be asked for, and binaries kept in memory for the same reason.
+LIKELY = 256
 #: Bumped when the stored form of a binary changes.
 _CACHE_VERSION = 2
 
@@ -52,7 +56,7 @@ class CompileJob:
     #: Functions that will be launched, as launches name them.
     entries: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """sha256 of source with includes, defines, options, architecture and compiler version."""
         text = json.dumps(
@@ -152,6 +156,11 @@ def first_error(log: str) -> str:
 class CompilerPool:
     """Compiler processes that work ahead of whoever waits for a binary.
 
+    What was asked for is compiled first, in that order. Processes that this leaves idle work on what
+    is likely to be asked for next, the newest word first; of that at most `LIKELY` jobs wait, and
+    what newer words push out is dropped. No process has a second job in store, so that what is asked
+    for waits until the first of them is free and no longer. Any thread may ask.
+
     Parameters
     ----------
     processes : int
@@ -160,32 +169,45 @@ class CompilerPool:
 
     def __init__(self, processes: int) -> None:
         self._processes = processes
-        self._pool = self._new_pool()
-        self._futures: dict[str, Future[Compiled]] = {}
-        #: Evaluators of several devices ask at once, each in its own thread.
         self._lock = threading.RLock()
+        #: What will be compiled next, and then, by key.
+        self._asked: dict[str, _Wish] = {}
+        self._likely: dict[str, _Wish] = {}
+        #: What was begun and not fetched, by key; of that, what nobody asked for, oldest first.
+        self._begun: dict[str, Future[Compiled]] = {}
+        self._unasked: dict[str, None] = {}
+        self._at_work = 0
+        self._pool = self._new_pool()
+
+    def start(self) -> None:
+        """Start the processes, which else happens at the first job; returns at once."""
+        with self._lock:
+            self._feed()
 
     def submit(self, job: CompileJob) -> None:
-        """Start compiling, unless that is under way; returns at once."""
-        key = job.key
+        """Have something compiled that will be fetched; returns at once."""
         with self._lock:
-            if not self._pool.active:  # pebble gives up the pool when an idle process is killed
-                self.close()
-                self._pool = self._new_pool()
-            if key not in self._futures:
-                self._futures[key] = self._pool.schedule(
-                    compile_now, args=[job], timeout=COMPILE_TIMEOUT_S
-                )
+            self._unasked.pop(job.key, None)
+            if job.key not in self._begun and job.key not in self._asked:
+                self._likely.pop(job.key, None)
+                self._asked[job.key] = _Wish(job)
+            self._feed()
+
+    def suggest(self, jobs: Iterable[CompileJob]) -> None:
+        """Say what will likely be asked for next, best first; returns at once."""
+        with self._lock:
+            wishes = {**{job.key: _Wish(job) for job in jobs}, **self._likely}
+            known = {*self._begun, *self._asked}
+            new = ((key, wish) for key, wish in wishes.items() if key not in known)
+            self._likely = dict(islice(new, LIKELY))
+            self._feed()
 
     def result(self, job: CompileJob) -> Compiled:
-        """Wait for a binary; compiles it if nobody asked before."""
+        """Wait for a binary; compiles it next if nobody asked before."""
         message = ""
         for _ in range(2):
-            with self._lock:
-                self.submit(job)
-                future = self._futures.pop(job.key)
             try:
-                return future.result()
+                return self._fetched(job).result()
             except FutureTimeout:
                 message = f"compiling took longer than {COMPILE_TIMEOUT_S:.0f} s"
                 return Compiled(None, message, message, COMPILE_TIMEOUT_S, timed_out=True)
@@ -198,23 +220,88 @@ class CompilerPool:
 
     def ready(self, job: CompileJob) -> bool:
         """Whether `result` would answer at once."""
-        future = self._futures.get(job.key)
-        return future is not None and future.done()
+        with self._lock:
+            future = self._begun.get(job.key)
+            return future is not None and future.done()
 
     def forget(self) -> None:
         """Give up what nobody waits for any more.
 
         In new processes: pebble loses a task that a process takes up while it is being stopped.
         """
-        if not all(future.done() for future in self._futures.values()):
-            self.close()
-            self._pool = self._new_pool()
-        self._futures.clear()
+        with self._lock:
+            for waiting in (self._asked, self._likely, self._begun, self._unasked):
+                waiting.clear()
+            busy = self._at_work > 0
+            stopped = self._renewed() if busy else None
+        if stopped:
+            _stop(stopped)
 
     def close(self) -> None:
         """Stop the processes; whatever they do is given up."""
-        self._pool.stop()
-        self._pool.join()
+        with self._lock:
+            self._asked.clear()
+            self._likely.clear()
+        _stop(self._pool)
+
+    def _fetched(self, job: CompileJob) -> Future[Compiled]:
+        """The future of a job, which is then nobody else's; one that waits is begun next."""
+        with self._lock:
+            self.submit(job)
+            if job.key in self._begun:
+                return self._begun.pop(job.key)
+            wish = self._asked.pop(job.key)
+            self._asked = {job.key: replace(wish, is_fetched=True), **self._asked}
+            return wish.future
+
+    def _feed(self) -> None:
+        """Give idle processes something to do."""
+        if not self._pool.active:  # pebble gives up the pool when an idle process is killed
+            threading.Thread(target=_stop, args=[self._renewed()], daemon=True).start()
+        while self._at_work < self._processes and (self._asked or self._likely):
+            waiting = self._asked or self._likely
+            key = next(iter(waiting))
+            wish = waiting.pop(key)
+            if not wish.is_fetched:
+                self._begun[key] = wish.future
+            if waiting is self._likely:
+                self._unasked[key] = None
+            self._begin(wish)
+
+    def _begin(self, wish: _Wish) -> None:
+        try:
+            task = self._pool.schedule(compile_now, args=[wish.job], timeout=COMPILE_TIMEOUT_S)
+        except RuntimeError as error:  # pebble gave it up just now
+            wish.future.set_exception(BrokenExecutor(str(error)))
+            return
+        self._at_work += 1
+        task.add_done_callback(partial(self._ended, self._pool, wish.future))
+
+    def _ended(self, pool: Any, future: Future[Compiled], task: Future[Compiled]) -> None:
+        """Pass a task's end on to who waits for it, and go on; called in a thread of pebble's."""
+        if task.cancelled():
+            future.cancel()
+        elif (error := task.exception()) is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(task.result())
+        with self._lock:
+            if pool is self._pool:
+                self._at_work -= 1
+                self._drop_oldest()
+                self._feed()
+
+    def _drop_oldest(self) -> None:
+        """Keep only so much of what nobody asked for; the rest is in the cache on disk."""
+        for key in list(self._unasked)[: max(0, len(self._unasked) - LIKELY)]:
+            del self._unasked[key]
+            self._begun.pop(key, None)
+
+    def _renewed(self) -> Any:
+        """Go on with new processes; returns the old pool, for the caller to stop."""
+        old, self._pool = self._pool, self._new_pool()
+        self._at_work = 0
+        return old
 
     def _new_pool(self) -> Any:
         try:
@@ -238,6 +325,21 @@ class CompilerPool:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Wish:
+    """A job that waits for a process, and the future that whoever waits for it holds."""
+
+    job: CompileJob
+    future: Future[Compiled] = field(default_factory=Future)
+    #: Whether the future was fetched before the job was begun.
+    is_fetched: bool = False
+
+
+def _stop(pool: Any) -> None:
+    pool.stop()
+    pool.join()
 
 
 def _cached_file(key: str) -> Path:

@@ -294,7 +294,7 @@ def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
         lang="CuPy" if device.backend == "cuda" else "OpenCL",
         platform=0,
         device=device.index,
-        compiler_options=["-std=c++17"] if device.backend == "cuda" else [],
+        compiler_options=["-std=c++17" if device.backend == "cuda" else "-cl-std=CL3.0"],
         iterations=ITERATIONS,
         strategy="brute_force",
         quiet=True,
@@ -363,7 +363,7 @@ def run_race(setting: Setting, winners: Mapping[str, Configuration]) -> dict[str
         evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
         chosen = [winners["ours"], winners["kernel_tuner"], winners["ours"]]
         contenders = [Contender(one, evaluator.binary(one)) for one in chosen]
-        samples = bench.worker.race(job, contenders, ROUNDS, 0, 60.0)
+        samples = bench.worker.race(job, contenders, ROUNDS, 0, 60.0).samples_ms
     finally:
         bench.close()
     ours, theirs, again = (np.array(one) for one in samples)

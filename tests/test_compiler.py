@@ -355,6 +355,48 @@ def test_what_nobody_waits_for_any_more_is_cancelled(pool, job, tmp_path):
     assert pool.result(replace(job, source=job.source + "// later\n")).binary is not None
 
 
+@pytest.mark.usefixtures("own_cache")
+def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiler, "LIKELY", 3)
+    old, older, asked, late, new, newer = (
+        replace(job, source=job.source + f"// {n}\n") for n in range(6)
+    )
+    with CompilerPool(1) as own:
+        own.submit(blocked(tmp_path, job))
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        own.suggest([old, older])
+        own.submit(asked)
+        own.suggest([newer, new, asked])
+        own.submit(late)
+        os.close(pipe)
+        assert own.result(late).binary is not None  # fetched: before what was only submitted
+        wait_until(lambda: own.ready(old))
+        assert own.ready(asked)
+        assert not own.ready(older)  # pushed out: there was room for three
+    written = [compiler._cached_file(one.key) for one in (late, asked, newer, new, old)]
+    assert written == sorted(written, key=lambda file: file.stat().st_mtime_ns)
+    assert not compiler._cached_file(older.key).exists()
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_suggestions_that_nobody_fetches_do_not_pile_up(job, monkeypatch):
+    monkeypatch.setattr(compiler, "LIKELY", 2)
+    jobs = [replace(job, source=job.source + f"// {n}\n") for n in range(6)]
+    with CompilerPool(1) as own:
+        for one in jobs:
+            own.suggest([one])
+            wait_until(lambda one=one: own.ready(one))
+        assert [own.ready(one) for one in jobs] == [False] * 4 + [True] * 2
+        assert own.result(jobs[0]).binary is not None  # from the cache on disk
+
+
+def wait_until(holds, timeout_s=60):
+    deadline = time.monotonic() + timeout_s
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert holds()
+
+
 def test_closing_ends_the_processes_whatever_they_do(job, tmp_path):
     before = children()
     with CompilerPool(1) as own:
