@@ -1,7 +1,9 @@
 """sgemm_tf32x3: C = alpha A B + beta C in float32, row-major, by three TF32 products on tensor cores.
 
 As accurate as float32 arithmetic: every number is split into two TF32 numbers, and the tensor core's
-sums, which it truncates, are moved to float32 registers before truncation adds up.
+sums, which it truncates, are moved to float32 registers before truncation adds up. Two sources with the
+same arguments: `mma` (kernels/sgemm_tf32x3.cu) for every GPU since sm_80, `wgmma`
+(kernels/sgemm_tf32x3_wgmma.cu) for sm_90a.
 """
 
 import numpy as np
@@ -20,7 +22,7 @@ REGISTERS_BESIDES = 28
 DEEPEST_LOW_BITS = 32768
 
 sgemm_tf32x3 = Kernel(
-    "sgemm_tf32x3.cu",
+    sources={"mma": "sgemm_tf32x3.cu", "wgmma": "sgemm_tf32x3_wgmma.cu"},
     backends=("cuda",),
     problems=[square(n) for n in (1024, 2048, 4096, 8192, 1000)],
     quick_problems=[square(1024), square(4096)],
@@ -32,63 +34,90 @@ sgemm_tf32x3 = Kernel(
         Problem(m=100, n=132, k=68),
         Problem(m=127, n=131, k=129),
     ],
+    VARIANT=("mma", "wgmma"),
     BM=(64, 128, 256),  # rows of C per block
     BN=(64, 128, 256),  # columns of C per block
     BK=(16, 32),  # depth of one pair of tiles
-    WM=(16, 32, 64),  # rows of C per warp
+    WM=(16, 32, 64, 128),  # rows of C per warp; wgmma: per warpgroup
     WN=(32, 64),  # columns of C per warp
-    STAGES=(2, 3, 4, 5),  # pairs of tiles, all but one on their way
+    STAGES=(2, 3, 4, 5),  # pairs of tiles in shared memory
     FLUSH=(16, 32, 64),  # products summed up in the tensor core
-    RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
+    RASTER=(1, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
 )
 
 
-def threads(BM, BN, WM, WN):
-    return 32 * (BM // WM) * (BN // WN)
+@sgemm_tf32x3.applies("BK", "WN", "FLUSH", "MIN_BLOCKS")
+def mma(VARIANT):
+    """wgmma: steps of 32, which are also what it sums up, and one block per multiprocessor."""
+    return VARIANT == "mma"
 
 
 @sgemm_tf32x3.constraint
-def has_tf32(FLUSH, device):
-    """TF32 needs compute capability 8.0."""
-    return int("".join(filter(str.isdigit, device.arch))) >= 80
+def variant_runs_here(VARIANT, device):
+    """mma needs compute capability 8.0; only 9.0 has wgmma."""
+    capability = int("".join(filter(str.isdigit, device.arch)))
+    return capability >= 80 if VARIANT == "mma" else capability == 90
 
 
 @sgemm_tf32x3.constraint
 def warps_make_a_block(BM, BN, WM, WN):
-    """A block is 2 to 16 warp tiles."""
+    """mma: a block is 2 to 16 warp tiles."""
     return BM % WM == BN % WN == 0 and 2 <= (BM // WM) * (BN // WN) <= 16
 
 
 @sgemm_tf32x3.constraint
-def fits_registers(BM, BN, WM, WN, MIN_BLOCKS, device):
-    """Two sets of accumulators, the numbers read and their halves fit a thread's registers."""
-    needed = (2 * WM * WN + 24 * (WM + WN)) // 32 + REGISTERS_BESIDES
-    # Each of the four schedulers of a multiprocessor has a quarter of the registers for its own warps.
-    warps = ceil_div((BM // WM) * (BN // WN) * MIN_BLOCKS, 4)
-    available = device.registers_per_sm // 4 // (32 * warps) // 8 * 8
-    return needed <= min(255, available)
-
-
-def shared_bytes(BM, BN, BK, STAGES):
-    """A's rows are padded by 8 floats."""
-    return 4 * STAGES * (BM * (BK + 8) + BK * BN)
+def warpgroups_take_turns(VARIANT, BM, BN, WM):
+    """wgmma: two warpgroups of 64 or 128 rows; 128 columns are all that their registers hold."""
+    return VARIANT == "mma" or (WM >= 64 and BM == 2 * WM and BN <= 128)
 
 
 @sgemm_tf32x3.constraint
-def fits_shared(BM, BN, BK, STAGES, MIN_BLOCKS, device):
-    """MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
+def fits_registers(BM, BN, WM, WN, MIN_BLOCKS, device):
+    """mma: two sets of accumulators, the numbers read and their halves fit a thread's registers."""
+    needed = (2 * WM * WN + 24 * (WM + WN)) // 32 + REGISTERS_BESIDES
+    # Each of the four schedulers of a multiprocessor has a quarter of the registers for its own warps.
+    warps = ceil_div((BM // WM) * (BN // WN) * MIN_BLOCKS, 4)
+    available = device.registers_per_sm // 4 // (32 * warps) // 8 * 8 if warps else 0
+    return needed <= min(255, available)
+
+
+def shared_bytes(VARIANT, BM, BN, BK, STAGES):
+    """mma: A's rows are padded by 8 floats. wgmma: A's tile, both halves of B's; barriers and alignment."""
+    if VARIANT == "mma":
+        return 4 * STAGES * (BM * (BK + 8) + BK * BN)
+    return 4 * STAGES * 32 * (BM + 2 * BN) + 2048
+
+
+@sgemm_tf32x3.constraint
+def blocks_fit_shared(BM, BN, BK, STAGES, MIN_BLOCKS, device):
+    """mma: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
-    return shared_bytes(BM, BN, BK, STAGES) <= limit
+    return shared_bytes("mma", BM, BN, BK, STAGES) <= limit
+
+
+@sgemm_tf32x3.constraint
+def stages_fit_shared(VARIANT, BM, BN, STAGES, device):
+    """wgmma: the stages fit in shared memory."""
+    return (
+        VARIANT == "mma"
+        or shared_bytes("wgmma", BM, BN, 32, STAGES) <= device.shared_bytes_per_block
+    )
 
 
 @sgemm_tf32x3.launch
 def launch(c, p):
+    threads = 384 if c.VARIANT == "wgmma" else 32 * (c.BM // c.WM) * (c.BN // c.WN)
     return Launch(
         grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN),),
-        block=(threads(c.BM, c.BN, c.WM, c.WN),),
-        shared_bytes=shared_bytes(c.BM, c.BN, c.BK, c.STAGES),
+        block=(threads,),
+        shared_bytes=shared_bytes(c.VARIANT, c.BM, c.BN, c.BK, c.STAGES),
     )
+
+
+@sgemm_tf32x3.options
+def options(c):
+    return ["sm_90a"] if c.VARIANT == "wgmma" else []
 
 
 @sgemm_tf32x3.arguments

@@ -1,0 +1,335 @@
+// C = alpha A B + beta C, float32 in and out, row-major, any size, by three TF32 products on the tensor
+// cores: knows wgmma, the asynchronous product of a whole warpgroup, which only sm_90a has.
+//
+// A is m x k, B is k x n, C is m x n, with dimensions to 2^30. See sgemm_tf32x3.cu for the arithmetic.
+//
+// The plan. wgmma reaches twice the rate of mma.sync, and it leaves the threads free while it runs. Of the
+// warpgroups of a block, the last is the producer, the others multiply:
+//
+//   producer  Brings tiles of A and B for a step of DEPTH = 32 into shared memory, STAGES steps deep. A's tile
+//             is copied by cp.async as it is. B's has to be turned, since wgmma wants TF32 operands with k
+//             innermost, and is split on the way: each element once for the block. A thread loads from one
+//             column, a step ahead, and stores four hi or four lo at a time.
+//   consumer  WM x BN of C. Reads its rows of A from shared memory, splits them in registers, from where
+//             wgmma takes them, and lets it multiply them by the tiles B_hi and B_lo. 64 rows at a time:
+//             12 wgmma on `part`, which are then added to `total`, in float32.
+//
+// While one consumer reads, splits and adds, the tensor cores work for the other; that is why there are two.
+// Small products come first: as long as the sum is small, so is what the tensor core's truncation takes
+// from it. What is left is the truncation of 32 large products.
+//
+// Registers go where they are needed: setmaxnreg moves them from the producer to the consumers.
+//
+// Which k a column of A is does not matter to wgmma, as long as B's is the same. The order chosen here lets
+// a thread read its part of a row of A as pieces of 16 bytes. Nor does the order of B's columns: this one
+// makes four neighbours in a row of C of what a thread holds.
+
+#ifndef BM
+#define BM 128  // rows of C per block
+#endif
+#ifndef BN
+#define BN 128  // columns of C per block, and of one wgmma
+#endif
+#ifndef WM
+#define WM 64  // rows of C per warpgroup
+#endif
+#ifndef STAGES
+#define STAGES 4  // steps of k in shared memory
+#endif
+#ifndef RASTER
+#define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
+#endif
+
+#include "sgemm_tf32x3.h"
+
+constexpr int DEPTH = 32;  // of a step of k: 128 bytes, the longest row that wgmma's layouts know
+constexpr int GROUP = 128;  // threads
+constexpr int CONSUMERS = BM / WM;
+constexpr int THREADS = (CONSUMERS + 1) * GROUP;
+constexpr int SLABS = WM / 64;                   // of 64 rows, for one wgmma
+constexpr int BATCH = WM == 64 ? 4 : 2;          // steps of 8 of k whose halves of A are in registers at a time
+constexpr int A_BYTES = BM * DEPTH * 4, B_BYTES = BN * DEPTH * 4;
+constexpr int STAGE_BYTES = A_BYTES + 2 * B_BYTES;
+constexpr int HEAD_BYTES = 1024;                 // barriers; wgmma's layouts repeat every 1024 bytes
+constexpr int CONSUMER_REGISTERS = WM == 64 ? 208 : 224;
+constexpr int PRODUCER_REGISTERS = 3 * 168 - 2 * CONSUMER_REGISTERS;  // of 168 each that three warpgroups start with
+constexpr int COLUMNS = BN < GROUP ? BN : GROUP; // of B that the producer loads at a time
+constexpr int PIECES = 8 * COLUMNS / GROUP;      // of four k, per thread and step
+
+static_assert((WM == 64 || WM == 128) && (BN == 64 || BN == 128), "what fits in registers");
+static_assert(CONSUMERS == 2, "setmaxnreg deals out the registers of three warpgroups");
+
+// ---------------------------------------------------------------- barriers
+
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+__device__ __forceinline__ void arrive(unsigned barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrive once this thread's copies so far are complete.
+__device__ __forceinline__ void arrive_after_copies(unsigned barrier)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
+// Until the phase of that parity is over.
+__device__ __forceinline__ void await(unsigned barrier, unsigned parity)
+{
+    asm volatile(
+        "{ .reg .pred done;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+// Steps of k take the stages in turn. The barrier `full` of a stage is passed when the producer has filled
+// it, and `empty` when the consumers have read it.
+struct Ring {
+    unsigned barriers, stages;  // addresses in shared memory
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ explicit Ring(unsigned shared) : barriers(shared), stages(shared + HEAD_BYTES) {}
+    __device__ unsigned full() const { return barriers + 16 * stage; }
+    __device__ unsigned empty() const { return barriers + 16 * stage + 8; }
+    __device__ unsigned a() const { return stages + stage * STAGE_BYTES; }
+    __device__ unsigned b_hi() const { return a() + A_BYTES; }
+    __device__ unsigned b_lo() const { return b_hi() + B_BYTES; }
+    __device__ void advance()
+    {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};
+
+// ---------------------------------------------------------------- producer
+
+// The column of B's tile that is row `i` of the tile in shared memory. An accumulator of wgmma holds
+// columns 2t and 2t + 1 of 8; so two such make four neighbours.
+__device__ __forceinline__ int b_column(int i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
+
+// The first of the four k, 4 apart, in piece `i` of 16 bytes of a row in shared memory. In step s of 8, the
+// tensor core's columns t and t + 4 are k = s / 2 * 16 + 4 t + s % 2 * 2 and the next one.
+__device__ __forceinline__ int piece_k(int i) { return i / 4 * 16 + i / 2 % 2 * 2 + i % 2; }
+
+struct Producer {
+    const float *a, *b;
+    Tile tile;
+    int m, n, k;
+    float next[PIECES][4];  // of B
+
+    __device__ int column() const { return threadIdx.x % COLUMNS; }
+    __device__ int first_piece() const { return threadIdx.x % GROUP / COLUMNS * PIECES; }
+
+    // Load piece `i` of the step that begins at k0. Columns beyond the matrix are replaced by the last one,
+    // which only feeds elements of C that are never stored; beyond the end of k are zeros.
+    __device__ __forceinline__ void load(int i, int k0)
+    {
+        const int from = k0 + piece_k(first_piece() + i);
+        const float* p = b + static_cast<long long>(from) * n;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            next[i][e] = from + 4 * e < k ? __ldg(p) : 0.0f;
+            p += 4ll * n;
+        }
+    }
+
+    __device__ __forceinline__ void store(int i, unsigned hi_tile, unsigned lo_tile) const
+    {
+        const int row = column();
+        // Pieces change places within a row, the "128-byte swizzle" of wgmma: no bank conflicts here or there.
+        const unsigned to = row * (DEPTH * 4) + ((first_piece() + i) ^ row % 8) * 16;
+        Split s[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) s[e] = split(next[i][e]);
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                     ::"r"(hi_tile + to), "r"(s[0].hi), "r"(s[1].hi), "r"(s[2].hi), "r"(s[3].hi) : "memory");
+        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                     ::"r"(lo_tile + to), "r"(s[0].lo), "r"(s[1].lo), "r"(s[2].lo), "r"(s[3].lo) : "memory");
+    }
+
+    // Start copying A's tile, in pieces of UNIT floats.
+    template <int UNIT>
+    __device__ __forceinline__ void copy_a(unsigned to, int k0) const
+    {
+        constexpr int UNITS = DEPTH / UNIT, ROWS = GROUP / UNITS;
+        const int depth = threadIdx.x % UNITS * UNIT;
+#pragma unroll 4
+        for (int row = threadIdx.x % GROUP / UNITS; row < BM; row += ROWS)
+            // Odd rows have their halves exchanged, so that the threads which read two rows find no conflicts.
+            copy_async<UNIT>(to + row * (DEPTH * 4) + (depth ^ row % 2 * 16) * 4,
+                             a + static_cast<long long>(min(tile.row + row, m - 1)) * k + k0 + depth, k0 + depth < k);
+    }
+
+    __device__ __forceinline__ void run(Ring ring)
+    {
+        const bool aligned = rows_are_aligned(a, k);
+        b += min(tile.col + b_column(column()), n - 1);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) load(i, 0);
+        for (int k0 = 0; k0 < k; k0 += DEPTH) {
+            await(ring.empty(), ring.parity ^ 1);  // at once the first time round
+            if (aligned) copy_a<4>(ring.a(), k0);
+            else copy_a<1>(ring.a(), k0);
+            arrive_after_copies(ring.full());
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                store(i, ring.b_hi(), ring.b_lo());
+                load(i, k0 + DEPTH);
+            }
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma is another kind of reader
+            arrive(ring.full());
+            ring.advance();
+        }
+    }
+};
+
+// ---------------------------------------------------------------- consumer
+
+using Sums = float[BN / 2];  // a thread's part of 64 x BN
+
+// What wgmma wants to know of a tile with k innermost: where it is, that 8 rows are 1024 bytes, and the swizzle.
+__device__ __forceinline__ unsigned long long descriptor(unsigned tile)
+{
+    return (tile & 0x3ffff) >> 4 | 1ull << 16 | 1024ull >> 4 << 32 | 1ull << 62;
+}
+
+#define FOUR(x, i) "+f"(x[i]), "+f"(x[i + 1]), "+f"(x[i + 2]), "+f"(x[i + 3])
+#define SIXTEEN(x, i) FOUR(x, i), FOUR(x, i + 4), FOUR(x, i + 8), FOUR(x, i + 12)
+#if BN == 64
+#define ALL(x) SIXTEEN(x, 0), SIXTEEN(x, 16)
+#define WGMMA                                                                                            \
+    "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "                                               \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                            \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                  \
+    "{%32, %33, %34, %35}, %36, add, 1, 1;"
+#define ADDS "%37"
+#else
+#define ALL(x) SIXTEEN(x, 0), SIXTEEN(x, 16), SIXTEEN(x, 32), SIXTEEN(x, 48)
+#define WGMMA                                                                                            \
+    "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32 "                                              \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                            \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "                   \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "                   \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "                  \
+    "{%64, %65, %66, %67}, %68, add, 1, 1;"
+#define ADDS "%69"
+#endif
+
+// Start part += a b, or part = a b if not `add`, for 64 x BN by 8.
+__device__ __forceinline__ void start_product(Sums& part, const unsigned (&a)[4], unsigned long long b, bool add)
+{
+    asm volatile("{ .reg .pred add; setp.ne.b32 add, " ADDS ", 0;\n" WGMMA " }"
+                 : ALL(part)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));
+}
+
+// Wait for the products started. `part` is named, so that nobody reads it before.
+__device__ __forceinline__ void await_products(Sums& part)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;\n"
+                 "wgmma.wait_group.sync.aligned 0;" : ALL(part)::"memory");
+}
+
+struct Consumer {
+    Sums total[SLABS] = {};
+
+    // total += the product of one step. `a_row`: this thread's first row of A's tile.
+    __device__ __forceinline__ void multiply(const Ring& ring, int a_row)
+    {
+        const int t = threadIdx.x % 4;
+        const unsigned long long b_hi = descriptor(ring.b_hi()), b_lo = descriptor(ring.b_lo());
+#pragma unroll
+        for (int slab = 0; slab < SLABS; ++slab) {
+            Sums part;
+#pragma unroll
+            for (int s0 = 0; s0 < 4; s0 += BATCH) {
+                unsigned hi[BATCH][4], lo[BATCH][4];
+#pragma unroll
+                for (int half = 0; half < 2; ++half)  // rows a_row and a_row + 8
+#pragma unroll
+                    for (int s = 0; s < BATCH; s += 2) {
+                        const int row = a_row + 64 * slab + 8 * half;
+                        float v[4];
+                        asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                                     : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                                     : "r"(ring.a() + row * (DEPTH * 4) + (((s0 + s) * 8 + 4 * t) ^ row % 2 * 16) * 4));
+#pragma unroll
+                        for (int e = 0; e < 4; ++e) {
+                            const Split both = split(v[e]);
+                            hi[s + e / 2][half + e % 2 * 2] = both.hi;
+                            lo[s + e / 2][half + e % 2 * 2] = both.lo;
+                        }
+                    }
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");  // the registers are written
+#pragma unroll
+                for (int s = 0; s < BATCH; ++s) start_product(part, lo[s], b_hi + 2 * (s0 + s), s0 + s > 0);
+#pragma unroll
+                for (int s = 0; s < BATCH; ++s) start_product(part, hi[s], b_lo + 2 * (s0 + s), true);
+#pragma unroll
+                for (int s = 0; s < BATCH; ++s) start_product(part, hi[s], b_hi + 2 * (s0 + s), true);
+                await_products(part);
+            }
+#pragma unroll
+            for (int i = 0; i < BN / 2; ++i) total[slab][i] += part[i];
+        }
+    }
+
+    __device__ __forceinline__ void store(float* c, float alpha, float beta, int row, int col, int m, int n) const
+    {
+        const bool wide = rows_are_aligned(c, n);
+#pragma unroll
+        for (int slab = 0; slab < SLABS; ++slab)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int at = row + 64 * slab + 8 * half;
+                if (at >= m) continue;
+#pragma unroll
+                for (int j = 0; j < BN / 16; ++j) {
+                    const float* v = total[slab] + 8 * j + 2 * half;
+                    store_quad(c + static_cast<long long>(at) * n + col + 16 * j, make_float4(v[0], v[1], v[4], v[5]),
+                               alpha, beta, n - col - 16 * j, wide);
+                }
+            }
+    }
+};
+
+// Grid: blocks of C. Shared memory: HEAD_BYTES + STAGES * STAGE_BYTES, and 1024 bytes to align them.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
+             int m, int n, int k)
+{
+    extern __shared__ __align__(1024) float shared[];
+    const Tile tile(blockIdx.x, m, n);
+    const int group = threadIdx.x / GROUP;
+
+    Ring ring((shared_address(shared) + 1023) / 1024 * 1024);
+    if (threadIdx.x == 0)
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(ring.barriers + 16 * stage, 2 * GROUP);  // each thread of the producer: B stored, A copied
+            barrier_init(ring.barriers + 16 * stage + 8, 4 * CONSUMERS);  // each warp of the consumers
+        }
+    __syncthreads();
+
+    if (group == CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
+        Producer producer{a, b, tile, m, n, k};
+        producer.run(ring);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
+        const int lane = threadIdx.x % 32;
+        const int row = group * WM + threadIdx.x % GROUP / 32 * 16 + lane / 4;
+        Consumer consumer;
+        for (int k0 = 0; k0 < k; k0 += DEPTH) {
+            await(ring.full(), ring.parity);
+            consumer.multiply(ring, row);
+            __syncwarp();
+            if (lane == 0) arrive(ring.empty());
+            ring.advance();
+        }
+        consumer.store(c, alpha, beta, tile.row + row, tile.col + lane % 4 * 4, m, n);
+    }
+}
