@@ -21,6 +21,13 @@ from autotune.timing import StoppingRule
 from autotune.values import Configuration
 from autotune.worker import Worker
 
+#: Configurations that each of several devices has at a time: one that it measures, and the next, so
+#: that it does not wait while the results of another are stored.
+PER_DEVICE = 2
+
+#: Configurations whose compile job is remembered.
+_KNOWN = 1024
+
 
 class Evaluator(Protocol):
     """Whatever can say how fast configurations are."""
@@ -66,25 +73,29 @@ class DeviceEvaluator:
         #: Samples of the best so far: what others are held against. Empty where there is none.
         self.best_samples_ms: tuple[float, ...] = ()
         self._same: dict[str, Measurement] = {}
+        #: By configuration, oldest first; no more than `_KNOWN`.
+        self._known: dict[Configuration, CompileJob | Measurement] = {}
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
         self._ahead = job.device.backend == "cuda"
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
         if self._ahead:
-            for configuration in configurations:
-                if not self._pruned(configuration):
-                    self.compilers.submit(self._compile_job(configuration))
+            self.compilers.suggest(
+                job for one in configurations if isinstance(job := self._prepared(one), CompileJob)
+            )
 
     def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
-        jobs = {one: self._compile_job(one) for one in configurations if not self._pruned(one)}
+        prepared = {one: self._prepared(one) for one in configurations}
+        jobs = {one: job for one, job in prepared.items() if isinstance(job, CompileJob)}
         for job in jobs.values():
             self.compilers.submit(job)
         waiting = {} if self._ahead else {one: self.compilers.result(j) for one, j in jobs.items()}
         for configuration in configurations:
-            if configuration not in jobs:
-                yield Measurement(configuration, Status.PRUNED, self._pruned(configuration))
+            found = prepared[configuration]
+            if isinstance(found, Measurement):
+                yield found
                 continue
-            compiled = waiting.get(configuration) or self.compilers.result(jobs[configuration])
+            compiled = waiting.get(configuration) or self.compilers.result(found)
             measurement = self._measured(configuration, compiled)
             self.recall(measurement)
             yield measurement
@@ -102,6 +113,19 @@ class DeviceEvaluator:
     def binary(self, configuration: Configuration) -> Binary | None:
         """The binary of a configuration; None where it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
+
+    def _prepared(self, configuration: Configuration) -> CompileJob | Measurement:
+        """What to compile, or the verdict on what need not be; remembered, as hints repeat."""
+        if configuration not in self._known:
+            why = self._pruned(configuration)
+            self._known[configuration] = (
+                Measurement(configuration, Status.PRUNED, why)
+                if why
+                else self._compile_job(configuration)
+            )
+            while len(self._known) > _KNOWN:
+                del self._known[next(iter(self._known))]
+        return self._known[configuration]
 
     def _compile_job(self, configuration: Configuration) -> CompileJob:
         return compile_job(self.kernel, configuration, self.job.problem, self.job.device)
