@@ -54,7 +54,7 @@ constexpr int HEAD_BYTES = 1024;                 // barriers; wgmma's layouts re
 constexpr int CONSUMER_REGISTERS = WM == 64 ? 208 : 224;
 constexpr int PRODUCER_REGISTERS = 3 * 168 - 2 * CONSUMER_REGISTERS;  // of 168 each that three warpgroups start with
 constexpr int COLUMNS = BN < GROUP ? BN : GROUP; // of B that the producer loads at a time
-constexpr int PIECES = 8 * COLUMNS / GROUP;      // of four k, per thread and step
+constexpr int HALVES = 2 * COLUMNS / GROUP;      // of 16 k, per thread and step
 
 static_assert((WM == 64 || WM == 128) && (BN == 64 || BN == 128), "what fits in registers");
 static_assert(CONSUMERS == 2, "setmaxnreg deals out the registers of three warpgroups");
@@ -111,44 +111,49 @@ struct Ring {
 // columns 2t and 2t + 1 of 8; so two such make four neighbours.
 __device__ __forceinline__ int b_column(int i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
 
-// The first of the four k, 4 apart, in piece `i` of 16 bytes of a row in shared memory. In step s of 8, the
-// tensor core's columns t and t + 4 are k = s / 2 * 16 + 4 t + s % 2 * 2 and the next one.
-__device__ __forceinline__ int piece_k(int i) { return i / 4 * 16 + i / 2 % 2 * 2 + i % 2; }
+// The tensor core's columns t and t + 4 of step s of 8 are, of 32, k = s / 2 * 16 + 4 t + s % 2 * 2 and the
+// next one. So a piece of 16 bytes of a row in shared memory holds four k that are 4 apart, and half a row
+// holds 16 successive ones. Piece `i` of a half begins with:
+__device__ constexpr int piece_k(int i) { return i / 2 * 2 + i % 2; }
 
 struct Producer {
     const float *a, *b;
     Tile tile;
     int m, n, k;
-    float next[PIECES][4];  // of B
+    const float* from;       // in B, of what is to be loaded next
+    float next[HALVES][16];  // of B, by k
 
     __device__ int column() const { return threadIdx.x % COLUMNS; }
-    __device__ int first_piece() const { return threadIdx.x % GROUP / COLUMNS * PIECES; }
+    __device__ int first_half() const { return threadIdx.x % GROUP / COLUMNS; }
 
-    // Load piece `i` of the step that begins at k0. Columns beyond the matrix are replaced by the last one,
-    // which only feeds elements of C that are never stored; beyond the end of k are zeros.
-    __device__ __forceinline__ void load(int i, int k0)
+    // Load 16 of B's column, of which `left` exist; the others are zeros. Columns beyond the matrix are
+    // replaced by the last one, which only feeds elements of C that are never stored.
+    __device__ __forceinline__ void load(int half, int left)
     {
-        const int from = k0 + piece_k(first_piece() + i);
-        const float* p = b + static_cast<long long>(from) * n;
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            next[i][e] = from + 4 * e < k ? __ldg(p) : 0.0f;
-            p += 4ll * n;
+        for (int i = 0; i < 16; ++i) {
+            next[half][i] = i < left ? __ldg(from) : 0.0f;
+            from += n;
         }
     }
 
-    __device__ __forceinline__ void store(int i, unsigned hi_tile, unsigned lo_tile) const
+    // `to`: this thread's row in the tiles.
+    __device__ __forceinline__ void store(int half, unsigned to_hi, unsigned to_lo) const
     {
-        const int row = column();
         // Pieces change places within a row, the "128-byte swizzle" of wgmma: no bank conflicts here or there.
-        const unsigned to = row * (DEPTH * 4) + ((first_piece() + i) ^ row % 8) * 16;
-        Split s[4];
+        unsigned swizzle = column() % 8 * 16;
+        asm volatile("" : "+r"(swizzle));  // so that no register is spent on each piece's address
 #pragma unroll
-        for (int e = 0; e < 4; ++e) s[e] = split(next[i][e]);
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                     ::"r"(hi_tile + to), "r"(s[0].hi), "r"(s[1].hi), "r"(s[2].hi), "r"(s[3].hi) : "memory");
-        asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                     ::"r"(lo_tile + to), "r"(s[0].lo), "r"(s[1].lo), "r"(s[2].lo), "r"(s[3].lo) : "memory");
+        for (int i = 0; i < 4; ++i) {
+            const unsigned at = (4 * (first_half() + half) + i) * 16 ^ swizzle;
+            Split s[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) s[e] = split(next[half][piece_k(i) + 4 * e]);
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                         ::"r"(to_hi + at), "r"(s[0].hi), "r"(s[1].hi), "r"(s[2].hi), "r"(s[3].hi) : "memory");
+            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                         ::"r"(to_lo + at), "r"(s[0].lo), "r"(s[1].lo), "r"(s[2].lo), "r"(s[3].lo) : "memory");
+        }
     }
 
     // Start copying A's tile, in pieces of UNIT floats.
@@ -167,18 +172,21 @@ struct Producer {
     __device__ __forceinline__ void run(Ring ring)
     {
         const bool aligned = rows_are_aligned(a, k);
-        b += min(tile.col + b_column(column()), n - 1);
+        const int first = 16 * first_half();
+        from = b + static_cast<long long>(first) * n + min(tile.col + b_column(column()), n - 1);
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) load(i, 0);
+        for (int half = 0; half < HALVES; ++half) load(half, k - first - 16 * half);
         for (int k0 = 0; k0 < k; k0 += DEPTH) {
             await(ring.empty(), ring.parity ^ 1);  // at once the first time round
             if (aligned) copy_a<4>(ring.a(), k0);
             else copy_a<1>(ring.a(), k0);
             arrive_after_copies(ring.full());
+            from += static_cast<long long>(DEPTH - 16 * HALVES) * n;
 #pragma unroll
-            for (int i = 0; i < PIECES; ++i) {
-                store(i, ring.b_hi(), ring.b_lo());
-                load(i, k0 + DEPTH);
+            for (int half = 0; half < HALVES; ++half) {
+                const unsigned row = column() * (DEPTH * 4);
+                store(half, ring.b_hi() + row, ring.b_lo() + row);
+                load(half, k - k0 - DEPTH - first - 16 * half);
             }
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma is another kind of reader
             arrive(ring.full());
@@ -316,7 +324,7 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        Producer producer{a, b, tile, m, n, k};
+        Producer producer{a, b, tile, m, n, k, nullptr, {}};
         producer.run(ring);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
