@@ -1,4 +1,4 @@
-"""Where one run measures: its compilers, its worker, and what its measurements are known by.
+"""Where one run measures: its compilers, its workers, and what its measurements are known by.
 
 What search, finals and the check of recorded winners share. Searches nothing, stores nothing.
 """
@@ -33,12 +33,20 @@ class Bench:
         self.request = request
         self.kernel, self.device = request.kernel, request.device
         self._stack = ExitStack()
-        # One core stays free, so that compiling does not disturb the timing; where the device is
-        # the CPU itself the evaluator never compiles and measures at once.
-        spare = 1 if self.device.backend == "cuda" else 0
+        # One core per device stays free, so that compiling does not disturb the timing; where the
+        # device is the CPU itself the evaluator never compiles and measures at once.
+        spare = len(request.devices) if self.device.backend == "cuda" else 0
         processes = max(1, usable_cores() - spare)
         self.compilers = self._stack.enter_context(CompilerPool(processes))
-        self.worker = self._stack.enter_context(Worker(request.timeout_s))
+        #: One per device of the request, in its order.
+        self.workers = [
+            self._stack.enter_context(Worker(request.timeout_s)) for _ in request.devices
+        ]
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of the first device, where finals are held."""
+        return self.workers[0]
 
     def close(self) -> None:
         """End all processes."""

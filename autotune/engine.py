@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
 
 from autotune.errors import UsageError
-from autotune.evaluator import Evaluator
+from autotune.evaluator import PER_DEVICE, Evaluator
 from autotune.measurement import Measurement, Status
 from autotune.space import Space
 from autotune.store import Scope, Store
@@ -122,6 +123,8 @@ class SearchSession:
         Told what happens.
     fresh : bool
         Whether to measure again what is remembered.
+    others : tuple of str
+        Uuids of further devices of the same model that the evaluator measures on.
     """
 
     space: Space
@@ -132,6 +135,7 @@ class SearchSession:
     budget: Budget
     listener: Listener = ignore
     fresh: bool = False
+    others: tuple[str, ...] = ()
     #: Measured or recalled in this search, by number, in order.
     asked: dict[int, Measurement] = field(default_factory=dict)
     best_ms: float | None = None
@@ -139,11 +143,20 @@ class SearchSession:
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
-        self._remembered = {} if self.fresh else self._answers(self.store.remembered(self.scope))
+        self._remembered = {} if self.fresh else self._answers_of_all_devices()
         self._interrupted = self.store.interrupted_attempts(self.scope)
         self.listener(
             SearchStarted(self.scope.problem, len(self.space), len(self._remembered), self.budget)
         )
+
+    def _answers_of_all_devices(self) -> dict[Configuration, Measurement]:
+        """What was remembered of any device of this run; the first device's word counts first."""
+        scopes = [replace(self.scope, device_uuid=uuid) for uuid in reversed(self.others)]
+        return {
+            configuration: one
+            for scope in (*scopes, self.scope)
+            for configuration, one in self._answers(self.store.remembered(scope)).items()
+        }
 
     def _answers(
         self, remembered: dict[Configuration, Measurement]
@@ -207,13 +220,18 @@ class SearchSession:
         configurations = {i: self.space.configuration(i) for i in indices}
         new = [i for i in indices if self._recalled(configurations[i]) is None]
         results = iter(self.evaluator.measure([configurations[i] for i in new]))
+        unbegun, ahead = (configurations[i] for i in new), 1
+        if self.others:
+            ahead = PER_DEVICE * (1 + len(self.others))
         for index in indices:
             if self.seconds_left is not None and self.seconds_left <= 0:
                 raise BudgetSpent
             configuration = configurations[index]
             known = self._recalled(configuration)
             if known is None:
-                self.store.open_attempts(self.run_id, self.scope, [configuration])
+                # Of several devices any may be at work on the next few already.
+                begun, ahead = list(islice(unbegun, ahead)), 1
+                self.store.open_attempts(self.run_id, self.scope, begun)
                 measurement = next(results)
                 self.store.add(self.run_id, self.scope, measurement)
             else:

@@ -54,6 +54,10 @@ class Request:
     only: Configuration | None = None
     #: Arrays to use in place of drawn ones, by argument name.
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    #: Further devices of the same model, which measure beside the first.
+    others: tuple[Device, ...] = ()
+    #: Whether NVIDIA's compute-sanitizer has to find nothing in the finalists.
+    sanitize: bool = False
     #: Longest time one configuration may take to be verified and timed.
     timeout_s: float = MEASURE_TIMEOUT_S
     command: str = ""
@@ -75,6 +79,11 @@ class Request:
                 f"{self.kernel.name}: no problems for {self.device.backend}; give --problem"
             )
         return replace(self, problems=chosen)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All that measure; finals are held on the first."""
+        return (self.device, *self.others)
 
     @property
     def timing(self) -> str:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from autotune import __version__, probe, selection
@@ -16,13 +16,14 @@ from autotune.bench import Bench
 from autotune.device import Device
 from autotune.engine import Budget, Listener, Phase, SearchSession, ignore, search
 from autotune.errors import AutotuneError, Interrupted, NothingValidError, StoreError
-from autotune.evaluator import DeviceEvaluator
+from autotune.evaluator import DeviceEvaluator, Evaluator
 from autotune.expression import ceil_div
 from autotune.finals import Finals
 from autotune.measurement import Measurement, Status
 from autotune.membership import broken_constraints
 from autotune.probe import MeasuredLimits
 from autotune.request import EFFORTS, Effort, Request
+from autotune.several import SeveralEvaluator
 from autotune.space import Space, enumerate_space
 from autotune.spec import Kernel
 from autotune.store import RunInfo, Store
@@ -205,21 +206,38 @@ class Tuning(Bench):
         seconds = budget.seconds
         if seconds is not None:
             seconds = max(1.0, seconds - (time.monotonic() - begun))
-        session = SearchSession(
-            space=space,
-            evaluator=evaluator,
-            store=self.store,
-            run_id=run_id,
-            scope=self.scope(problem),
-            budget=Budget(seconds, budget.evaluations),
-            listener=self.listener,
-            # One configuration by name is to be timed, though it may have been stopped early before.
-            fresh=self.request.fresh or self.request.only is not None,
-        )
-        measured = tuple(self._search(session).values())
+        with self._on_every_device(evaluator) as searching:
+            session = SearchSession(
+                space=space,
+                evaluator=searching,
+                store=self.store,
+                run_id=run_id,
+                scope=self.scope(problem),
+                budget=Budget(seconds, budget.evaluations),
+                listener=self.listener,
+                # One configuration by name is to be timed, though it may have been stopped early.
+                fresh=self.request.fresh or self.request.only is not None,
+                others=tuple(one.uuid for one in self.request.others),
+            )
+            measured = tuple(self._search(session).values())
         self.compilers.forget()
         choice = measured if self.request.only is not None else tuple(session.known())
         return _Searched(problem, space, evaluator, measured, choice, time.monotonic() - begun)
+
+    @contextmanager
+    def _on_every_device(self, first: DeviceEvaluator) -> Iterator[Evaluator]:
+        """The evaluator of the first device, or of all devices where there are several."""
+        if not self.request.others:
+            yield first
+            return
+        others = [
+            DeviceEvaluator(
+                self.kernel, replace(first.job, device=device), self.compilers, worker, first.rule
+            )
+            for device, worker in zip(self.request.others, self.workers[1:], strict=True)
+        ]
+        with SeveralEvaluator([first, *others]) as several:
+            yield several
 
     def _decided(
         self, run_id: int, one: _Searched, everyone: Sequence[_Searched], seconds: float | None
@@ -228,10 +246,23 @@ class Tuning(Bench):
         begun = time.monotonic()
         guests = self._guests(run_id, one, everyone)
         finals, disqualified = Finals(self, self.store, run_id, self.listener).hold(
-            one.evaluator, [*one.choice, *guests], seconds
+            one.evaluator, [*self._entrants(one.choice), *guests], seconds
         )
         took = one.seconds + time.monotonic() - begun
         return ProblemResult(one.problem, one.space, one.measured, finals, disqualified, took)
+
+    def _entrants(self, choice: Sequence[Measurement]) -> list[Measurement]:
+        """Who enters the finals: the best of each device, since those of two are not compared."""
+        if not self.request.others:
+            return list(choice)
+        share = ceil_div(self.request.effort.finalists, len(self.request.devices))
+        return [
+            entrant
+            for device in self.request.devices
+            for entrant in selection.candidates(
+                [one for one in choice if one.device_uuid == device.uuid], share
+            )
+        ]
 
     def _guests(
         self, run_id: int, one: _Searched, everyone: Sequence[_Searched]

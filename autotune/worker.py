@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -52,6 +53,7 @@ class Worker:
         #: Processes that had to be replaced so far.
         self.respawns = 0
         self._prepared: Job | None = None
+        self._closed = False
         self._pool = self._new_pool()
 
     def measure(
@@ -121,6 +123,8 @@ class Worker:
         WorkerDied
             If the process ended; it has been replaced.
         """
+        if self._closed:  # by another thread than the one that measures
+            raise AutotuneError("the device process was ended with its run")
         if not self._pool.active:
             self._replace()  # killed while idle, at which pebble gives up the whole pool
         try:
@@ -140,7 +144,11 @@ class Worker:
             raise WorkerDied(_death(error)) from error
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process, whatever it is doing, for good."""
+        self._closed = True
+        self._end()
+
+    def _end(self) -> None:
         self._pool.stop()
         self._pool.join()
 
@@ -168,6 +176,7 @@ class Worker:
             "configuration": configuration,
             "entries": binary.entries,
             "binary_key": binary.key,
+            "device_uuid": job.device.uuid,
         }
         message = ""
         for _ in range(2):
@@ -182,7 +191,7 @@ class Worker:
                 continue
             if outcome.context_lost:
                 self._replace()
-            return outcome.measurement
+            return replace(outcome.measurement, device_uuid=job.device.uuid)
         return Measurement(status=Status.CRASHED, message=message, **draft)  # type: ignore[arg-type]
 
     def _final(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
@@ -219,9 +228,10 @@ class Worker:
 
     def _replace(self) -> None:
         """Retire a process whose context is broken."""
-        self.close()
+        self._end()
         self._lost()
-        self._pool = self._new_pool()
+        if not self._closed:
+            self._pool = self._new_pool()
 
     def _lost(self) -> None:
         self._prepared = None

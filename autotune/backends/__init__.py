@@ -63,6 +63,43 @@ def choose_device(selector: str | None, backends: tuple[str, ...] = BACKENDS) ->
     return matching[0]
 
 
+def choose_devices(
+    selector: str | None, backends: tuple[str, ...] = BACKENDS
+) -> tuple[Device, ...]:
+    """The devices of one host that a run uses at once: ``cuda:0,cuda:1``, or ``cuda:all``.
+
+    Parameters
+    ----------
+    selector : str, optional
+        Selectors of `choose_device`, separated by commas; ``BACKEND:all`` is every device.
+    backends : tuple of str
+        Backends that the kernel can run on.
+
+    Raises
+    ------
+    UsageError
+        If a device is named twice, or they are of different models: times of one say nothing of
+        another.
+    DeviceError
+        If there is no such device.
+    """
+    if selector is None:
+        return (choose_device(None, backends),)
+    chosen: list[Device] = []
+    for one in selector.split(","):
+        name, _, which = one.strip().partition(":")
+        first = choose_device(name if which == "all" else one.strip(), backends)
+        chosen += backend(name).devices() if which == "all" else [first]
+    if len({one.selector for one in chosen}) < len(chosen):
+        raise UsageError(f"device {selector}: a device is named twice")
+    if len({(one.backend, one.name, one.arch, one.sm_count) for one in chosen}) > 1:
+        named = ", ".join(f"{one.selector} is {one.name}" for one in chosen)
+        raise UsageError(
+            f"device {selector}: a run is for one model ({named}); tune each model by itself"
+        )
+    return tuple(chosen)
+
+
 def _first_usable(backends: tuple[str, ...]) -> Device:
     reasons = []
     for name in backends:

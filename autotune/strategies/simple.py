@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Configurations hinted ahead: enough to keep many compilers busy through one measurement.
 AHEAD = 64
+#: Asked for in one batch, for several devices to share.
+AT_ONCE = 16
 
 
 def random(space: Space, session: Session, rng: Generator) -> None:
@@ -35,6 +37,6 @@ def in_given_order(order: Sequence[int]) -> Search:
 
 def visit(order: Sequence[int], session: Session) -> None:
     """Measure these, in this order."""
-    for position, index in enumerate(order):
-        session.hint(order[position : position + AHEAD])
-        session.measure([index])
+    for start in range(0, len(order), AT_ONCE):
+        session.hint(order[start : start + AHEAD])
+        session.measure(order[start : start + AT_ONCE])

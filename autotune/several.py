@@ -1,0 +1,122 @@
+"""Measures on several devices of one model at once; yields in the order asked, as one device would.
+
+Knows which evaluator is free, not what measuring is. Times of two cards of one model differ by a few
+per cent: each evaluator stops early by the best of its own, and who won is for one card to say.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from types import TracebackType
+
+from autotune.errors import AutotuneError
+from autotune.evaluator import PER_DEVICE, DeviceEvaluator
+from autotune.measurement import Measurement
+from autotune.values import Configuration
+
+
+class SeveralEvaluator:
+    """See `autotune.evaluator.Evaluator`. One thread per device, each in its worker's hands.
+
+    Parameters
+    ----------
+    evaluators : sequence of DeviceEvaluator
+        One per device, the first's first: a batch of one goes to it.
+    """
+
+    def __init__(self, evaluators: Sequence[DeviceEvaluator]) -> None:
+        self.lanes = [_Lane(one) for one in evaluators]
+        for lane in self.lanes:
+            lane.prepare()
+
+    def hint(self, configurations: Sequence[Configuration]) -> None:
+        self.lanes[0].evaluator.hint(configurations)
+
+    def recall(self, measurement: Measurement) -> None:
+        for lane in self.lanes:
+            if lane.uuid == (measurement.device_uuid or self.lanes[0].uuid):
+                lane.evaluator.recall(measurement)
+
+    def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        self.hint(configurations)
+        waiting = deque(range(len(configurations)))
+        busy: dict[Future[Measurement], tuple[int, _Lane]] = {}
+        done: dict[int, Measurement] = {}
+        try:
+            for position in range(len(configurations)):
+                while position not in done:
+                    # No further ahead than the session has noted attempts for.
+                    last = position + PER_DEVICE * len(self.lanes)
+                    while waiting and waiting[0] < last and (lane := self._idlest()):
+                        index = waiting.popleft()
+                        busy[lane.begin(configurations[index])] = index, lane
+                    for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                        index, lane = busy.pop(future)
+                        lane.held -= 1
+                        try:
+                            done[index] = future.result()
+                        except AutotuneError as error:
+                            self._give_up(lane, error)
+                            waiting = deque(sorted([*waiting, index]))
+                yield done.pop(position)
+        finally:
+            for future in busy:
+                future.cancel()
+
+    def __enter__(self) -> SeveralEvaluator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for what is being measured though nobody asks for it any more; not on Ctrl-C."""
+        for lane in self.lanes:
+            lane.thread.shutdown(wait=kind is None, cancel_futures=True)
+
+    def _idlest(self) -> _Lane | None:
+        """The device with least to do; None where all have enough."""
+        lane = min(self.lanes, key=lambda one: one.held)
+        return lane if lane.held < PER_DEVICE else None
+
+    def _give_up(self, lane: _Lane, error: AutotuneError) -> None:
+        """Go on without a device that failed for good; not without the first, which decides."""
+        if lane is self.lanes[0]:
+            raise error
+        if lane in self.lanes:
+            self.lanes.remove(lane)
+            lane.thread.shutdown(wait=False)
+            device = lane.evaluator.job.device
+            warnings.warn(
+                f"{device.selector} ({device.uuid}) is left out from here on, and the other "
+                f"devices go on: {error}",
+                stacklevel=2,
+            )
+
+
+class _Lane:
+    """One device: its evaluator, and the thread that waits for its worker."""
+
+    def __init__(self, evaluator: DeviceEvaluator) -> None:
+        self.evaluator = evaluator
+        self.uuid = evaluator.job.device.uuid
+        self.thread = ThreadPoolExecutor(1)
+        #: Configurations begun and not finished.
+        self.held = 0
+
+    def prepare(self) -> None:
+        """Have data uploaded beside the others; a failure shows at the first measurement."""
+        self.thread.submit(self.evaluator.worker.prepare, self.evaluator.job)
+
+    def begin(self, configuration: Configuration) -> Future[Measurement]:
+        self.held += 1
+        return self.thread.submit(self._measured, configuration)
+
+    def _measured(self, configuration: Configuration) -> Measurement:
+        (measurement,) = self.evaluator.measure([configuration])
+        return measurement

@@ -1,0 +1,141 @@
+"""Several devices of one host in one run: every row once, by its own device, whatever happens.
+
+One device under two uuids stands for two of one model: the same code runs, in two processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autotune.backends import choose_device
+from autotune.catalog import find_kernel
+from autotune.engine import Budget, Listener, Measured, SearchStarted, ignore
+from autotune.measurement import Measurement, Status
+from autotune.store import Store
+from autotune.tuning import Request, RunResult, Tuning
+from contracts.faults import EXPECTED, SPACES
+
+TWIN = "the other of the same model"
+TIMED = {Status.OK, Status.STOPPED_EARLY}
+
+
+class SeveralDevicesContract:
+    """Subclass with ``selector``, the device to open twice."""
+
+    selector: str
+
+    def request(self, *faults: str, twins: bool = True) -> Request:
+        kernel, device = find_kernel("faulty", SPACES), choose_device(self.selector)
+        return Request(
+            kernel=kernel,
+            device=device,
+            problems=kernel.problems["cuda"],
+            strategy="exhaustive",
+            budget=Budget(),
+            fixed={"BLOCK": (32, 64, 128), "FAULT": faults},
+            timeout_s=10.0,
+            others=(replace(device, uuid=TWIN),) if twins else (),
+        )
+
+    def tuned(self, request: Request, file: Path, listener: Listener = ignore) -> RunResult:
+        with Store.open(file) as store:
+            tuning = Tuning(request, store, listener)
+            self.tuning = tuning
+            try:
+                return tuning.run()
+            finally:
+                tuning.close()
+
+    def rows(self, file: Path) -> list[Measurement]:
+        """What the store holds; each row names the device that its column does."""
+        with Store.open(file) as store:
+            rows = store.rows()
+        for row in rows:
+            assert row.measurement.device_uuid in ("", row.device_uuid)
+        return [row.measurement for row in rows]
+
+    def test_results_come_in_the_order_asked_from_both_devices(self, tmp_path: Path) -> None:
+        faults = ("none", "nan", "syntax_error", "unwritten", "too_much_shared")
+        result = self.tuned(self.request(*faults), tmp_path / "two.sqlite")
+        alone = self.tuned(self.request(*faults, twins=False), tmp_path / "one.sqlite")
+        (several,), (one,) = result.problems, alone.problems
+        assert [m.configuration for m in several.measured] == [
+            m.configuration for m in one.measured
+        ]
+        for measured in several.measured:
+            assert measured.status in EXPECTED[str(measured.configuration["FAULT"])]
+        rows = self.rows(tmp_path / "two.sqlite")
+        assert rows == list(several.measured)
+        ran = Counter(row.device_uuid for row in rows if row.device_uuid)
+        assert set(ran) == {result.request.device.uuid, TWIN}
+        assert ran.total() == sum(
+            row.status in (*TIMED, Status.WRONG_RESULT, Status.LAUNCH_FAILED) for row in rows
+        )
+
+    def test_finals_hold_the_best_of_each_device_on_the_first(self, tmp_path: Path) -> None:
+        result = self.tuned(self.request("none"), tmp_path / "s.sqlite")
+        finals = result.problems[0].finals
+        assert finals is not None
+        ok = [one for one in result.problems[0].measured if one.status is Status.OK]
+        entered = {one.measurement.configuration for one in finals.finalists}
+        for uuid in {one.device_uuid for one in ok}:
+            best = min((m for m in ok if m.device_uuid == uuid), key=lambda m: m.median_ms or 0)
+            assert best.configuration in entered
+
+    def test_a_later_run_remembers_what_either_measured(self, tmp_path: Path) -> None:
+        """On both devices again nothing is measured; on one, only what the other had."""
+        file = tmp_path / "s.sqlite"
+        events: list[Measured] = []
+
+        def note(event: object) -> None:
+            if isinstance(event, Measured):
+                events.append(event)
+
+        self.tuned(self.request("none", "nan"), file)
+        before = self.rows(file)
+        self.tuned(self.request("none", "nan"), file, note)
+        assert [one.remembered for one in events] == [True] * 6
+        assert self.rows(file) == before
+        events.clear()
+        self.tuned(self.request("none", "nan", twins=False), file, note)
+        by_twin = {one.configuration for one in before if one.device_uuid == TWIN}
+        assert {e.measurement.configuration for e in events if not e.remembered} == by_twin
+
+    def test_a_worker_that_is_killed_costs_no_row(self, tmp_path: Path) -> None:
+        """The second device's process goes at the first result, in the middle of what it does."""
+        second: list[int] = []
+        killed: list[int] = []
+
+        def kill(event: object) -> None:
+            if isinstance(event, SearchStarted):
+                second.append(self.tuning.workers[1].run(60, os.getpid))
+            elif isinstance(event, Measured) and not killed:
+                killed.extend(second)
+                os.kill(second[0], signal.SIGKILL)
+
+        result = self.tuned(self.request("none", "nan"), tmp_path / "s.sqlite", kill)
+        rows = self.rows(tmp_path / "s.sqlite")
+        assert killed and self.tuning.workers[1].respawns >= 1
+        assert len(rows) == len({one.configuration for one in rows}) == 6
+        assert TWIN in {one.device_uuid for one in rows}
+        for one in result.problems[0].measured:
+            assert one.status in EXPECTED[str(one.configuration["FAULT"])], one.message
+
+    def test_a_device_that_fails_is_left_out_and_the_other_does_its_share(
+        self, tmp_path: Path
+    ) -> None:
+        """Its process can make no context: the device has gone."""
+        request = self.request("none", "nan")
+        gone = replace(request.others[0], index=99)
+        with pytest.warns(UserWarning, match="left out from here on"):
+            result = self.tuned(replace(request, others=(gone,)), tmp_path / "s.sqlite")
+        rows = self.rows(tmp_path / "s.sqlite")
+        assert rows == list(result.problems[0].measured)
+        assert {row.device_uuid for row in rows} == {request.device.uuid}
+        assert len(rows) == 6

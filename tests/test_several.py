@@ -1,0 +1,48 @@
+"""Several devices in one run, on the CPU; see contracts/devices.py. And which devices go together."""
+
+import pytest
+from contracts.devices import SeveralDevicesContract
+
+from autotune.backends import choose_device, choose_devices
+from autotune.errors import UsageError
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+class TestSeveralOnOpencl(SeveralDevicesContract):
+    selector = "opencl:cpu"
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+class TestChoosing:
+    def test_one_and_all(self) -> None:
+        one = choose_device("opencl:cpu")
+        assert choose_devices("opencl:cpu") == (one,)
+        assert one in choose_devices("opencl:all")
+        assert choose_devices(None) == (choose_device(None),)
+
+    def test_a_device_named_twice(self) -> None:
+        with pytest.raises(UsageError, match="named twice"):
+            choose_devices("opencl:0,opencl:0")
+
+    def test_an_unknown_one_among_several(self) -> None:
+        with pytest.raises(UsageError, match="unknown device"):
+            choose_devices("opencl:0,opencl:77")
+
+
+def test_devices_of_different_models_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two cards of this machine would be needed for a real one; only their list is made up."""
+    from autotune.backends import cuda
+    from autotune.device import Device
+
+    cards = tuple(
+        Device("cuda", name, arch, uuid=f"GPU-{index}", index=index)
+        for index, (name, arch) in enumerate(
+            [("NVIDIA H100", "sm_90"), ("NVIDIA H100", "sm_90"), ("NVIDIA L4", "sm_89")]
+        )
+    )
+    monkeypatch.setattr(cuda, "_devices", lambda: cards)
+    assert choose_devices("cuda:0, cuda:1") == cards[:2]
+    with pytest.raises(UsageError, match=r"cuda:0 is NVIDIA H100.*cuda:2 is NVIDIA L4"):
+        choose_devices("cuda:all")
