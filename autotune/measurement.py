@@ -94,6 +94,13 @@ class Clocks:
     temperature_c: int | None = None
     throttle_reasons: tuple[str, ...] = ()
 
+    def worst(self, other: Clocks) -> Clocks:
+        """Both ends of a measurement as one: the slower clock, the hotter, either's reasons."""
+        clocks = [one for one in (self.sm_mhz, other.sm_mhz) if one is not None]
+        degrees = [one for one in (self.temperature_c, other.temperature_c) if one is not None]
+        reasons = dict.fromkeys((*self.throttle_reasons, *other.throttle_reasons))
+        return Clocks(min(clocks, default=None), max(degrees, default=None), tuple(reasons))
+
     @property
     def is_throttled(self) -> bool:
         """Whether the device ran slower than it can for long: heat or power delivery.
@@ -101,6 +108,27 @@ class Clocks:
         A power cap is left out: a kernel that meets it meets it in production too.
         """
         return any(reason != "power cap" for reason in self.throttle_reasons)
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """The reference configuration of a search, timed again in its course: has the device changed?
+
+    The reference is the first that was timed in full by the process that holds the device.
+    """
+
+    configuration: Configuration
+    #: Median when it became the reference, in milliseconds.
+    before_ms: float
+    samples_ms: tuple[float, ...]
+    #: Seconds since then.
+    after_s: float
+    clocks: Clocks = Clocks()
+
+    @property
+    def ratio(self) -> float:
+        """Median time now over the one before: above 1 the device is slower now."""
+        return median(self.samples_ms) / self.before_ms
 
 
 @dataclass(frozen=True)
@@ -130,6 +158,8 @@ class Measurement:
     hot_samples_ms: tuple[float, ...] = ()
     #: How it was launched for the samples: ``graph`` or ``stream``; empty where nothing was timed.
     launched_by: str = ""
+    #: What the reference took right after this; None where it was not its turn.
+    recheck: Recheck | None = None
 
     @property
     def median_ms(self) -> float | None:
@@ -145,21 +175,3 @@ class Measurement:
     def max_error(self) -> float | None:
         """Largest absolute error over outputs and data sets; None where nothing was checked."""
         return max((check.max_error for check in self.checks), default=None)
-
-
-@dataclass(frozen=True)
-class Recheck:
-    """The reference configuration of a search, timed again in its course: has the device changed?"""
-
-    configuration: Configuration
-    #: Median when it became the reference, in milliseconds.
-    before_ms: float
-    samples_ms: tuple[float, ...]
-    #: Seconds since then.
-    after_s: float
-    clocks: Clocks = Clocks()
-
-    @property
-    def ratio(self) -> float:
-        """Median time now over the one before: above 1 the device is slower now."""
-        return median(self.samples_ms) / self.before_ms

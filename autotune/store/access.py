@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +20,12 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from autotune.errors import StoreError
-from autotune.measurement import Measurement, Recheck
+from autotune.measurement import Measurement
 from autotune.store import schema
 from autotune.store.address import NO_TRANSACTION, WRITES, Address
 from autotune.store.faults import explained
 from autotune.store.rows import Row, RunInfo, RunState, Scope, decode, encode
-from autotune.store.schema import attempts, measurements, rechecks, runs
+from autotune.store.schema import attempts, measurements, runs
 from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
@@ -139,31 +139,18 @@ class Store:
         self.add_many(run_id, scope, [measurement])
 
     def add_many(self, run_id: int, scope: Scope, added: Iterable[Measurement]) -> None:
-        """Append rows and close the attempts of their configurations, all or none.
-
-        Where a measurement names another device than the scope does, of the same model, its row is
-        that device's; the attempt was noted before it was known which would be free.
-        """
+        """Append rows and close the attempts of their configurations, all or none."""
         now = _now()
-        listed = list(added)
-        scopes = {one.device_uuid: _on_device(scope, one.device_uuid) for one in listed}
         common = {
-            uuid: {
-                **{one.name: getattr(own, one.name) for one in fields(own)},
-                "run_id": run_id,
-                "scope": own.fingerprint,
-                "problem": encode(own.problem),
-                "created": now,
-            }
-            for uuid, own in scopes.items()
+            **{one.name: getattr(scope, one.name) for one in fields(scope)},
+            "run_id": run_id,
+            "scope": scope.fingerprint,
+            "problem": encode(scope.problem),
+            "created": now,
         }
+        listed = list(added)
         rows = [
-            {
-                **common[one.device_uuid],
-                "status": one.status,
-                "median_ms": one.median_ms,
-                "measurement": encode(one),
-            }
+            {**common, "status": one.status, "median_ms": one.median_ms, "measurement": encode(one)}
             for one in listed
         ]
         if rows:
@@ -173,41 +160,13 @@ class Store:
                     _CLOSE,
                     [
                         {
-                            "of_scope": tried.fingerprint,
+                            "of_scope": scope.fingerprint,
                             "of_configuration": one.configuration.canonical_json(),
                             "now": now,
                         }
                         for one in listed
-                        for tried in {scope, scopes[one.device_uuid]}
                     ],
                 )
-
-    def add_recheck(self, run_id: int, scope: Scope, recheck: Recheck) -> None:
-        """Note how fast the reference configuration of a search is by now."""
-        row = {
-            "run_id": run_id,
-            "scope": scope.fingerprint,
-            "problem": encode(scope.problem),
-            "ratio": recheck.ratio,
-            "recheck": encode(recheck),
-            "created": _now(),
-        }
-        with self._write() as connection:
-            connection.execute(rechecks.insert().values(row))
-
-    def rechecks(self, run_id: int) -> list[tuple[Problem, Recheck]]:
-        """What was noted of the reference configurations of a run, oldest first."""
-        query = (
-            sa.select(rechecks.c.id, rechecks.c.problem, rechecks.c.recheck)
-            .where(rechecks.c.run_id == run_id)
-            .order_by(rechecks.c.id)
-        )
-        with self._read() as connection:
-            found = connection.execute(query).all()
-        return [
-            (self._decoded(number, problem, Problem), self._decoded(number, text, Recheck))
-            for number, problem, text in found
-        ]
 
     def remembered(self, scope: Scope) -> dict[Configuration, Measurement]:
         """The newest row of every configuration measured in this scope."""
@@ -291,10 +250,6 @@ class Store:
             yield
         except sa.exc.SQLAlchemyError as error:
             raise explained(error, self._address) from None
-
-
-def _on_device(scope: Scope, uuid: str) -> Scope:
-    return replace(scope, device_uuid=uuid) if uuid not in ("", scope.device_uuid) else scope
 
 
 _ROW = [one.name for one in fields(Row)]

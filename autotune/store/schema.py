@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from autotune.errors import StoreError
 from autotune.store.address import WRITES, Address
 
-#: Raised whenever a table changes; `prepare` refuses what is newer and brings up what is older.
-VERSION = 2
+#: Raised whenever a table changes; `prepare` refuses what is newer.
+VERSION = 1
 
 _CREATION_LOCK = 0x6175746F  # any number that other programs on the server are unlikely to lock
 
@@ -73,36 +73,21 @@ measurements = sa.Table(
     _words("created"),
 )
 
-rechecks = sa.Table(
-    "rechecks",
-    metadata,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
-    _words("scope"),
-    _words("problem"),
-    sa.Column("ratio", sa.Double),  # for people: time now over the first
-    _words("recheck"),  # all of it, as JSON: what is read back
-    _words("created"),
-)
-
-#: Tables by the version that brought them: an older store only lacks the later ones.
-_SINCE = {2: (rechecks,)}
-
 
 def prepare(engine: sa.Engine, address: Address) -> None:
-    """Make the tables where the database is empty or older; StoreError where it is not ours."""
+    """Make the tables where the database is empty; StoreError where it is not ours."""
     with engine.begin() as connection:
-        version = _found(connection, address)
-    if version < VERSION:
+        found = _found(connection, address)
+    if not found:
         with engine.execution_options(**WRITES).begin() as connection:
-            _bring_up(connection, address)
+            _create(connection, address)
 
 
-def _found(connection: sa.Connection, address: Address) -> int:
-    """Version of our tables, all of them there; 0 in an empty database."""
+def _found(connection: sa.Connection, address: Address) -> bool:
+    """Whether our tables are there, of a version that is read here; False in an empty database."""
     names = set(sa.inspect(connection).get_table_names())
     if not names:
-        return 0
+        return False
     if schema.name not in names:
         raise StoreError(
             f"results store {address}: the database belongs to another program (its tables: "
@@ -115,25 +100,19 @@ def _found(connection: sa.Connection, address: Address) -> int:
             f"{VERSION}; install a newer one (pip install -U kernel-autotune), or name another "
             "store by AUTOTUNE_STORE"
         )
-    later = {table.name for since, new in _SINCE.items() if since > version for table in new}
-    missing = {table.name for table in metadata.sorted_tables} - later - names
-    if missing or version < 1:
+    missing = {table.name for table in metadata.sorted_tables} - names
+    if missing or version < VERSION:
         lost = ", ".join(sorted(missing)) or "its version"
         raise StoreError(
             f"results store {address}: the database is damaged, {lost} missing, and was left as it "
             "is; restore it from a copy, or name another store by AUTOTUNE_STORE"
         )
-    return version
+    return True
 
 
-def _bring_up(connection: sa.Connection, address: Address) -> None:
+def _create(connection: sa.Connection, address: Address) -> None:
     if connection.dialect.name == "postgresql":  # SQLite's write lock is held already
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
-    version = _found(connection, address)  # another process may have been faster
-    if version == 0:
+    if not _found(connection, address):  # another process may have been faster
         metadata.create_all(connection, checkfirst=False)
         connection.execute(schema.insert().values(version=VERSION))
-    elif version < VERSION:
-        new = [table for since, tables in _SINCE.items() if since > version for table in tables]
-        metadata.create_all(connection, tables=new, checkfirst=False)
-        connection.execute(schema.update().values(version=VERSION))
