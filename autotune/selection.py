@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -24,11 +24,15 @@ _RESAMPLES = 2000
 PORTFOLIO_SIZE = 32
 #: A contender whose ratio to the best cannot be told from 1 within this share is tied with it.
 _TIE_TOLERANCE = 0.002
+#: How often finals of equally fast contenders may call any of them slower.
+_FALSE_DIFFERENCE = 0.05
+#: The most speed, as measured, that is given up for fewer registers or for other problems.
+_WINNER_TOLERANCE = 0.003
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of median times, with its 95 % interval."""
+    """How much longer one takes than another in the same round: the median, with its 95 % interval."""
 
     value: float
     low: float
@@ -41,6 +45,8 @@ class Finalist:
 
     measurement: Measurement
     samples_ms: tuple[float, ...]
+    #: Median of calls back to back after the race; None where the race was of hot ones, or none.
+    hot_ms: float | None = None
 
     @property
     def median_ms(self) -> float:
@@ -66,6 +72,10 @@ class Result:
     vendors: Mapping[str, tuple[float, Ratio]]
     #: Samples of each baseline, in the rounds of the finalists.
     vendor_samples: Mapping[str, Sequence[float]]
+    #: Median of each baseline's calls back to back.
+    vendor_hot_ms: Mapping[str, float | None] = field(default_factory=dict)
+    #: How all of them were launched: ``graph`` or ``stream``.
+    launched_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,14 +134,21 @@ def with_portfolio(result: Result, problem: Problem, portfolio: Portfolio, seed:
         elsewhere = portfolio.fraction(one.measurement.configuration, problem)
         return (-round(elsewhere, 3), _registers(one.measurement), one.median_ms)
 
-    winner = min(result.tied, key=merit)
+    winner = min(_eligible(result.tied, result.finalists[0]), key=merit)
     return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner, seed))
 
 
 def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]:
-    """The best measurements by median, at most ``count``: who enters the finals."""
-    timed = [one for one in measured if one.status is Status.OK and one.median_ms is not None]
-    return sorted(timed, key=lambda one: one.median_ms or 0.0)[:count]
+    """The best measurements by median, at most ``count``: who enters the finals.
+
+    Those that were stopped early fill the places that are left. They get a second look: what
+    stopped them may have been the clock of that moment.
+    """
+    timed = [
+        (one.status is not Status.OK, one.median_ms, one) for one in measured if one.samples_ms
+    ]
+    ranked = sorted((one for one in timed if one[1] is not None), key=lambda one: one[:2])
+    return [one for _, _, one in ranked[:count]]
 
 
 def decide(
@@ -139,8 +156,9 @@ def decide(
 ) -> Result:
     """Rank finalists and choose the winner.
 
-    All that cannot be told from the best are tied; of those the winner needs fewest registers,
-    which leaves most room beside it, then has the smallest median.
+    All that cannot be told from the best are tied; of those that were measured within 0.3 % of it
+    the winner needs fewest registers, which leaves most room beside it, then has the smallest
+    median.
 
     Parameters
     ----------
@@ -153,8 +171,10 @@ def decide(
     """
     ranked = sorted(finalists, key=lambda one: one.median_ms)
     best = ranked[0]
-    tied = [one for one in ranked if _is_tied(one, best, seed)]
-    winner = min(tied, key=lambda one: (_registers(one.measurement), one.median_ms))
+    tied = [one for one in ranked if one is best or not _is_slower(one, best, len(ranked))]
+    winner = min(
+        _eligible(tied, best), key=lambda one: (_registers(one.measurement), one.median_ms)
+    )
     return Result(
         winner=winner,
         finalists=tuple(ranked),
@@ -165,17 +185,20 @@ def decide(
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> Ratio:
-    """Ratio of medians with its 95 % bootstrap interval, resampling rounds.
+    """Median ratio of the samples of a round, with its 95 % bootstrap interval.
 
-    Percentile bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, §13.3). Rounds are
-    kept together, because drift moves both samples of a round alike.
+    Percentile bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, §13.3) over rounds.
+    What moves both samples of a round alike, drift or a change of clock, leaves their ratio.
     """
+    ratios = _by_round(numerator, denominator)
+    picks = np.random.default_rng(seed).integers(0, len(ratios), (_RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975])
+    return Ratio(float(np.median(ratios)), float(low), float(high))
+
+
+def _by_round(numerator: Sequence[float], denominator: Sequence[float]) -> NDArray[np.float64]:
     rounds = min(len(numerator), len(denominator))
-    above, below = np.asarray(numerator[:rounds]), np.asarray(denominator[:rounds])
-    picks = np.random.default_rng(seed).integers(0, rounds, (_RESAMPLES, rounds))
-    ratios: NDArray[np.float64] = np.median(above[picks], axis=1) / np.median(below[picks], axis=1)
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return Ratio(float(np.median(above) / np.median(below)), float(low), float(high))
+    return np.asarray(numerator[:rounds]) / np.asarray(denominator[:rounds])
 
 
 def _against(
@@ -188,8 +211,30 @@ def _against(
     }
 
 
-def _is_tied(one: Finalist, best: Finalist, seed: int) -> bool:
-    return one is best or ratio(one.samples_ms, best.samples_ms, seed).low <= 1 + _TIE_TOLERANCE
+def _is_slower(one: Finalist, best: Finalist, contenders: int) -> bool:
+    """Whether a finalist is surely slower than the best of so many.
+
+    By the exact interval of the median ratio (a sign test), whose level is divided among all pairs
+    of contenders (Bonferroni): which of them is the best shows only afterwards, so that the luckiest
+    of many equals is compared with the unluckiest.
+    """
+    pairs = contenders * (contenders - 1) / 2
+    ratios = _by_round(one.samples_ms, best.samples_ms)
+    low, _ = median_interval(ratios.tolist(), 1 - _FALSE_DIFFERENCE / pairs)
+    return low > 1 + _TIE_TOLERANCE
+
+
+def _eligible(tied: Sequence[Finalist], best: Finalist) -> list[Finalist]:
+    """Of the tied, those measured so close to the best that one of them may win in its place.
+
+    Where noise is large, much is tied that is a good deal slower.
+    """
+    most = 1 + _WINNER_TOLERANCE
+    return [
+        one
+        for one in tied
+        if one is best or np.median(_by_round(one.samples_ms, best.samples_ms)) <= most
+    ]
 
 
 def _registers(measurement: Measurement) -> int:

@@ -36,10 +36,18 @@ def test_candidates_are_the_fastest_right_ones():
     assert len(candidates(measured, 9)) == 4
 
 
-@pytest.mark.parametrize("status", [one for one in Status if one is not Status.OK])
-def test_what_is_not_ok_is_no_candidate_however_fast(status):
+@pytest.mark.parametrize("status", [one for one in Status if not one.is_timed])
+def test_what_is_not_right_is_no_candidate_however_fast(status):
     measured = [measurement(0, status, ms=0.001), measurement(1, ms=5.0)]
     assert [one.configuration.NUMBER for one in candidates(measured, 5)] == [1]
+
+
+def test_what_was_stopped_early_fills_the_places_that_are_left():
+    """A second look: the clock of that moment may have stopped it."""
+    stopped = [measurement(i, Status.STOPPED_EARLY, ms) for i, ms in ((0, 9.0), (1, 1.5))]
+    measured = [*stopped, measurement(2, ms=2.0), measurement(3, ms=1.0)]
+    assert [one.configuration.NUMBER for one in candidates(measured, 3)] == [3, 2, 1]
+    assert [one.configuration.NUMBER for one in candidates(measured, 2)] == [3, 2]
 
 
 def test_candidates_of_nothing_are_none():
@@ -126,9 +134,84 @@ def test_drift_common_to_all_contenders_parts_nobody_and_hides_nobody():
 
 def test_the_same_seed_gives_the_same_result():
     rng = np.random.default_rng(5)
-    a, b = noisy(rng, 1.0), noisy(rng, 1.02)
-    assert ratio(a, b, seed=1) == ratio(a, b, seed=1)
-    assert ratio(a, b, seed=1) != ratio(a, b, seed=2)
+    a, b = noisy(rng, 1.0, rounds=8), noisy(rng, 1.02, rounds=8)
+    intervals = [ratio(a, b, seed) for seed in range(20)]
+    assert intervals == [ratio(a, b, seed) for seed in range(20)]
+    assert len(set(intervals)) > 1
+
+
+def test_what_is_tied_only_because_times_scatter_does_not_win_for_its_registers():
+    """A difference of 2 % that noise hides is given up for nothing."""
+    fast = finalist(0, [1.0] * ROUNDS, registers=200)
+    slow = finalist(1, [1.02, 0.97, 1.03] * (ROUNDS // 3), registers=16)
+    result = decide([fast, slow], {})
+    assert set(result.tied) == {fast, slow}
+    assert result.winner is fast
+
+
+# ---------------------------------------------------------------- equals, and what is not equal
+
+
+def times(rng, model, contenders, rounds):
+    """Samples of equally fast contenders, round by round, in milliseconds."""
+    noise = rng.lognormal(0, 0.01, (contenders, rounds))
+    match model:
+        case "normal":
+            return noise
+        case "drifting":  # clock and temperature wander, alike for all of a round
+            return (
+                noise * np.exp(np.cumsum(rng.normal(0, 0.01, rounds))) * np.linspace(1, 1.1, rounds)
+            )
+        case "bimodal":  # of each launch by itself, as where pages lie
+            return noise * np.where(rng.random((contenders, rounds)) < 0.4, 1.25, 1.0)
+        case "two clocks":  # kept for some rounds, as on the recorded RTX A4000
+            return noise * np.where(np.cumsum(rng.random(rounds) < 0.1) % 2, 1.25, 1.0)
+        case "quantized":  # to the 32 ns of a GPU's timer, which is 0.4 % of a short kernel
+            return np.round(0.0085 * noise / 32e-6) * 32e-6
+        case "hiccups":
+            return noise * np.where(rng.random((contenders, rounds)) < 0.05, 3.0, 1.0)
+    raise ValueError(model)
+
+
+MODELS = ["normal", "drifting", "bimodal", "two clocks", "quantized", "hiccups"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("contenders", "rounds"), [(2, 30), (2, 100), (6, 30), (12, 100)])
+def test_equals_are_called_different_in_at_most_five_finals_of_a_hundred(model, contenders, rounds):
+    rng = np.random.default_rng([MODELS.index(model), contenders, rounds])
+    trials = 200
+    apart = 0
+    for _ in range(trials):
+        samples = times(rng, model, contenders, rounds)
+        result = decide([finalist(i, row) for i, row in enumerate(samples)], {})
+        apart += len(result.tied) < contenders
+    assert apart / trials <= 0.05
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_interval_between_equals_holds_one_95_times_in_100(model):
+    """Without the tolerance that a tie has: 400 pairs of 30 rounds."""
+    rng = np.random.default_rng(MODELS.index(model))
+    held = 0
+    for trial in range(400):
+        one, other = times(rng, model, 2, ROUNDS)
+        interval = ratio(one, other, trial)
+        held += interval.low <= 1 <= interval.high
+    assert held / 400 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)
+
+
+@pytest.mark.parametrize("model", [one for one in MODELS if one != "bimodal"])
+def test_two_per_cent_slower_is_seen_among_twelve(model):
+    """Or nothing would ever be called different, and that at most five times in a hundred."""
+    rng = np.random.default_rng(MODELS.index(model))
+    seen = 0
+    for _ in range(50):
+        samples = times(rng, model, 12, 100)
+        samples[0] *= 1.02
+        result = decide([finalist(i, row) for i, row in enumerate(samples)], {})
+        seen += all(one.measurement.configuration.NUMBER != 0 for one in result.tied)
+    assert seen >= 45
 
 
 # ---------------------------------------------------------------- vendors
@@ -178,5 +261,4 @@ def test_the_ratios_interval_holds_the_true_ratio_95_times_in_100(drift):
         held.append(interval.low <= 1.3 <= interval.high)
         widths.append(interval.high - interval.low)
     assert 0.92 <= np.mean(held) <= 0.99
-    # Common drift cancels only in part, since medians are taken before the ratio.
-    assert np.median(widths) < 0.05 + 0.5 * drift
+    assert np.median(widths) < 0.05  # common drift leaves the ratio of a round
