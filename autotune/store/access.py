@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -139,18 +139,31 @@ class Store:
         self.add_many(run_id, scope, [measurement])
 
     def add_many(self, run_id: int, scope: Scope, added: Iterable[Measurement]) -> None:
-        """Append rows and close the attempts of their configurations, all or none."""
+        """Append rows and close the attempts of their configurations, all or none.
+
+        Where a measurement names another device than the scope does, of the same model, its row is
+        that device's; the attempt was noted before it was known which would be free.
+        """
         now = _now()
-        common = {
-            **{one.name: getattr(scope, one.name) for one in fields(scope)},
-            "run_id": run_id,
-            "scope": scope.fingerprint,
-            "problem": encode(scope.problem),
-            "created": now,
-        }
         listed = list(added)
+        scopes = {one.device_uuid: _on_device(scope, one.device_uuid) for one in listed}
+        common = {
+            uuid: {
+                **{one.name: getattr(own, one.name) for one in fields(own)},
+                "run_id": run_id,
+                "scope": own.fingerprint,
+                "problem": encode(own.problem),
+                "created": now,
+            }
+            for uuid, own in scopes.items()
+        }
         rows = [
-            {**common, "status": one.status, "median_ms": one.median_ms, "measurement": encode(one)}
+            {
+                **common[one.device_uuid],
+                "status": one.status,
+                "median_ms": one.median_ms,
+                "measurement": encode(one),
+            }
             for one in listed
         ]
         if rows:
@@ -160,11 +173,12 @@ class Store:
                     _CLOSE,
                     [
                         {
-                            "of_scope": scope.fingerprint,
+                            "of_scope": tried.fingerprint,
                             "of_configuration": one.configuration.canonical_json(),
                             "now": now,
                         }
                         for one in listed
+                        for tried in {scope, scopes[one.device_uuid]}
                     ],
                 )
 
@@ -250,6 +264,10 @@ class Store:
             yield
         except sa.exc.SQLAlchemyError as error:
             raise explained(error, self._address) from None
+
+
+def _on_device(scope: Scope, uuid: str) -> Scope:
+    return replace(scope, device_uuid=uuid) if uuid not in ("", scope.device_uuid) else scope
 
 
 _ROW = [one.name for one in fields(Row)]
