@@ -41,7 +41,7 @@ sgemm_tf32x3 = Kernel(
     WM=(16, 32, 64, 128),  # rows of C per warp; wgmma: per warpgroup
     WN=(32, 64),  # columns of C per warp
     STAGES=(2, 3, 4, 5),  # pairs of tiles in shared memory
-    FLUSH=(16, 32, 64),  # products summed up in the tensor core
+    FLUSH=(16, 32, 64),  # products of an element summed up in the tensor core
     RASTER=(1, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
 )
@@ -70,6 +70,12 @@ def warps_make_a_block(BM, BN, WM, WN):
 def warpgroups_take_turns(VARIANT, BM, BN, WM):
     """wgmma: two warpgroups of 64 or 128 rows; 128 columns are all that their registers hold."""
     return VARIANT == "mma" or (WM >= 64 and BM == 2 * WM and BN <= 128)
+
+
+@sgemm_tf32x3.constraint
+def flushes_between_steps(BK, FLUSH):
+    """mma: additions to the second set of accumulators within a step leave no registers for overlap."""
+    return FLUSH >= BK
 
 
 @sgemm_tf32x3.constraint

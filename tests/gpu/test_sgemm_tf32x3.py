@@ -1,0 +1,90 @@
+"""sgemm_tf32x3 is as accurate as float32, on data that are hard for it, in every kind of configuration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune import launcher, load
+from autotune.catalog import find_kernel
+from autotune.space import enumerate_space
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from accuracy import DATA, Accuracy, Exact
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+SIZES = (1024, 2048, 4096, 8192, 1000)
+#: What the largest and the root mean square error may be, of those of cublasSgemm on the same data.
+FACTOR = 2.0
+
+
+@pytest.fixture(scope="module")
+def cupy() -> Any:
+    """CuPy, on its device."""
+    return pytest.importorskip("cupy")
+
+
+def errors(cupy: Any, tf32x3: Any, m: int, n: int, k: int, data: str) -> tuple[Accuracy, Accuracy]:
+    """Of ours and of cublasSgemm."""
+    a, b = DATA[data](m, n, k, cupy.random.default_rng(7))
+    exact = Exact(a, b)
+    c = cupy.full((m, n), cupy.nan, cupy.float32)
+    find_kernel("sgemm_tf32x3").baselines[0].function(a, b, c, 1.0, 0.0, m, n, k)()
+    vendor = exact.accuracy(c)
+    return exact.accuracy(tf32x3(a, b)), vendor
+
+
+def check(ours: Accuracy, vendor: Accuracy) -> None:
+    """Also fails where something is NaN."""
+    print(
+        f"max {ours.max_error / vendor.max_error:.2f} rms {ours.rms_error / vendor.rms_error:.2f}"
+    )
+    assert ours.max_error <= FACTOR * vendor.max_error
+    assert ours.rms_error <= FACTOR * vendor.rms_error
+
+
+@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("size", SIZES)
+def test_what_load_picks_is_as_accurate_as_float32(cupy: Any, size: int, data: str) -> None:
+    check(*errors(cupy, load("sgemm_tf32x3"), size, size, size, data))
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_so_is_every_kind_of_configuration(
+    cupy: Any, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sources, all depths of summation in the tensor core; sizes that divide nothing."""
+    kernel = find_kernel("sgemm_tf32x3")
+    monkeypatch.setattr(launcher, "_recorded", lambda *_: None)  # so that load takes the default
+    space = enumerate_space(kernel, _device())
+    kinds = {}
+    for configuration in map(space.configuration, range(len(space))):
+        names = ("BK", "FLUSH") if configuration["VARIANT"] == "mma" else ("BM", "BN")
+        kinds.setdefault(tuple(configuration[name] for name in ("VARIANT", *names)), configuration)
+    for configuration in kinds.values():
+        monkeypatch.setattr(kernel, "default_values", dict(configuration))
+        print(configuration, end=" ")
+        check(*errors(cupy, load(kernel), 999, 1013, 4093, data))
+
+
+def test_an_infinity_spoils_only_its_row_and_column(cupy: Any) -> None:
+    """As in float32, but that a sum which is infinite there may be NaN here."""
+    a, b = DATA["normal"](300, 310, 320, cupy.random.default_rng(7))
+    expected = a.astype("float64") @ b.astype("float64")
+    a[7, 11], b[5, 9] = cupy.inf, cupy.nan
+    c = load("sgemm_tf32x3")(a, b)
+    assert not cupy.isfinite(c[7]).any()
+    assert cupy.isnan(c[:, 9]).all()
+    c[7], c[:, 9] = expected[7], expected[:, 9]
+    assert float(abs(c - expected).max()) < 1e-4
+
+
+def _device() -> Any:
+    from autotune.backends import backend
+
+    return backend("cuda").devices()[0]

@@ -1,0 +1,76 @@
+"""sgemm_tf32x3 without a GPU: both sources compile, and exact data tell each of the three products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.catalog import find_kernel
+from autotune.compiler import compiled_for
+from autotune.data import Draw
+from autotune.device import for_arch
+from autotune.space import enumerate_space
+from autotune.spec import Kernel
+from autotune.values import Problem
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Kernel:
+    return find_kernel("sgemm_tf32x3")
+
+
+def halves(x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """As kernels/sgemm_tf32x3.h splits them; what the tensor core ignores of the low half is 0."""
+    hi = ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    lo = ((x - hi).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    return hi, lo
+
+
+def test_halves_lose_the_last_bit_at_most() -> None:
+    x = np.random.default_rng(5).standard_normal(10**6).astype(np.float32)
+    x *= np.float32(2.0) ** np.random.default_rng(6).integers(-30, 31, x.size).astype(np.float32)
+    hi, lo = halves(x)
+    lost = (x.astype(np.float64) - hi - lo) / np.abs(x)
+    assert np.abs(lost).max() <= 2.0**-23
+    assert abs(lost.mean()) < 1e-3 * 2.0**-23
+
+
+@pytest.mark.parametrize("size", [(7, 7, 7), (129, 4, 33), (300, 310, 1027)])
+def test_exact_data_need_all_three_products(kernel: Kernel, size: tuple[int, int, int]) -> None:
+    problem = Problem(dict(zip("mnk", size, strict=True)))
+    given = kernel.call_hook("arguments", problem, Draw(exact=True, key=3))
+    a, b = given["a"], given["b"]
+    (a_hi, a_lo), (b_hi, b_lo) = halves(a), halves(b)
+    products = [
+        x.astype(np.float64) @ y
+        for x, y in ((a_hi, b_hi), (a_lo, b_hi), (a_hi, b_lo), (a_lo, b_lo))
+    ]
+    exact = a.astype(np.float64) @ b
+    assert (exact == exact.astype(np.float32)).all()
+    assert (sum(products[:3]) == exact).all()
+    assert not products[3].any()
+    for product in products[:3]:
+        assert (exact - product != exact).mean() > 0.7
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
+def test_wgmma_is_offered_where_it_exists(kernel: Kernel, arch: str) -> None:
+    variants = {one["VARIANT"] for one in enumerate_space(kernel, for_arch(arch))}
+    assert variants == ({"mma", "wgmma"} if arch == "sm_90" else {"mma"})
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install 'kernel-autotune[nvrtc]'")
+    device = for_arch(arch)
+    space = enumerate_space(kernel, device)
+    chosen = [space.configuration(i) for i in space.sample(np.random.default_rng(1), 4)]
+    wgmma = [one for one in space if one["VARIANT"] == "wgmma"]
+    chosen += {(one["BM"], one["BN"]): one for one in wgmma}.values()
+    for configuration in chosen:
+        binary = compiled_for(kernel, configuration, kernel.first_problem("cuda"), device)
+        if configuration["VARIANT"] == "wgmma":
+            assert "wgmma" not in binary.log  # the compiler says so where it makes them wait
+            assert binary.entry("sgemm_tf32x3").spill_bytes == 0
