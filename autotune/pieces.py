@@ -5,6 +5,7 @@ Knows arrays, not what they are for. Pieces never depend on the number of thread
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -16,8 +17,10 @@ from autotune.process import usable_cores
 
 R = TypeVar("R")
 
-#: Elements of a piece: a few megabytes, which stay in a core's cache between two steps on them.
-PIECE = 1 << 20
+#: Elements of a piece: a megabyte or two, which stay in a core's cache between two steps on them.
+PIECE = 1 << 18
+#: Rows and columns of a tile.
+_TILE = 256
 
 
 def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE) -> list[R]:
@@ -52,13 +55,14 @@ def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     if array.dtype == dtype and array.flags.c_contiguous:
         return array
     result: NDArray[Any] = np.empty(array.shape, dtype)
-    flat = _same_order(result, array)
+    cuts = _cuts(result, array)
 
-    def convert(_: int, begin: int, end: int) -> None:
+    def convert(number: int, *_: int) -> None:
+        new, old = cuts[number]
         with np.errstate(all="ignore"):
-            np.copyto(flat[0][begin:end], flat[1][begin:end], casting="unsafe")
+            np.copyto(new, old, casting="unsafe")
 
-    in_pieces(convert, len(flat[0]), _rows(flat[0]))
+    in_pieces(convert, len(cuts), 1)
     return result
 
 
@@ -70,14 +74,14 @@ def narrowed(array: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any] | Non
     if array.dtype == dtype:
         return converted(array, dtype)
     result: NDArray[Any] = np.empty(array.shape, dtype)
-    flat = _same_order(result, array)
+    cuts = _cuts(result, array)
     same = True
 
-    def narrow(_: int, begin: int, end: int) -> None:
+    def narrow(number: int, *_: int) -> None:
         nonlocal same
         if not same:
             return
-        short, wide = flat[0][begin:end], flat[1][begin:end]
+        short, wide = cuts[number]
         with np.errstate(all="ignore"):
             np.copyto(short, wide, casting="unsafe")
             equal = short == wide
@@ -85,7 +89,7 @@ def narrowed(array: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any] | Non
                 equal |= np.isnan(short) & np.isnan(wide)
                 same = same and bool(equal.all())
 
-    in_pieces(narrow, len(flat[0]), _rows(flat[0]))
+    in_pieces(narrow, len(cuts), 1)
     return result if same else None
 
 
@@ -100,13 +104,21 @@ def largest_finite(array: NDArray[np.float64]) -> float:
     return max(in_pieces(largest, flat.size), default=0.0)
 
 
-def _same_order(one: NDArray[Any], other: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Two arrays of one shape as they can be cut: flat where both are contiguous, else by rows."""
-    if other.flags.c_contiguous or other.ndim == 0:
-        return one.reshape(-1), other.reshape(-1)
-    return one, other
+def _cuts(new: NDArray[Any], old: NDArray[Any]) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """Two arrays of one shape cut alike: in runs where both are contiguous, else in tiles.
+
+    Where one is the other transposed, a tile is what fits a core's cache and its table of pages.
+    """
+    if old.flags.c_contiguous or old.ndim == 0:
+        new, old = new.reshape(-1), old.reshape(-1)
+        return [(new[i : i + PIECE], old[i : i + PIECE]) for i in range(0, len(new), PIECE)]
+    rows, columns = range(0, len(new), _TILE), range(0, new.shape[-1], _TILE)
+    if new.ndim == 1:
+        columns = range(1)
+    return [(_tile(new, i, j), _tile(old, i, j)) for i, j in itertools.product(rows, columns)]
 
 
-def _rows(array: NDArray[Any]) -> int:
-    """Rows of an array that make up a piece."""
-    return max(1, PIECE * len(array) // max(1, array.size))
+def _tile(array: NDArray[Any], row: int, column: int) -> NDArray[Any]:
+    """Part of an array along its first and its last axis."""
+    part: NDArray[Any] = array[row : row + _TILE]
+    return part if array.ndim == 1 else part[..., column : column + _TILE]

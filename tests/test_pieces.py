@@ -28,6 +28,7 @@ def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """So many threads at most, and small pieces."""
     monkeypatch.setattr(pieces, "usable_cores", lambda: request.param)
     monkeypatch.setattr(pieces, "PIECE", PIECE)
+    monkeypatch.setattr(pieces, "_TILE", 16)
     monkeypatch.setattr(draw, "PIECE", PIECE)
     return int(request.param)
 
@@ -96,7 +97,14 @@ def test_the_first_piece_that_fails_fails_the_whole(cores: int) -> None:
 
 @pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize(
-    "view", [lambda a: a, lambda a: a.T, lambda a: a[::-1, 1:], lambda a: a[0]]
+    "view",
+    [
+        lambda a: a,
+        lambda a: a.T,
+        lambda a: a[::-1, 1:],
+        lambda a: a[:, 3],
+        lambda a: a.reshape(7, 10, 50).transpose(2, 0, 1),
+    ],
 )
 def test_a_conversion_changes_the_type_alone(view: Callable[[Any], Any]) -> None:
     array = view(np.random.default_rng(4).standard_normal((70, 50)).astype(np.float32))
