@@ -14,16 +14,20 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
+from autotune import draw
 from autotune.cache import cache_folder
+from autotune.draw import Draw
 from autotune.errors import AutotuneError
+from autotune.pieces import converted, largest_finite, narrowed
 from autotune.source import spec_fingerprint
 from autotune.spec import Constant, InOut, Kernel, Out
 from autotune.values import Problem
@@ -31,68 +35,11 @@ from autotune.values import Problem
 EXACT, RANDOM = "exact", "random"
 #: Where the kernel gives no tolerance: this many rounding errors of the largest expected value.
 _DEFAULT_ROUNDINGS = 64
-#: Data sets kept on disk; the least recently used go first.
-_CACHE_LIMIT_BYTES = 16 << 30
+#: Data sets kept on disk, in bytes and as a share of what is free; the least recently used go first.
+_CACHE_LIMIT_BYTES, _LARGEST_SHARE = 48 << 30, 0.5
 _MANIFEST = "manifest.json"
 #: Folders in the making begin with this; one this old was left by a process that was killed.
 _SCRATCH, _ABANDONED_S = ".making.", 86400.0
-
-
-class Draw:
-    """Random numbers for a kernel's inputs, from a counter-based generator (Philox).
-
-    Looks like `numpy.random.Generator`. In the exact data set (``draw.exact`` is true) floating
-    point numbers are ±1 and ±2.
-
-    Parameters
-    ----------
-    exact : bool
-        Which data set is being drawn.
-    key : int
-        128-bit key of the generator.
-    """
-
-    def __init__(self, exact: bool, key: int) -> None:
-        self.exact = exact
-        self._generator = np.random.Generator(np.random.Philox(key=key % 2**128))
-
-    def standard_normal(
-        self, size: int | tuple[int, ...], dtype: DTypeLike = np.float32
-    ) -> NDArray[Any]:
-        """Normal deviates of mean 0 and standard deviation 1."""
-        if self.exact:
-            return self._small_integers(size, dtype)
-        wide = np.dtype(dtype).itemsize > 4
-        drawn = self._generator.standard_normal(size, np.float64 if wide else np.float32)
-        return np.asarray(drawn).astype(dtype, copy=False)
-
-    def uniform(
-        self,
-        low: float = 0.0,
-        high: float = 1.0,
-        size: int | tuple[int, ...] = (),
-        dtype: DTypeLike = np.float32,
-    ) -> NDArray[Any]:
-        """Uniform deviates in ``[low, high)``."""
-        if self.exact:
-            return self._small_integers(size, dtype)
-        drawn = self._generator.random(size, np.float32)
-        return np.asarray(drawn * (high - low) + low).astype(dtype, copy=False)
-
-    def integers(
-        self,
-        low: int,
-        high: int,
-        size: int | tuple[int, ...] = (),
-        dtype: DTypeLike = np.int32,
-    ) -> NDArray[Any]:
-        """Integers in ``[low, high)``."""
-        return np.asarray(self._generator.integers(low, high, size)).astype(dtype)
-
-    def _small_integers(self, size: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        table = np.array([-2, -1, 1, 2], dtype)
-        drawn: NDArray[Any] = table[self._generator.integers(0, 4, size, np.int8)]
-        return drawn
 
 
 @dataclass(frozen=True)
@@ -127,13 +74,19 @@ class Dataset:
     arguments: tuple[Argument, ...]
     #: Largest absolute error allowed, by output; 0 means bit for bit.
     bounds: dict[str, float]
+    #: What it was drawn from, and whether some inputs were given instead: it can be made again if not.
+    seed: int = 0
+    has_own_inputs: bool = False
 
     def array(self, name: str) -> NDArray[Any]:
         """An input, mapped read-only."""
         return _mapped(self.folder / f"{name}.npy")
 
     def expected(self, name: str) -> NDArray[Any]:
-        """Expected float64 values of an output, mapped read-only."""
+        """Expected values of an output, mapped read-only.
+
+        float64; float32 where the output is, and every value is one: half the bytes, the same values.
+        """
         return _mapped(self.folder / f"{name}.expected.npy")
 
 
@@ -171,7 +124,7 @@ def prepare(
     """
     key = _key(kernel, problem, which, seed, inputs)
     folder = cache_folder("data") / key[:40]
-    found = _read(folder, which)
+    found = _read(folder, which, seed, bool(inputs))
     if found is not None:
         return found
     damaged = folder.is_dir()  # it was whole when it got its name
@@ -190,13 +143,32 @@ def prepare(
             ) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    made = _read(folder, which)
+    made = _read(folder, which, seed, bool(inputs))
     if made is None:
         raise AutotuneError(
             f"{kernel.name} ({problem}): inputs in the cache cannot be read back; "
             f"free disk space or remove {folder}"
         )
     return made
+
+
+def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
+    """A data set whose files are there: made again where they were removed to make room.
+
+    Raises
+    ------
+    AutotuneError
+        If they are gone and were not drawn.
+    """
+    found = _read(dataset.folder, dataset.name, dataset.seed, dataset.has_own_inputs)
+    if found is not None:
+        return found
+    if dataset.has_own_inputs:
+        raise AutotuneError(
+            f"{kernel.name} ({problem}): the inputs in {dataset.folder} were removed meanwhile; "
+            "free disk space and run the command again"
+        )
+    return prepare(kernel, problem, dataset.name, dataset.seed)
 
 
 def _make(
@@ -216,23 +188,61 @@ def _make(
             raise kernel.error(f"arguments: the key {name!r} is not the name of an argument")
     for name, own in inputs.items():
         declared[name] = _replaced(kernel, name, declared, own)
-    arguments, arrays = [], {}
-    for name, value in declared.items():
-        argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
-        if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
-            raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
-        arguments.append(argument)
-        if array is not None:
-            arrays[name] = array
-            np.save(folder / f"{name}.npy", array)
-    expected = expected_outputs(kernel, arguments, arrays)
+    arguments: list[Argument] = []
+    arrays: dict[str, NDArray[Any]] = {}
     bounds = {}
-    for name, values in expected.items():
-        np.save(folder / f"{name}.expected.npy", values)
-        dtype = np.dtype(next(one.dtype for one in arguments if one.name == name))
-        bounds[name] = _bound(kernel, problem, which, values, dtype)
+    with _Writer(folder) as writer:
+        for name, value in declared.items():
+            argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
+            if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
+                raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
+            arguments.append(argument)
+            if array is not None:
+                arrays[name] = array
+                # The reference may change what it is not given a copy of.
+                writer.save(name, array, at_once=not _is_copied(array))
+        expected = expected_outputs(kernel, arguments, arrays)
+        for name in list(expected):
+            wide = expected.pop(name)
+            dtype = np.dtype(next(one.dtype for one in arguments if one.name == name))
+            narrow = narrowed(wide, dtype) if dtype.kind == "f" else None
+            bounds[name] = _bound(kernel, problem, which, wide, dtype, narrow is not None)
+            if narrow is None or dtype != np.float32:
+                narrow = converted(wide, np.float64)
+            writer.save(f"{name}.expected", narrow)
     manifest = {"arguments": [asdict(one) for one in arguments], "bounds": bounds}
     (folder / _MANIFEST).write_text(json.dumps(manifest))
+
+
+class _Writer:
+    """Writes arrays while others are computed; leaving the block waits for them.
+
+    Parameters
+    ----------
+    folder : Path
+        Where ``<name>.npy`` go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(2)
+        self._writing: list[Future[None]] = []
+
+    def save(self, name: str, array: NDArray[Any], at_once: bool = False) -> None:
+        """Write one array, which must not change any more unless it is written at once."""
+        done = self._pool.submit(np.save, self._folder / f"{name}.npy", array)
+        self._writing.append(done)
+        if at_once:
+            done.result()
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            for one in self._writing:
+                one.result()
 
 
 def _replaced(
@@ -287,7 +297,9 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
 def expected_outputs(
     kernel: Kernel, arguments: list[Argument], arrays: Mapping[str, NDArray[Any]]
 ) -> dict[str, NDArray[np.float64]]:
-    """Call the reference with float64 arrays; return the expected values of every output.
+    """Call the reference with float64 arrays; return the expected float64 values of every output.
+
+    They may be views of other arrays, in any order of strides.
 
     Raises
     ------
@@ -311,7 +323,7 @@ def expected_outputs(
         if name not in available:
             known = ", ".join(available)
             raise kernel.error(f"reference: no input argument {name!r} (known: {known})")
-    given = {name: _as_float64(available[name]) for name in wanted}
+    given = {name: _floats_as_float64(available[name]) for name in wanted}
     with np.errstate(all="ignore"):
         result = kernel.guarded("reference", reference, **given)
     if result is None:
@@ -328,30 +340,41 @@ def expected_outputs(
             raise kernel.error(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
-        shaped = values.reshape(output.shape)
-        expected[name] = kernel.guarded("reference", np.ascontiguousarray, shaped, np.float64)
+        shaped = values if values.shape == output.shape else values.reshape(output.shape)
+        expected[name] = kernel.guarded("reference", _as_float64, shaped)
     return expected
 
 
-def _as_float64(value: Any) -> Any:
+def _floats_as_float64(value: Any) -> Any:
     is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
-    return value.astype(np.float64) if is_float else value
+    return converted(value, np.float64) if is_float else value
+
+
+def _is_copied(array: NDArray[Any]) -> bool:
+    """Whether `_floats_as_float64` makes another array of it."""
+    return array.dtype.kind == "f" and array.dtype != np.float64
+
+
+def _as_float64(values: NDArray[Any]) -> NDArray[np.float64]:
+    """What a reference returned, as numbers; arrays of numbers as they lie."""
+    return values if values.dtype == np.float64 else values.astype(np.float64)
 
 
 def _bound(
-    kernel: Kernel, problem: Problem, which: str, expected: NDArray[Any], dtype: np.dtype[Any]
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    expected: NDArray[np.float64],
+    dtype: np.dtype[Any],
+    representable: bool,
 ) -> float:
     """Largest absolute error allowed; 0 where the result must be exact."""
-    if dtype.kind != "f":
-        return 0.0
-    with np.errstate(all="ignore"):
-        representable = np.array_equal(expected.astype(dtype), expected, equal_nan=True)
-    if which == EXACT and representable:
+    if dtype.kind != "f" or (which == EXACT and representable):
         return 0.0
     if "tolerance" in kernel.hooks:
         return float(kernel.call_hook("tolerance", problem))
-    finite = np.abs(expected[np.isfinite(expected)])
-    return _DEFAULT_ROUNDINGS * float(np.finfo(dtype).eps) * float(finite.max(initial=1.0))
+    largest = largest_finite(converted(expected, np.float64))
+    return _DEFAULT_ROUNDINGS * float(np.finfo(dtype).eps) * max(1.0, largest)
 
 
 def _key(
@@ -363,7 +386,9 @@ def _key(
 ) -> str:
     digest = hashlib.sha256()
     spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
-    digest.update(f"{spec} {problem.canonical_json()} {which} {seed} {np.__version__}".encode())
+    digest.update(
+        f"{spec} {problem.canonical_json()} {which} {seed} {np.__version__} {draw.VERSION}".encode()
+    )
     if inputs:
         digest.update(inputs_fingerprint(inputs).encode())
     return digest.hexdigest()
@@ -378,14 +403,15 @@ def inputs_fingerprint(inputs: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _read(folder: Path, which: str) -> Dataset | None:
+def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset | None:
     """A data set made before; None where it is absent or damaged."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         arguments = tuple(
             Argument(**{**one, "shape": tuple(one["shape"])}) for one in manifest["arguments"]
         )
-        dataset = Dataset(which, folder, arguments, dict(manifest["bounds"]))
+        bounds = dict(manifest["bounds"])
+        dataset = Dataset(which, folder, arguments, bounds, seed, has_own_inputs)
         _check_arrays(dataset)
         (folder / _MANIFEST).touch()
         return dataset
@@ -402,19 +428,28 @@ def _check_arrays(dataset: Dataset) -> None:
                 raise ValueError(one.name)
         if one.kind in ("out", "inout"):
             expected = dataset.expected(one.name)
-            if (expected.dtype.str, expected.shape) != ("<f8", one.shape):
+            if expected.dtype.str not in ("<f8", one.dtype) or expected.shape != one.shape:
                 raise ValueError(one.name)
 
 
 def _make_room() -> None:
-    """Remove what killed processes left, and the least recently used data sets beyond the limit."""
+    """Remove what killed processes left, and the least recently used data sets beyond the limit.
+
+    A job whose data sets another one's are too large beside makes them again; see `present`.
+    """
     for one in cache_folder("data").glob(f"{_SCRATCH}*"):
         with suppress(OSError):  # another process may have finished or removed it
             if time.time() - one.stat().st_mtime > _ABANDONED_S:
                 shutil.rmtree(one, ignore_errors=True)
-    kept = 0
-    folders = [one for one in cache_folder("data").iterdir() if (one / _MANIFEST).exists()]
-    for folder in sorted(folders, key=lambda one: -(one / _MANIFEST).stat().st_mtime):
-        kept += sum(file.stat().st_size for file in folder.iterdir())
-        if kept > _CACHE_LIMIT_BYTES:
+    used: dict[Path, tuple[float, int]] = {}
+    for folder in cache_folder("data").iterdir():
+        with suppress(OSError):
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            used[folder] = (folder / _MANIFEST).stat().st_mtime, size
+    kept, free = 0, shutil.disk_usage(cache_folder("data")).free
+    everything = sum(size for _, size in used.values())
+    limit = min(_CACHE_LIMIT_BYTES, _LARGEST_SHARE * (free + everything))
+    for folder in sorted(used, key=lambda one: used[one], reverse=True):
+        kept += used[folder][1]
+        if kept > limit:
             shutil.rmtree(folder, ignore_errors=True)

@@ -108,7 +108,10 @@ class Executor(Protocol):
     def compare(
         self, buffer: Any, dtype: np.dtype[Any], expected: Any, count: int, bound: float
     ) -> Difference:
-        """Compare ``count`` elements of ``dtype`` with a buffer of float64 expected values."""
+        """Compare ``count`` elements of ``dtype`` with expected values, as float64.
+
+        ``expected`` holds float64, or float32 where it has four bytes for each.
+        """
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         """Make a binary launchable and set its module symbols."""

@@ -7,20 +7,23 @@
 #ifndef TYPE
 #define TYPE float
 #endif
+#ifndef EXPECTED  // type of the expected values: float where each of them is one, else double
+#define EXPECTED double
+#endif
 
 typedef unsigned long long u64;
 
 #define FOR_EACH(i, count)                                                                   \
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < (count); i += gridDim.x * (u64)blockDim.x)
 
-// Error size of an output of TYPE against float64 expected values, and the first index over the
+// Error size of an output of TYPE against expected values, in float64, and the first index over the
 // bound. NaN is right only where NaN is expected. The three results start as 0, 0 and all ones.
-extern "C" __global__ void compare(const TYPE* out, const double* expected, u64 count, double bound,
+extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u64 count, double bound,
                                    u64* max_error, double* square_sum, u64* first_wrong) {
     double worst = 0.0, squares = 0.0;
     u64 first = ~0ull;
     FOR_EACH(i, count) {
-        const double got = (double)out[i], want = expected[i];
+        const double got = (double)out[i], want = (double)expected[i];
         const bool both_nan = got != got && want != want;
         double error = got == want || both_nan ? 0.0 : fabs(got - want);
         if (error != error) error = __longlong_as_double(0x7ff0000000000000ll);

@@ -26,6 +26,7 @@ from autotune.backends.base import (
     Difference,
     LaunchError,
 )
+from autotune.backends.upload import LEAST_BYTES, Uploader
 from autotune.device import Device
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.measurement import Binary, Clocks
@@ -131,6 +132,7 @@ class CudaExecutor:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self._flush: Any = None
+        self._uploader = Uploader(cupy, device.index)
         #: Where the kernels of checks.cu leave their results.
         self._flags = cupy.empty(24, cupy.uint8)
 
@@ -146,6 +148,10 @@ class CudaExecutor:
 
     def write(self, buffer: _Buffer, array: NDArray[Any]) -> None:
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if flat.nbytes >= LEAST_BYTES:
+            self.stream.synchronize()  # it may still work on what lay there before
+            self._uploader.upload(buffer.inner.data.ptr, flat)
+            return
         buffer.inner.set(flat, stream=self.stream)
         self.stream.synchronize()
 
@@ -183,7 +189,9 @@ class CudaExecutor:
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
-        kernel = _checks(self.cupy, self.device.arch, _c_type(dtype)).get_function("compare")
+        wanted = "float" if _is_float32(expected, count) else "double"
+        module = _checks(self.cupy, self.device.arch, _c_type(dtype), wanted)
+        kernel = module.get_function("compare")
         worst, squares, first = (self._flags[8 * i : 8 * i + 8] for i in range(3))
         self._memset(self._flags[:16], 0)
         self._memset(first, 0xFF)
@@ -317,6 +325,11 @@ class CudaExecutor:
             raise ContextLostError(str(error)) from error
 
 
+def _is_float32(expected: _Buffer, count: int) -> bool:
+    """Whether expected values are stored as float32; see `Executor.compare`."""
+    return expected.nbytes == 4 * count
+
+
 def _c_type(dtype: np.dtype[Any]) -> str:
     """How CUDA C++ calls an element type.
 
@@ -336,12 +349,12 @@ def _c_type(dtype: np.dtype[Any]) -> str:
 
 
 @cache
-def _checks(cp: Any, arch: str, c_type: str) -> Any:
-    """The module of checks.cu for one element type."""
+def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
+    """The module of checks.cu for one element type, and one type of expected values."""
     source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
     half = ["-DTYPE_IS_HALF"] if c_type == "__half" else []
     # A #define, because an option cannot hold a type of two words.
-    text = f"#define TYPE {c_type}\n" + source
+    text = f"#define TYPE {c_type}\n#define EXPECTED {expected}\n" + source
     done = nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half])
     module = cp.cuda.function.Module()
     module.load(done.code)

@@ -179,7 +179,8 @@ class OpenclExecutor:
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
         got = self.read(buffer, dtype, (count,)).astype(np.float64)
-        want = self.read(expected, np.dtype(np.float64), (count,))
+        stored = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
+        want = self.read(expected, stored, (count,)).astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
             error = np.where(got == want, 0.0, np.abs(got - want))
             error = np.where(np.isnan(got) & np.isnan(want), 0.0, error)

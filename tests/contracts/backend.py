@@ -270,6 +270,18 @@ class ExecutorContract:
     def test_negative_zero_is_zero(self, executor: Executor) -> None:
         assert self.compared(executor, np.array([-0.0], np.float32), [0.0]).first_wrong is None
 
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+    def test_expectations_may_be_stored_as_float32(self, executor: Executor, dtype: str) -> None:
+        got = np.arange(1000).astype(dtype)
+        want = self.buffer(executor, got.astype(np.float32))
+        found = self.buffer(executor, got)
+        compared = executor.compare(found, got.dtype, want, 1000, 0.0)
+        assert (compared.max_error, compared.first_wrong) == (0, None)
+        wrong = got.copy()
+        wrong[[700, 999]] += 2
+        compared = executor.compare(self.buffer(executor, wrong), got.dtype, want, 1000, 1.0)
+        assert (compared.max_error, compared.first_wrong) == (2, 700)
+
     def test_expectations_keep_double_precision(self, executor: Executor) -> None:
         """Rounded to the output's type first, an error of half a step would vanish."""
         found = self.compared(executor, np.array([1.0], np.float32), [1 + 2.0**-30], bound=1.0)
