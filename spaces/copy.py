@@ -26,9 +26,12 @@ copy = Kernel(
     problems={
         "cuda": [
             *(vector(1 << e) for e in (24, 26, 28, 30)),
-            vector(1 << 26, "read"),
+            *(vector(1 << 26, "copy", k, 0) for k in (1, 2, 3)),
+            *(vector(1 << 26, "copy", 0, k) for k in (1, 2, 3)),
+            *(vector(1 << 26, "copy", *both) for both in ((1, 1), (2, 3))),
+            # what other kernels are held against: the same bytes, read or written alone
+            *(vector(1 << e, "read") for e in (24, 26, 28, 30)),
             vector(1 << 26, "write"),
-            *(vector(1 << 26, "copy", *offsets) for offsets in ((1, 0), (0, 1), (1, 1), (2, 3))),
         ],
         "opencl": [vector(1 << 20), vector(10**6 + 3, "copy", 1, 2), vector(1 << 20, "read")],
     },

@@ -46,6 +46,8 @@ prefetch = Kernel(
         ahead("reg_batch", 16),
         ahead("smem_batch", 16),
         # many warps: one load each is enough
+        ahead("none", 1, BLOCK=512, ROUNDS=1),
+        ahead("reg_batch", 2, BLOCK=512, ROUNDS=2),
         ahead("none", 1, BLOCK=256),
         ahead("unroll", 2, BLOCK=256),
         ahead("reg_batch", 4, BLOCK=512),
@@ -73,6 +75,14 @@ prefetch = Kernel(
     PADDING=(0, 1),  # unused slots of a thread, against bank conflicts
     VEC=(1, 2, 4),  # floats per load
     BLOCK=(32, 64, 128, 256, 512, 1024),  # threads per block
+    ROUNDS=(
+        0,
+        1,
+        2,
+        4,
+        8,
+        16,
+    ),  # vectors of a thread, however many blocks that takes; 0: what is resident
 )
 
 
@@ -129,13 +139,26 @@ def items_fit_shared(MODE, PDIST, PADDING, VEC, BLOCK, device):
     return limit >= 4 * VEC * BLOCK * (PDIST + PADDING)
 
 
+@prefetch.constraint
+def rounds_are_looked_ahead(MODE, PDIST, ROUNDS):
+    """A thread with a given number of rounds has as many as it looks ahead, or more."""
+    return ROUNDS == 0 or (ROUNDS >= PDIST if MODE != "none" else ROUNDS <= 2)
+
+
+@prefetch.requires
+def requires(c, p):
+    """Only where nothing limits the warps may there be more blocks than are resident at once."""
+    return True if c.ROUNDS == 0 else p.warps_per_sm == 0
+
+
 @prefetch.launch
 def launch(c, p, device):
     full = device.max_threads_per_sm // 32
     warps = p.warps_per_sm + (p.warps_per_sm == 0) * full
     blocks = maximum(1, warps * 32 * device.sm_count // c.BLOCK)
+    at_most = ceil_div(p.n, c.VEC * c.BLOCK * maximum(1, c.ROUNDS))
     return Launch(
-        grid=(minimum(blocks, ceil_div(p.n, c.VEC * c.BLOCK)),),
+        grid=(at_most if c.ROUNDS else minimum(blocks, at_most),),
         block=(c.BLOCK,),
         entry="prefetch_map",
         args=("x", "out", "scale", "shift", "n"),  # intensity is compiled in
