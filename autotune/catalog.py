@@ -12,13 +12,12 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from autotune.errors import SpecError, UsageError, unknown
-from autotune.spec import Kernel, line_of
+from autotune.spec import Kernel, line_of, stdout_aside
 
 PACKAGE = Path(__file__).resolve().parent
 #: A folder that holds one of these ends the search upward for ``spaces/``.
@@ -119,7 +118,7 @@ def load_file(file: Path) -> Kernel:
     writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
-        with redirect_stdout(sys.stderr):
+        with stdout_aside:
             spec.loader.exec_module(module)
     except SpecError as error:
         raise SpecError(f"{file.name}: {error}{line_of(error, file)}") from error

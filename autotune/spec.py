@@ -10,8 +10,8 @@ import inspect
 import math
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -131,6 +131,34 @@ class Baseline:
     name: str
     prepare: Callable[..., Callable[[], None] | None]
     backend: str = "cuda"
+
+
+class _StdoutAside:
+    """Standard output goes to standard error while any thread is inside.
+
+    Of what people's code prints: standard output belongs to the command's results. Where two threads
+    overlap, `contextlib.redirect_stdout` would restore what it found and leave it redirected.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._stdout: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._stdout, sys.stdout = sys.stdout, sys.stderr
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                sys.stdout = self._stdout
+
+
+stdout_aside = _StdoutAside()
 
 
 class Kernel:
@@ -343,7 +371,7 @@ class Kernel:
         What it prints goes to standard error: standard output belongs to the command's results.
         """
         try:
-            with redirect_stdout(sys.stderr):
+            with stdout_aside:
                 return function(*args, **named)
         except (SpecError, UntraceableError, MemoryError):
             raise

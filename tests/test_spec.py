@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -227,3 +229,33 @@ def test_sources_are_looked_for_beside_the_space_file(tmp_path: Path) -> None:
 def test_spec_errors_are_usage_errors() -> None:
     assert issubclass(SpecError, UsageError)
     assert SpecError.exit_code == 2
+
+
+def test_threads_that_print_leave_standard_output_as_it_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first to come in is the first to go: what it found must not be what the second restores."""
+    k = kernel()
+    second_is_in, first_is_out = threading.Event(), threading.Event()
+
+    def first() -> None:
+        print("first")
+        second_is_in.wait(10)
+
+    def second() -> None:
+        print("second")
+        second_is_in.set()
+        first_is_out.wait(10)
+        print("still second")
+
+    threads = [threading.Thread(target=k.guarded, args=("work", one)) for one in (first, second)]
+    threads[0].start()
+    while "first" not in capsys.readouterr().err:
+        time.sleep(0.01)
+    threads[1].start()
+    threads[0].join()
+    first_is_out.set()
+    threads[1].join()
+    print("result")
+    shown = capsys.readouterr()
+    assert shown.out == "result\n" and "still second" in shown.err
