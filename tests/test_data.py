@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 
 import numpy as np
@@ -13,7 +14,7 @@ from sample_spaces import write_space
 from autotune import data
 from autotune.cache import cache_folder
 from autotune.catalog import load_file
-from autotune.data import EXACT, RANDOM, Argument, Draw, prepare
+from autotune.data import EXACT, RANDOM, Argument, Draw, prepare, present
 from autotune.errors import AutotuneError, SpecError
 from autotune.process import spawn_context
 from autotune.values import Problem
@@ -424,6 +425,58 @@ def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch
     newest = prepare(given, PROBLEM, EXACT, seed=3)
     kept = {one.name for one in cache_folder("data").iterdir()}
     assert kept == {sets[0].folder.name, sets[2].folder.name, newest.folder.name}
+
+
+def test_data_that_were_removed_to_make_room_are_made_again(kernel):
+    given = kernel()
+    dataset = prepare(given, PROBLEM, RANDOM, seed=4)
+    before = dataset.array("x").tobytes(), dataset.expected("out").tobytes()
+    assert present(given, PROBLEM, dataset) == dataset
+    shutil.rmtree(dataset.folder)
+    assert present(given, PROBLEM, dataset) == dataset
+    assert before == (dataset.array("x").tobytes(), dataset.expected("out").tobytes())
+
+
+def test_own_inputs_that_were_removed_cannot_be_made_again(kernel):
+    given = kernel()
+    own = {"x": np.arange(1000, dtype=np.float32)}
+    dataset = prepare(given, PROBLEM, RANDOM, inputs=own)
+    assert present(given, PROBLEM, dataset) == dataset
+    shutil.rmtree(dataset.folder)
+    with pytest.raises(AutotuneError, match="run the command again"):
+        present(given, PROBLEM, dataset)
+
+
+def test_the_disk_is_never_filled(kernel, monkeypatch):
+    """Of a nearly full disk data sets take what is left of their share, however little."""
+    given = kernel()
+    old = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(2)]
+    full = shutil.disk_usage("/")._replace(free=0)
+    monkeypatch.setattr(data.shutil, "disk_usage", lambda _: full)
+    newest = prepare(given, PROBLEM, EXACT, seed=2)
+    kept = {one.name for one in cache_folder("data").iterdir()}
+    assert newest.folder.name in kept and len(kept & {one.folder.name for one in old}) == 1
+
+
+def test_expectations_are_stored_as_float32_where_each_of_them_is_one(kernel):
+    """``out = 3 x``: integers stay float32 values, most products of random numbers do not."""
+    exact, random = (prepare(kernel(), PROBLEM, which) for which in (EXACT, RANDOM))
+    assert exact.expected("out").dtype == np.float32 and exact.bounds == {"out": 0.0}
+    assert random.expected("out").dtype == np.float64 and random.bounds["out"] > 0
+    for one in (exact, random):
+        x = one.array("x").astype(np.float64)
+        np.testing.assert_array_equal(one.expected("out"), 3 * x)
+
+
+def test_a_reference_that_changes_its_arguments_changes_no_input(kernel):
+    """Arrays of float64 and integers reach it as they are, and are on the disk by then."""
+    given = kernel(
+        ("dtype=np.float32)", "dtype=np.float64)"),
+        ("def reference(x, factor):\n", "def reference(x, factor):\n    x += 1\n"),
+    )
+    dataset = prepare(given, PROBLEM, EXACT)
+    assert set(np.unique(dataset.array("x"))) == {-2, -1, 1, 2}
+    np.testing.assert_array_equal(dataset.expected("out"), 3 * (dataset.array("x") + 1))
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(kernel, tmp_path):
