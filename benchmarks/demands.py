@@ -88,10 +88,16 @@ def describe(size: Mapping[str, int | str]) -> str:
         return f"{size['m']}^3"
     if set(size) in ({"m", "n", "k"}, {"m", "n"}):
         return " x ".join(str(one) for one in size.values())
-    shown = [f"{name}={value}" for name, value in size.items() if name != "n"]
+    count = _number(int(size["n"]))
+    if "warps_per_sm" in size:
+        warps = f"{size['warps_per_sm']} warps" if size["warps_per_sm"] else "full"
+        return f"{count}, intensity {size['intensity']}, {warps}"
     if "offset_in" in size:
-        shown = [f"{size['mode']} {size['offset_in']}, {size['offset_out']}"]
-    return ", ".join([_number(int(size["n"])), *shown])
+        what = [] if size["mode"] == "copy" else [str(size["mode"])]
+        if size["offset_in"] or size["offset_out"]:
+            what.append(f"off by {size['offset_in']}, {size['offset_out']}")
+        return ", ".join([count, *what])
+    return ", ".join([count, *(f"{name}={value}" for name, value in size.items() if name != "n")])
 
 
 def _number(n: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autotune import tuned
 from autotune.catalog import find_kernel
 from autotune.errors import UsageError
 from autotune.values import Problem
@@ -16,6 +17,7 @@ from autotune.values import Problem
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import demands  # type: ignore[import-not-found]
+import readme_table  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
 
 
@@ -186,6 +188,64 @@ def test_the_limit_moves_the_bytes_of_the_problem() -> None:
     assert vendor.limit_problem("copy", misaligned) == {**misaligned, "offset_in": 0}
     assert vendor.limit_problem("copy", {**misaligned, "offset_in": 0}) is None
     assert vendor.limit_problem("sgemm", {"m": 1, "n": 2, "k": 3}) is None
+
+
+def document(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `vendor.py` writes, as far as the table reads it."""
+    return {
+        "format": vendor.FORMAT,
+        "device": device,
+        "driver": "580.1",
+        "date": "2026-11-21",
+        "command": "python benchmarks/vendor.py",
+        "versions": {"cublas": "13.1.0"},
+        "rows": [{**one, "date": "2026-11-20T01:00:00"} for one in rows],
+        "failures": [],
+    }
+
+
+def test_the_readme_has_devices_side_by_side_and_says_what_is_missed() -> None:
+    size = {"m": 4096, "n": 4096}
+    slow = changed(all_rows(), "transpose", size, ratio=0.9, ratio_ci=[0.89, 0.91], quality="x")
+    text = readme_table.table(
+        [document("NVIDIA H200", all_rows()[:3]), document("NVIDIA H100 80GB", slow)], []
+    )
+    head, _, *lines = text.splitlines()
+    assert head.index("H100: time") < head.index("H200: time")
+    assert sum(line.startswith("| sgemm |") for line in lines) == len(demands.SIZES["sgemm"])
+    cells = next(line for line in lines if "| 4096 x 4096 |" in line).split(" | ")
+    assert "0.900 (0.890–0.910)" in cells and cells[2].endswith("\\*")
+    assert "2026-11-20" in text and "cublas 13.1.0" in text
+    missed = [line for line in lines if line.startswith("- ")]
+    assert any("transpose: >= 1.00" in line and "4096 x 4096 0.900" in line for line in missed)
+    aims = sum(not one.beyond for one in demands.verdicts([]))
+    assert f"Of {aims} aims" in text and f"H200 meets 0, {aims} are not measured in full" in text
+
+
+def test_the_readme_shows_the_finals_where_nothing_else_was_measured(tmp_path: Path) -> None:
+    assert readme_table.table([], []) == "Nothing is recorded yet.\n"
+    records = tuned.read_all(readme_table.ROOT / "reports", "transpose")
+    text = readme_table.table([], records)
+    assert all(record.device.name not in text for record in records)
+    entries = [entry for record in records for entry in record.entries]
+    assert sum(line.startswith("| transpose |") for line in text.splitlines()) <= len(entries)
+    assert any(f"{entry.vendor.ratio:.3f} (" in text for entry in entries if entry.vendor)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        ({"n": 1 << 16}, "2^16"),
+        ({"n": 10**7 + 3}, "10000003"),
+        ({"m": 8, "n": 8, "k": 8}, "8^3"),
+        ({"m": 64, "n": 8}, "64 x 8"),
+        ({"n": 1 << 26, "intensity": 8, "warps_per_sm": 0}, "2^26, intensity 8, full"),
+        ({"n": 1 << 26, "mode": "copy", "offset_in": 0, "offset_out": 0}, "2^26"),
+        ({"n": 7, "mode": "read", "offset_in": 1, "offset_out": 0}, "7, read, off by 1, 0"),
+    ],
+)
+def test_sizes_are_short(size: Any, text: str) -> None:
+    assert demands.describe(size) == text
 
 
 @pytest.mark.opencl
