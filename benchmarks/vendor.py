@@ -317,13 +317,18 @@ def limit_problem(kernel: str, problem: Mapping[str, int | str]) -> Problem | No
 # ---------------------------------------------------------------------- what to measure
 
 
-def kernels_of(names: Iterable[str]) -> Iterator[Kernel]:
-    """The kernels of some names; says which there are not, and goes on."""
+def kernels_of(names: Iterable[str], device: Device) -> Iterator[Kernel]:
+    """The kernels of some names that run on a device; says which do not, and goes on."""
     for name in names:
         try:
-            yield find_kernel(name)
+            kernel = find_kernel(name)
         except AutotuneError as error:
             print(f"{name}: left out: {error}", file=sys.stderr)
+            continue
+        if device.backend in kernel.backends:
+            yield kernel
+        else:
+            print(f"{name}: left out: it runs on {', '.join(kernel.backends)}", file=sys.stderr)
 
 
 def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
@@ -358,9 +363,12 @@ def targets_of(
         fitting = [text for text in given if set(parsing.pairs(text)) == set(kernel.fields)]
         chosen = [parsing.problem(kernel, text) for text in fitting]
         for problem in chosen if given else problems_of(kernel, device, folder):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)  # the row says "default"
-                targets.append(Target(kernel, problem, choose(kernel, problem, device)))
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)  # the row says "default"
+                    targets.append(Target(kernel, problem, choose(kernel, problem, device)))
+            except AutotuneError as error:
+                print(f"{kernel.name} ({problem}): left out: {error}", file=sys.stderr)
     if not targets:
         raise UsageError("nothing to measure: no kernel has these problem fields")
     return targets
@@ -585,7 +593,7 @@ def main() -> int:
 
 def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     """Measure what the command line asks for; how many rows failed."""
-    kernels = kernels_of(options.kernel or demands.SIZES)
+    kernels = kernels_of(options.kernel or demands.SIZES, device)
     targets = targets_of(kernels, device, options.tuned, options.problem)
     if options.missing:
         known = {key_of(one) for one in read_results(file).get("rows", [])}
