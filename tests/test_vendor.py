@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune import tuned
+from autotune.backends import choose_device
 from autotune.catalog import find_kernel
+from autotune.compiler import CompilerPool
+from autotune.device import for_arch
 from autotune.errors import UsageError
+from autotune.launcher import choose
+from autotune.tasks import Contender
 from autotune.values import Problem
+from autotune.worker import Worker
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import demands  # type: ignore[import-not-found]
 import readme_table  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
+import vendor_task  # type: ignore[import-not-found]
 
 
 def row(kernel: str, problem: dict[str, Any], ratio: float = 1.3, **others: Any) -> dict[str, Any]:
@@ -266,3 +274,37 @@ def test_rows_are_measured_and_a_bad_one_stops_no_other(
     assert bad["problem"]["m"] == 1 << 30 and bad["error"]
     shown = capsys.readouterr().out
     assert "33 x 65" in shown and "no vendor library" in shown
+
+
+@pytest.mark.opencl
+def test_the_limit_reads_the_bytes_of_the_kernel_that_is_measured(opencl_device: str) -> None:
+    """gemv beside `copy` in its mode read, on A: a limit that needs more bytes than A has is refused."""
+    device = choose_device(opencl_device)
+    gemv, problem = find_kernel("gemv"), Problem(m=100, n=1000)
+    copy = find_kernel("copy")
+    assert gemv.file is not None and copy.file is not None
+    with CompilerPool(1) as compilers, Worker() as worker:
+        comparison = vendor.Comparison(device, worker, compilers, None, 3, 1.0, 0)
+        job = comparison.job(gemv, problem)
+        target = vendor.Target(gemv, problem, choose(gemv, problem, device))
+        binary = comparison._binary(gemv, target.choice.configuration, problem)
+        ours = Contender(target.choice.configuration, binary)
+        limit = comparison._limit(gemv, problem)
+        assert limit.problem["n"] == 100_000 and limit.problem["mode"] == "read"
+        entrants = vendor_task.Entrants((ours,), limit)
+        raced = worker.run(60, vendor_task.race, job, entrants, 3, 0, 10.0)
+        assert len(raced.limit) == len(raced.contenders[0]) == 3 and min(raced.limit) > 0
+        large = Problem({**limit.problem, "n": 100_001})
+        too_large = vendor_task.Entrants((ours,), replace(limit, problem=large))
+        with pytest.raises(ValueError, match="a has fewer"):
+            worker.run(60, vendor_task.race, job, too_large, 3, 0, 10.0)
+
+
+def test_kernels_that_do_not_run_here_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["sgemm_tf32x3", "no_such_kernel", "reduce"]
+    cpu = replace(for_arch("sm_90"), backend="opencl")
+    assert [one.name for one in vendor.kernels_of(names, cpu)] == ["reduce"]
+    shown = capsys.readouterr().err
+    assert (
+        "sgemm_tf32x3: left out: it runs on cuda" in shown and "no_such_kernel: left out" in shown
+    )
