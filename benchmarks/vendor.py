@@ -101,8 +101,8 @@ class Comparison:
     rounds: int
     seconds: float
     seed: int
-    #: Configurations that were right on the odd sizes, with the values of the static fields.
-    _right: set[tuple[str, Configuration, tuple[Any, ...]]] = field(default_factory=set)
+    #: Configurations, with their kernel, that were right on the odd sizes.
+    _right: set[tuple[str, Configuration]] = field(default_factory=set)
 
     def job(self, kernel: Kernel, problem: Problem) -> Job:
         """Inputs and references of a problem, made where they are not there."""
@@ -124,7 +124,7 @@ class Comparison:
         """
         kernel, problem = target.kernel, target.problem
         binary = self._binary(kernel, target.choice.configuration, problem)
-        edges = self._verify_odd_sizes(target, binary)
+        edges = self._verify_odd_sizes(target)
         checks = self._verified(job, target, binary).checks
         check = next(one for one in checks if one.dataset == RANDOM)
         entrants = self._entrants(target, job, binary)
@@ -149,21 +149,17 @@ class Comparison:
             raise WrongError(f"{target.kernel.name} ({job.problem}): {found.message}")
         return found
 
-    def _verify_odd_sizes(self, target: Target, binary: Binary) -> int:
-        """Check a configuration on the odd sizes that its binary serves; how many there are."""
+    def _verify_odd_sizes(self, target: Target) -> int:
+        """Check a configuration on every odd size that it allows; how many there are."""
         kernel, configuration = target.kernel, target.choice.configuration
-        static = tuple(target.problem[name] for name in kernel.static)
-        edges = [
-            one
-            for one in kernel.edge_problems
-            if tuple(one[name] for name in kernel.static) == static
-            and kernel.allows(configuration, one)
-        ]
-        key = (kernel.name, configuration, static)
-        if key not in self._right:
+        edges = [one for one in kernel.edge_problems if kernel.allows(configuration, one)]
+        if (kernel.name, configuration) not in self._right:
+            for one in edges:  # values that are compiled in make binaries of their own
+                self.compilers.submit(compile_job(kernel, configuration, one, self.device))
             for one in edges:
+                binary = self._binary(kernel, configuration, one)
                 self._verified(self.job(kernel, one), target, binary)
-            self._right.add(key)
+            self._right.add((kernel.name, configuration))
         return len(edges)
 
     def _entrants(self, target: Target, job: Job, binary: Binary) -> vendor_task.Entrants:
