@@ -198,7 +198,8 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 
 
 def _by_round(numerator: Sequence[float], denominator: Sequence[float]) -> NDArray[np.float64]:
     rounds = min(len(numerator), len(denominator))
-    return np.asarray(numerator[:rounds]) / np.asarray(denominator[:rounds])
+    above = np.asarray(numerator[:rounds], np.float64)
+    return above / np.asarray(denominator[:rounds], np.float64)
 
 
 def _against(
