@@ -128,15 +128,20 @@ class Finals:
             *(Contender(Configuration(), None, name) for name in vendors),
         ]
         limit = _RACE_SECONDS if seconds is None else max(_LEAST_RACE_SECONDS, seconds)
-        samples = self.bench.worker.race(
+        raced = self.bench.worker.race(
             evaluator.job, contenders, request.effort.rounds, request.seed, limit
         )
+        ours = len(chosen)
         finalists = [
-            selection.Finalist(measurement, tuple(times))
-            for measurement, times in zip(chosen, samples[: len(chosen)], strict=True)
+            selection.Finalist(measurement, times, hot_ms)
+            for measurement, times, hot_ms in zip(
+                chosen, raced.samples_ms[:ours], raced.hot_ms[:ours], strict=True
+            )
         ]
-        by_vendor = dict(zip(vendors, samples[len(chosen) :], strict=True))
-        return selection.decide(finalists, by_vendor, request.seed)
+        by_vendor = dict(zip(vendors, raced.samples_ms[ours:], strict=True))
+        hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
+        result = selection.decide(finalists, by_vendor, request.seed)
+        return replace(result, vendor_hot_ms=hot, launched_by=raced.launched_by)
 
     def portfolio(
         self, results: Mapping[Problem, selection.Result], candidates: Sequence[Configuration]
@@ -184,12 +189,12 @@ class Finals:
             binary = evaluator.binary(one)
             if binary is not None and bench.worker.check(job, one, binary).status is Status.OK:
                 contenders.append(Contender(one, binary))
-        samples = bench.worker.race(
+        raced = bench.worker.race(
             job, contenders, _PORTFOLIO_ROUNDS, bench.request.seed, _PORTFOLIO_SECONDS
         )
         times = {
             one.configuration: median(taken)
-            for one, taken in zip(contenders, samples, strict=True)
+            for one, taken in zip(contenders, raced.samples_ms, strict=True)
             if taken
         }
         return [times.get(one) for one in configurations]

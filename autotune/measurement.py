@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -175,3 +176,15 @@ class Measurement:
     def max_error(self) -> float | None:
         """Largest absolute error over outputs and data sets; None where nothing was checked."""
         return max((check.max_error for check in self.checks), default=None)
+
+
+def drift(measured: Iterable[Measurement]) -> tuple[float, float] | None:
+    """Least and most change of the reference's time in the course of these measurements.
+
+    Returns
+    -------
+    tuple of float, or None
+        As shares of its first time: 0.01 is slower by 1 %. None where it was not timed again.
+    """
+    changes = [one.recheck.ratio - 1 for one in measured if one.recheck is not None]
+    return (min(changes), max(changes)) if changes else None

@@ -17,6 +17,7 @@ from autotune.expression import Json
 from autotune.fallback import fallback_table
 from autotune.measurement import CheckResult, Entry, Measurement
 from autotune.membership import valid_archs
+from autotune.request import timing
 from autotune.source import arguments_fingerprint
 from autotune.spec import Fill, Kernel, Launch, Work
 from autotune.tuning import ProblemResult, RunResult
@@ -95,7 +96,8 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
         spill_bytes=resources.spill_bytes if resources else None,
         static_shared_bytes=resources.shared_bytes if resources else None,
         source=run.source,
-        timing=request.timing,
+        timing=timing(request.cold, finals.launched_by),
+        hot_ms=winner.hot_ms,
         effort="full" if request.effort.name == "full" else "quick",
         strategy=request.strategy,
         evaluations=len(result.measured),
@@ -224,6 +226,7 @@ def _vendor(finals: selection.Result) -> tuned.Vendor | None:
         median_ms=median_ms,
         ratio=ratio.value,
         ratio_interval=(ratio.low, ratio.high),
+        hot_ms=finals.vendor_hot_ms.get(name),
     )
 
 

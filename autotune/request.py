@@ -88,7 +88,7 @@ class Request:
     @property
     def timing(self) -> str:
         """How samples are taken, as records say it."""
-        return "cold:flush" if self.cold else "hot"
+        return timing(self.cold, "graph" if self.device.backend == "cuda" else "stream")
 
     @property
     def total_budget(self) -> Budget:
@@ -97,3 +97,18 @@ class Request:
             return self.budget
         times = 1 if self.effort.shared else len(self.problems)
         return Budget(seconds=self.effort.seconds_per_problem * times)
+
+
+def timing(cold: bool, launched_by: str) -> str:
+    """How samples are taken, in a word that records, store and reports share.
+
+    Parameters
+    ----------
+    cold : bool
+        Whether caches are flushed before each sample.
+    launched_by : str
+        ``graph`` or ``stream``; see `autotune.backends.base.Timer`.
+    """
+    if launched_by == "graph":
+        return "cold:graph" if cold else "hot:graph"
+    return "cold:flush" if cold else "hot"

@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from autotune import binding, verify
 from autotune.backends import backend
-from autotune.backends.base import ContextLostError, Executor, LaunchError
+from autotune.backends.base import ContextLostError, Executor, LaunchError, Timer
 from autotune.catalog import load_file
 from autotune.data import EXACT, RANDOM, Dataset
 from autotune.device import Device
 from autotune.limits import implausible
-from autotune.measurement import Binary, CheckResult, Clocks, Measurement, Status
+from autotune.measurement import Binary, CheckResult, Clocks, Measurement, Recheck, Status
 from autotune.spec import Kernel
 from autotune.timing import StoppingRule, sample
 from autotune.values import Configuration, Problem
@@ -35,6 +35,12 @@ Take = Callable[[int], list[float]]
 
 #: Rests after a measurement on a throttled device, before it is taken again.
 _RESTS_S = (0.1, 0.3, 1.0)
+#: Batches of hot calls: of each configuration where they take no longer than so many milliseconds,
+#: and of each contender in a race.
+_HOT_BATCHES, _HOT_MS, _HOT_RACE_BATCHES = 3, 2.0, 5
+#: The reference is timed again after so many seconds, or so many times as long as that takes,
+#: whichever is more: rechecks take at most 1 % of the time.
+_RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,30 @@ class Contender:
     baseline: str = ""
 
 
+@dataclass(frozen=True)
+class Raced:
+    """What came of a race, by contender."""
+
+    #: Milliseconds of every round. Empty for one that cannot run here.
+    samples_ms: tuple[tuple[float, ...], ...]
+    #: Median per call of calls back to back; None for one that cannot run here.
+    hot_ms: tuple[float | None, ...]
+    #: How all of them were launched; see `autotune.backends.base.Timer`.
+    launched_by: str
+
+
+@dataclass
+class _Reference:
+    """The first configuration of a job that was timed in full, ready to be timed again."""
+
+    configuration: Configuration
+    before_ms: float
+    timer: Timer
+    #: Of `time.monotonic`.
+    since_s: float
+    due_s: float
+
+
 @dataclass
 class _State:
     """What this process keeps between tasks."""
@@ -74,6 +104,7 @@ class _State:
     job: Job | None = None
     kernel: Kernel | None = None
     data: verify.DeviceData | None = None
+    reference: _Reference | None = None
 
 
 _state = _State()
@@ -88,7 +119,7 @@ def prepare(job: Job) -> None:
     """
     if _state.job == job:
         return
-    _state.job, _state.data = None, None
+    _state.job, _state.data, _state.reference = None, None, None
     if _state.executor is None or _state.executor.device != job.device:
         _state.executor = backend(job.device.backend).open(job.device)
     _state.kernel = load_file(job.space_file)
@@ -141,24 +172,37 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Outcome:
 
 
 def race(
-    job: Job, contenders: list[Contender], rounds: int, seed: int, max_seconds: float
-) -> list[list[float]]:
-    """Time contenders interleaved, in a new random order every round.
+    job: Job,
+    contenders: list[Contender],
+    rounds: int,
+    seed: int,
+    max_seconds: float,
+    by_stream: bool = False,
+) -> Raced:
+    """Time contenders interleaved, in a new random order every round, then each by itself hot.
 
-    Returns
-    -------
-    list of list of float
-        Milliseconds of every round, by contender. Empty for one that cannot run here.
+    ``by_stream`` launches them one by one, to compare with times that were taken so.
     """
-    takes = [take(job, one) for one in contenders]
+    timers = [take(job, one) for one in contenders]
+    for timer in timers:
+        if timer is not None and by_stream:
+            timer.by_stream()
     assert _state.executor is not None
-    return interleaved(_state.executor, takes, rounds, seed, max_seconds)
+    samples = interleaved(_state.executor, timers, rounds, seed, max_seconds)
+    running = [one for one in timers if one is not None]
+    return Raced(
+        samples_ms=tuple(map(tuple, samples)),
+        hot_ms=tuple(median(one.hot(_HOT_RACE_BATCHES)) if one else None for one in timers),
+        launched_by=running[0].launched_by if running else "",
+    )
 
 
 def interleaved(
     executor: Executor, takes: Sequence[Take | None], rounds: int, seed: int, max_seconds: float
 ) -> list[list[float]]:
     """Sample contenders in rounds, each in a new random order; None stands for one that cannot run.
+
+    Timers among them are launched the same way: where one cannot be captured, none is.
 
     Returns
     -------
@@ -167,6 +211,10 @@ def interleaved(
     """
     order = [i for i, one in enumerate(takes) if one is not None]
     samples: list[list[float]] = [[] for _ in takes]
+    timers = [cast(Timer, one) for one in takes if hasattr(one, "by_stream")]
+    if any(one.launched_by == "stream" for one in timers):
+        for one in timers:
+            one.by_stream()
     for index in order:
         takes[index](1)  # type: ignore[misc]  # None was left out: the first launch pays for loading
     shuffle = random.Random(seed)
@@ -203,19 +251,31 @@ class _Loaded:
         )
         self.data.declare_scratch(wanted)
         self.binary = binary
+        self._bound: dict[str, tuple[Any, verify.Steps]] = {}
+        self._module: Any = None
 
     def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
         """Module and steps on a data set."""
-        module = self.executor.load(self.binary, self.data.constants(dataset))
-        steps = binding.bound(
-            self.plan,
-            self.data.names,
-            self.data.all_buffers(),
-            self.data.scalars(dataset),
-            self.data.dtypes,
-            self.binary,
-        )
-        return module, steps
+        if dataset not in self._bound:
+            steps = binding.bound(
+                self.plan,
+                self.data.names,
+                self.data.all_buffers(),
+                self.data.scalars(dataset),
+                self.data.dtypes,
+                self.binary,
+            )
+            self._bound[dataset] = self._loaded(dataset), steps
+        return self._bound[dataset]
+
+    def _loaded(self, dataset: str) -> Any:
+        """The module of a data set: one of its own only where it has module symbols to set."""
+        constants = self.data.constants(dataset)
+        if constants:
+            return self.executor.load(self.binary, constants)
+        if self._module is None:
+            self._module = self.executor.load(self.binary, {})
+        return self._module
 
     def verify(self) -> tuple[CheckResult, ...]:
         """Check every data set; leaves the working buffers holding the last one."""
@@ -239,12 +299,8 @@ def _timed(
     best_samples_ms: tuple[float, ...],
 ) -> Measurement:
     start = time.perf_counter()
-    module, steps = ready.bind(RANDOM)
-
-    def take(count: int) -> list[float]:
-        return ready.executor.time(module, steps, count, job.cold)
-
-    taken, clocks = _unthrottled(ready.executor, lambda: sample(take, rule, best_samples_ms))
+    timer = ready.executor.timer(*ready.bind(RANDOM), job.cold)
+    taken, clocks = _unthrottled(ready.executor, lambda: sample(timer, rule, best_samples_ms))
     status = Status.STOPPED_EARLY if taken.stopped_early else Status.OK
     timed = replace(
         draft,
@@ -253,10 +309,47 @@ def _timed(
         if taken.stopped_early
         else "",
         samples_ms=taken.samples_ms,
+        hot_samples_ms=() if taken.stopped_early else _hot(timer, taken.samples_ms, job),
+        launched_by=timer.launched_by,
         measure_s=time.perf_counter() - start,
         clocks=clocks,
     )
-    return _plausible(timed, job)
+    return replace(_plausible(timed, job), recheck=_rechecked(timed, timer))
+
+
+def _rechecked(timed: Measurement, timer: Timer) -> Recheck | None:
+    """Time the reference again when it is due; the first that was timed in full becomes it."""
+    reference, now_s = _state.reference, time.monotonic()
+    if reference is None:
+        if timed.status is Status.OK and timed.median_ms:
+            _state.reference = _Reference(
+                timed.configuration, timed.median_ms, timer, now_s, now_s + _RECHECK_S
+            )
+        return None
+    if now_s < reference.due_s:
+        return None
+    assert _state.data and _state.executor
+    _state.data.refresh(RANDOM, with_scratch=False)
+    samples_ms, clocks = _unthrottled(
+        _state.executor, lambda: reference.timer(1 + _RECHECK_SAMPLES)[1:]
+    )
+    done_s = time.monotonic()
+    reference.due_s = done_s + max(_RECHECK_S, _RECHECK_TIMES * (done_s - now_s))
+    return Recheck(
+        reference.configuration,
+        reference.before_ms,
+        tuple(samples_ms),
+        now_s - reference.since_s,
+        clocks,
+    )
+
+
+def _hot(timer: Timer, samples_ms: Sequence[float], job: Job) -> tuple[float, ...]:
+    """Hot samples beside cold ones, where they are cheap."""
+    if not job.cold:
+        return tuple(samples_ms)
+    cheap = _HOT_BATCHES * median(samples_ms) <= _HOT_MS
+    return tuple(timer.hot(_HOT_BATCHES)) if cheap else ()
 
 
 def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
@@ -264,12 +357,13 @@ def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clock
 
     The last try counts whatever its clocks: they are stored with it.
     """
-    for rest_s in _RESTS_S:
-        result, clocks = measure(), executor.clocks()
-        if not clocks.is_throttled:
-            return result, clocks
+    for rest_s in (*_RESTS_S, None):
+        before, result = executor.clocks(), measure()
+        clocks = before.worst(executor.clocks())
+        if rest_s is None or not clocks.is_throttled:
+            break
         time.sleep(rest_s)
-    return measure(), executor.clocks()
+    return result, clocks
 
 
 def _plausible(timed: Measurement, job: Job) -> Measurement:
@@ -285,8 +379,8 @@ def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
     return replace(draft, status=status, message=" ".join(message.split()))
 
 
-def take(job: Job, contender: Contender) -> Take | None:
-    """A function that takes samples of a contender; None where the vendor call cannot be made."""
+def take(job: Job, contender: Contender) -> Timer | None:
+    """What takes samples of a contender; None where the vendor call cannot be made."""
     prepare(job)
     if contender.baseline:
         return _take_baseline(job, contender.baseline)
@@ -294,15 +388,15 @@ def take(job: Job, contender: Contender) -> Take | None:
     ready = _Loaded(job, contender.configuration, contender.binary)
     ready.data.refresh(RANDOM, with_scratch=True)
     module, steps = ready.bind(RANDOM)
-    return lambda count: ready.executor.time(module, steps, count, job.cold)
+    ready.executor.run(module, steps)  # the first launch pays for loading
+    return ready.executor.timer(module, steps, job.cold)
 
 
-def _take_baseline(job: Job, name: str) -> Take | None:
+def _take_baseline(job: Job, name: str) -> Timer | None:
     assert _state.kernel and _state.data and _state.executor
     wanted = (name, job.device.backend)
     matching = [one for one in _state.kernel.baselines if (one.name, one.backend) == wanted]
-    time_callable = getattr(_state.executor, "time_callable", None)
-    if not matching or time_callable is None:  # OpenCL has no vendor library to call
+    if not matching:  # OpenCL has no vendor library to call
         return None
     _state.data.refresh(RANDOM, with_scratch=True)
     call = _state.executor.time_calls(matching[0].prepare, vendor_arguments(_state.data))
@@ -312,7 +406,7 @@ def _take_baseline(job: Job, name: str) -> Take | None:
     wrong = [one for one in verify.outputs(_state.data, RANDOM) if not one.is_right]
     if wrong:
         raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
-    return lambda count: list(time_callable(call, count, job.cold))
+    return _state.executor.timer_of(call, job.cold)
 
 
 def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:

@@ -104,6 +104,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     #: Vendor time over ours: above 1 ours is faster.
     ratio: float
     ratio_interval: tuple[float, float]
+    #: Median of calls back to back; None where not taken.
+    hot_ms: float | None = None
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,7 +145,7 @@ class Entry(Plan, frozen=True, kw_only=True):
     samples: int
     #: Fingerprint of all sources of the kernel, not only of the winner's.
     source: str
-    #: How it was timed, for example ``cold:flush``.
+    #: How it was timed: ``cold:graph``, ``cold:flush`` …; see `autotune.request.timing`.
     timing: str
     effort: Literal["quick", "full"]
     strategy: str
@@ -158,6 +160,8 @@ class Entry(Plan, frozen=True, kw_only=True):
     limit_fraction: float | None = None
     limit_name: str | None = None
     vendor: Vendor | None = None
+    #: Median of calls back to back, from warm caches; None where not taken.
+    hot_ms: float | None = None
     #: Size of the tied set: configurations within noise of the winner, itself included.
     tied: int = 1
     checks: Checks | None = None

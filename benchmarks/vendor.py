@@ -192,8 +192,8 @@ class Comparison:
         for one in members:
             self.compilers.submit(compile_job(kernel, one, job.problem, self.device))
         contenders = [Contender(one, self._binary(kernel, one, job.problem)) for one in members]
-        samples = self.worker.race(job, contenders, _PLAIN_ROUNDS, self.seed, self.seconds)
-        return contenders[int(np.argmin([median(one) for one in samples]))]
+        raced = self.worker.race(job, contenders, _PLAIN_ROUNDS, self.seed, self.seconds)
+        return contenders[int(np.argmin([median(one) for one in raced.samples_ms]))]
 
     def _limit(self, kernel: Kernel, problem: Problem) -> vendor_task.Limit | None:
         """The tuned `copy` on the bytes that this problem moves; None where it is no limit."""

@@ -191,7 +191,8 @@ def _take_limit(executor: Executor, data: verify.DeviceData, job: Job, limit: Li
     plan = binding.plan(kernel, limit.configuration, limit.problem, job.device)
     steps = binding.bound(plan, list(dtypes), buffers, scalars, dtypes, limit.binary)
     module = executor.load(limit.binary, {})
-    return lambda count: executor.time(module, steps, count, job.cold)
+    executor.run(module, steps)
+    return executor.timer(module, steps, job.cold)
 
 
 def _declared(kernel: Kernel, problem: Problem) -> dict[str, Any]:
@@ -238,10 +239,6 @@ def _best_heuristic(
             right.append(call)
     if not right:
         return None, 0, note or "cublasLt: no heuristic is right"
-    takes: Sequence[Take] = [_take_call(executor, call, job.cold) for call in right]
+    takes: Sequence[Take] = [executor.timer_of(call, job.cold) for call in right]
     samples = tasks.interleaved(executor, takes, HEURISTIC_ROUNDS, seed, 1.0)
     return takes[int(np.argmin([np.median(one) for one in samples]))], len(right), note
-
-
-def _take_call(executor: Any, call: Callable[[], None], cold: bool) -> Take:
-    return lambda count: list(executor.time_callable(call, count, cold))

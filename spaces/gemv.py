@@ -258,11 +258,11 @@ def call(a, x, y=None, alpha=1.0, beta=0.0):
 @gemv.baseline("cublas")
 def cublas(a, x, y, alpha, beta, m, n):
     """cublasSgemv. It is column-major, so A is its n x m matrix, transposed."""
-    from cupy.cuda import get_current_stream
     from cupy_backends.cuda.libs import cublas as library
 
-    handle = library.create()
-    library.setStream(handle, get_current_stream().ptr)
+    from autotune.vendor import cublas_handle
+
+    handle = cublas_handle()
     scalars = np.array([alpha, beta], np.float32)
     m, n = int(m), int(n)
     at = scalars.ctypes.data

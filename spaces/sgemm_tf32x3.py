@@ -190,12 +190,11 @@ def call(a, b, c=None, alpha=1.0, beta=0.0):
 @sgemm_tf32x3.baseline("cublas")
 def cublas(a, b, c, alpha, beta, m, n, k):
     """cublasSgemm in plain float32. It is column-major, so it is asked for C' = B' A'."""
-    from cupy.cuda import get_current_stream
     from cupy_backends.cuda.libs import cublas as library
 
-    handle = library.create()
-    library.setStream(handle, get_current_stream().ptr)
-    library.setMathMode(handle, library.CUBLAS_DEFAULT_MATH)  # never TF32 for cublasSgemm
+    from autotune.vendor import cublas_handle
+
+    handle = cublas_handle()
     scalars = np.array([alpha, beta], np.float32)
     m, n, k = int(m), int(n), int(k)
     at = scalars.ctypes.data

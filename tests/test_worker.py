@@ -459,23 +459,27 @@ def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
 def test_a_race_times_all_contenders_in_every_round(worker, job):
     given = job()
     contenders = [Contender(one, binary(given, one)) for one in (C, Configuration(BLOCK=64))]
-    samples = worker.race(given, contenders, rounds=9, seed=1, max_seconds=60)
-    assert [len(one) for one in samples] == [9, 9]
-    assert all(sample > 0 for one in samples for sample in one)
+    raced = worker.race(given, contenders, rounds=9, seed=1, max_seconds=60)
+    assert [len(one) for one in raced.samples_ms] == [9, 9]
+    assert all(sample > 0 for one in raced.samples_ms for sample in one)
+    assert all(hot_ms > 0 for hot_ms in raced.hot_ms)
+    assert raced.launched_by == "stream"  # OpenCL has no graphs
 
 
 def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
     given = job()
     contenders = [Contender(one, binary(given, one)) for one in (C, Configuration(BLOCK=64))]
-    assert [len(one) for one in worker.race(given, contenders, 50, 1, max_seconds=0)] == [1, 1]
+    raced = worker.race(given, contenders, 50, 1, max_seconds=0)
+    assert [len(one) for one in raced.samples_ms] == [1, 1]
 
 
 def test_a_vendor_call_of_another_backend_has_no_samples(worker, job):
     baseline = "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch"
     given = job(("@scale.launch", baseline))
     contenders = [Contender(C, binary(given)), Contender(Configuration(), None, "blas")]
-    samples = worker.race(given, contenders, 3, 1, 60)
-    assert [len(one) for one in samples] == [3, 0]
+    raced = worker.race(given, contenders, 3, 1, 60)
+    assert [len(one) for one in raced.samples_ms] == [3, 0]
+    assert raced.hot_ms[0] > 0 and raced.hot_ms[1] is None
 
 
 def test_a_race_that_cannot_be_run_is_told(worker, job):

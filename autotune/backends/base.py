@@ -6,7 +6,7 @@ holds a device context, so only the worker process makes one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ GUARD_BYTES = 65536
 GUARD_VALUE = 0xA5
 #: Every byte of a poisoned buffer: NaN as float, -1 as integer.
 POISON_VALUE = 0xFF
+#: A batch of hot calls lasts so long, or holds so many.
+_BATCH_MS, _BATCH_CALLS = 0.1, 32
 
 
 class CompileError(Exception):
@@ -70,6 +72,26 @@ class Difference:
     first_wrong: int | None
 
 
+class Timer(Protocol):
+    """Takes samples of one launch sequence or vendor call; ``timer(count)`` is that many.
+
+    All contenders of a race are launched the same way: `by_stream` brings those that could be
+    captured down to what the others can do.
+    """
+
+    #: ``graph``: as one captured unit; ``stream``: launch by launch.
+    launched_by: str
+
+    def __call__(self, count: int) -> list[float]:
+        """Milliseconds per call, ``count`` samples: cold or hot, as it was made."""
+
+    def hot(self, count: int) -> list[float]:
+        """Milliseconds per call of calls back to back, ``count`` batches of them."""
+
+    def by_stream(self) -> None:
+        """Launch by launch from now on."""
+
+
 class Executor(Protocol):
     """One device context. Buffers are opaque; every one lies between guard bands."""
 
@@ -96,11 +118,25 @@ class Executor(Protocol):
     def poison(self, buffer: Any) -> None:
         """Set every byte to `POISON_VALUE`."""
 
-    def equal(self, one: Any, other: Any) -> bool:
-        """Whether two buffers of the same size hold the same bytes."""
+    def unharmed(
+        self, buffers: Sequence[Any], pairs: Sequence[tuple[Any, Any]]
+    ) -> tuple[list[bool], list[bool]]:
+        """Check guard bands and bytes, waiting for the device once.
 
-    def guards_intact(self, buffer: Any) -> bool:
-        """Whether both guard bands of a buffer are as allocated."""
+        Parameters
+        ----------
+        buffers : sequence of buffer
+            Whose guard bands are compared with what was allocated.
+        pairs : sequence of tuple of buffer
+            Of the same size each, which are compared byte by byte.
+
+        Returns
+        -------
+        list of bool
+            Of each buffer whether both its guard bands are intact.
+        list of bool
+            Of each pair whether both hold the same.
+        """
 
     def mend_guards(self, buffer: Any) -> None:
         """Write the guard bands again."""
@@ -127,12 +163,32 @@ class Executor(Protocol):
     def time(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
     ) -> list[float]:
-        """Time ``count`` runs of a sequence, each with a flushed L2 cache if ``cold``.
+        """Time ``count`` runs of a sequence launch by launch, each with a flushed L2 if ``cold``.
+
+        What launching costs is in it: `timer` is for comparing kernels.
 
         Returns
         -------
         list of float
             Milliseconds on the device, launch gaps before the first step left out.
+        """
+
+    def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:
+        """Make a sequence that has run before ready to be timed often.
+
+        Raises
+        ------
+        LaunchError, ContextLostError
+        """
+
+    def timer_of(self, call: Callable[[], object], cold: bool) -> Timer:
+        """Make anything that enqueues on this executor's stream ready to be timed often.
+
+        It has been called before: what a library makes at its first call is there by now.
+
+        Raises
+        ------
+        LaunchError, ContextLostError
         """
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
@@ -182,3 +238,8 @@ class Backend(Protocol):
         ------
         DeviceError
         """
+
+
+def batch_size(call_ms: float) -> int:
+    """Calls back to back that make one hot sample: one where a call is long by itself."""
+    return max(1, min(_BATCH_CALLS, round(_BATCH_MS / max(call_ms, 1e-6))))

@@ -32,9 +32,16 @@ extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u6
         // The first wrong element of this thread is its smallest index: i only grows.
         if (error > bound && first == ~0ull) first = i;
     }
-    // Non-negative doubles order as their bits do.
-    atomicMax(max_error, (u64)__double_as_longlong(worst));
-    atomicAdd(square_sum, squares);
+    // Within the warp first: every thread of a full device at one address takes longer than the data.
+    for (int lane = 16; lane > 0; lane /= 2) {
+        worst = fmax(worst, __shfl_down_sync(~0u, worst, lane));
+        squares += __shfl_down_sync(~0u, squares, lane);
+    }
+    if (threadIdx.x % 32 == 0) {
+        // Non-negative doubles order as their bits do.
+        atomicMax(max_error, (u64)__double_as_longlong(worst));
+        atomicAdd(square_sum, squares);
+    }
     if (first != ~0ull) atomicMin(first_wrong, first);
 }
 

@@ -25,7 +25,9 @@ from autotune.backends.base import (
     ContextLostError,
     Difference,
     LaunchError,
+    batch_size,
 )
+from autotune.backends.graph import CaptureError, Graph, GraphError
 from autotune.backends.upload import LEAST_BYTES, Uploader
 from autotune.device import Device
 from autotune.errors import DeviceError, MissingDependencyError
@@ -171,16 +173,29 @@ class CudaExecutor:
     def poison(self, buffer: _Buffer) -> None:
         self._memset(buffer.inner, POISON_VALUE)
 
-    def equal(self, one: _Buffer, other: _Buffer) -> bool:
-        size = np.uint64(one.nbytes)
-        return not self._flagged("differ", one.nbytes // 16, one.inner, other.inner, size)
-
-    def guards_intact(self, buffer: _Buffer) -> bool:
+    def unharmed(
+        self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
+    ) -> tuple[list[bool], list[bool]]:
+        if not buffers and not pairs:
+            return [], []
+        flags = self.cupy.zeros(len(buffers) + len(pairs), np.uint32)
+        module = _checks(self.cupy, self.device.arch, "float")
+        not_all, differ = (module.get_function(name) for name in ("not_all", "differ"))
         value = np.uint32(GUARD_VALUE)
-        return not any(
-            self._flagged("not_all", one.nbytes, one, np.uint64(one.nbytes), value)
-            for one in buffer.guards
-        )
+
+        def check() -> None:
+            for index, buffer in enumerate(buffers):
+                for guard in buffer.guards:
+                    size = np.uint64(guard.nbytes)
+                    not_all(self._grid(guard.nbytes), (256,), (guard, size, value, flags[index:]))
+            for index, (one, other) in enumerate(pairs, len(buffers)):
+                size = np.uint64(one.nbytes)
+                grid = self._grid(one.nbytes // 16)
+                differ(grid, (256,), (one.inner, other.inner, size, flags[index:]))
+
+        self._guarded(check)
+        right = (self._guarded(lambda: flags.get(stream=self.stream)) == 0).tolist()
+        return right[: len(buffers)], right[len(buffers) :]
 
     def mend_guards(self, buffer: _Buffer) -> None:
         for guard in buffer.guards:
@@ -220,18 +235,24 @@ class CudaExecutor:
         return module
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> None:
-        calls = [self._call(module, step) for step in steps]
-        self._guarded(lambda: [call() for call in calls])
+        self._guarded(self._sequence(module, steps))
         self._guarded(self.stream.synchronize)
 
     def time(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
     ) -> list[float]:
-        calls = [self._call(module, step) for step in steps]
-        return self.time_callable(lambda: [call() for call in calls], count, cold)
+        return self.samples_ms(self._sequence(module, steps), count, cold)
 
-    def time_callable(self, call: Callable[[], object], count: int, cold: bool) -> list[float]:
-        """Time anything that enqueues on this executor's stream.
+    def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> CudaTimer:
+        return CudaTimer(self, self._sequence(module, steps), cold)
+
+    def timer_of(self, call: Callable[[], object], cold: bool) -> CudaTimer:
+        return CudaTimer(self, call, cold)
+
+    def samples_ms(
+        self, call: Callable[[], object], count: int, cold: bool, calls: int = 1
+    ) -> list[float]:
+        """Milliseconds per call between two events around each call, or around so many at once.
 
         The flush before a cold sample keeps the device busy while the host enqueues events and
         launches, so that launch latency does not get between the events.
@@ -239,14 +260,15 @@ class CudaExecutor:
         cp = self.cupy
         pairs = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(count)]
         for start, stop in pairs:
-            self._flush_l2(_FLUSH_FACTOR if cold else 0)
+            if cold:
+                self._flush_l2()
             start.record(self.stream)
             self._guarded(call)
             stop.record(self.stream)
         self._guarded(self.stream.synchronize)
         # Events have a resolution of half a microsecond (CUDA runtime API, cudaEventElapsedTime)
         # and come as float32: further digits mean nothing.
-        return [round(float(cp.cuda.get_elapsed_time(a, b)), 6) for a, b in pairs]
+        return [round(float(cp.cuda.get_elapsed_time(a, b)) / calls, 6) for a, b in pairs]
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         cp = self.cupy
@@ -261,6 +283,23 @@ class CudaExecutor:
 
     def clocks(self) -> Clocks:
         return _clocks(self.device.uuid)
+
+    def captured(self, call: Callable[[], object]) -> Graph:
+        """One graph of what a call enqueues on this executor's stream.
+
+        Raises
+        ------
+        CaptureError
+            If it cannot be captured, or allocates.
+        """
+        with self.cupy.cuda.using_allocator(_no_allocation):
+            return Graph(self.stream.ptr, call)
+
+    def _sequence(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill]
+    ) -> Callable[[], object]:
+        calls = [self._call(module, step) for step in steps]
+        return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
 
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], None]:
         """Prepare one step so that enqueueing it costs as little host time as possible."""
@@ -288,14 +327,6 @@ class CudaExecutor:
         args = (step.buffer.inner, np.uint64(count), np.uint64(pattern), np.uint32(len(raw)))
         return partial(kernel, self._grid(count), (256,), args, stream=self.stream)
 
-    def _flagged(self, check: str, count: int, *args: Any) -> bool:
-        """Run a kernel of checks.cu that sets its last argument where something differs."""
-        kernel = _checks(self.cupy, self.device.arch, "float").get_function(check)
-        flag = self._flags[:4]
-        self._memset(flag, 0)
-        self._guarded(lambda: kernel(self._grid(count), (256,), (*args, flag)))
-        return bool(self._guarded(lambda: flag.get(stream=self.stream)).any())
-
     def _grid(self, count: int) -> tuple[int]:
         """Blocks of 256 threads for a loop over ``count``."""
         return (max(1, min(-(-count // 256), 8 * self.device.sm_count)),)
@@ -303,11 +334,9 @@ class CudaExecutor:
     def _memset(self, array: Any, value: int) -> None:
         self.cupy.cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, self.stream.ptr)
 
-    def _flush_l2(self, factor: int) -> None:
-        if not factor:
-            return
+    def _flush_l2(self) -> None:
         if self._flush is None:
-            size = max(self.device.l2_bytes, 32 << 20) * factor
+            size = max(self.device.l2_bytes, 32 << 20) * _FLUSH_FACTOR
             self._flush = self.cupy.empty(size, self.cupy.uint8)
         self._memset(self._flush, 0)
 
@@ -316,6 +345,7 @@ class CudaExecutor:
         errors = (
             self.cupy.cuda.runtime.CUDARuntimeError,
             self.cupy.cuda.driver.CUDADriverError,
+            GraphError,
         )
         try:
             return call()
@@ -323,6 +353,56 @@ class CudaExecutor:
             if any(name in str(error) for name in _HARMLESS):
                 raise LaunchError(str(error)) from error
             raise ContextLostError(str(error)) from error
+
+
+class CudaTimer:
+    """See `autotune.backends.base.Timer`."""
+
+    def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:
+        self._executor, self._call, self._cold = executor, call, cold
+        self._batch: tuple[int, Callable[[], object]] | None = None
+        #: Why it cannot be captured; empty where it can.
+        self.why_by_stream = ""
+        self._once = self._as_graph(call)
+        self.launched_by = "stream" if self._once is None else "graph"
+
+    def __call__(self, count: int) -> list[float]:
+        if not self._cold:
+            return self.hot(count)
+        return self._executor.samples_ms(self._once or self._call, count, cold=True)
+
+    def hot(self, count: int) -> list[float]:
+        if not count:
+            return []
+        if self._batch is None:
+            calls = batch_size(
+                min(self._executor.samples_ms(self._once or self._call, 3, cold=False))
+            )
+            many = self._repeated(calls)
+            self._batch = calls, (self._once and calls > 1 and self._as_graph(many)) or many
+        calls, batch = self._batch
+        return self._executor.samples_ms(batch, count, cold=False, calls=calls)
+
+    def by_stream(self) -> None:
+        self._once, self._batch, self.launched_by = None, None, "stream"
+
+    def _repeated(self, calls: int) -> Callable[[], object]:
+        if calls == 1:
+            return self._once or self._call
+        return lambda: [self._call() for _ in range(calls)]
+
+    def _as_graph(self, call: Callable[[], object]) -> Callable[[], object] | None:
+        """What launches the captured call; None where it cannot be captured."""
+        try:
+            return self._executor.captured(call).launch
+        except CaptureError as error:
+            self.why_by_stream = str(error)
+            return None
+
+
+def _no_allocation(nbytes: int) -> Any:
+    """In place of the memory pool during a capture: a block is another's once the call returns."""
+    raise CaptureError(f"it allocates {nbytes} bytes at every call")
 
 
 def _is_float32(expected: _Buffer, count: int) -> bool:

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from autotune.backends.base import (
     ContextLostError,
     Difference,
     LaunchError,
+    batch_size,
 )
 from autotune.cache import cache_folder, write_atomically
 from autotune.device import Device
@@ -161,10 +162,13 @@ class OpenclExecutor:
     def poison(self, buffer: _Buffer) -> None:
         self._fill(buffer.inner, np.uint8(POISON_VALUE), 0, buffer.nbytes)
 
-    def equal(self, one: _Buffer, other: _Buffer) -> bool:
-        return bool(np.array_equal(self._bytes(one), self._bytes(other)))
+    def unharmed(
+        self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
+    ) -> tuple[list[bool], list[bool]]:
+        same = [np.array_equal(self._bytes(one), self._bytes(other)) for one, other in pairs]
+        return [self._guards_intact(one) for one in buffers], same
 
-    def guards_intact(self, buffer: _Buffer) -> bool:
+    def _guards_intact(self, buffer: _Buffer) -> bool:
         whole = np.empty(buffer.nbytes + 2 * GUARD_BYTES, np.uint8)
         self.cl.enqueue_copy(self.queue, whole, buffer.whole)
         self.queue.finish()
@@ -207,15 +211,15 @@ class OpenclExecutor:
     def time(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
     ) -> list[float]:
-        kernels = self._kernels(module, steps)
-        samples = []
-        for _ in range(count):
-            if cold:
-                self._flush_cache()
-            events = self._enqueue(kernels, steps)
-            self._finish()
-            samples.append((events[-1].profile.end - events[0].profile.start) / 1e6)
-        return samples
+        return self.timer(module, steps, cold)(count)
+
+    def timer(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
+    ) -> OpenclTimer:
+        return OpenclTimer(self, self._kernels(module, steps), steps, cold)
+
+    def timer_of(self, call: Callable[[], object], cold: bool) -> OpenclTimer:
+        raise LaunchError("no vendor baselines on OpenCL")
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         raise LaunchError("no vendor baselines on OpenCL")
@@ -278,6 +282,53 @@ class OpenclExecutor:
             self._flush = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         self._fill(self._flush, np.uint8(0), 0, self._flush.size)
         self.queue.finish()
+
+
+class OpenclTimer:
+    """See `autotune.backends.base.Timer`. The queue's own profile: launch gaps are in no sample.
+
+    Cold: four times the device's cache is written before each call. Hot: calls follow each other in
+    the queue, so a sample is the time from the start of the first to the end of the last, shared.
+    """
+
+    launched_by = "stream"
+
+    def __init__(
+        self,
+        executor: OpenclExecutor,
+        kernels: Sequence[Any],
+        steps: Sequence[BoundLaunch | BoundFill],
+        cold: bool,
+    ) -> None:
+        self._executor, self._kernels, self._steps = executor, kernels, steps
+        self._cold = cold
+        self._calls = 0  # of a hot sample, once it is known
+
+    def __call__(self, count: int) -> list[float]:
+        if not self._cold:
+            return self.hot(count)
+        samples = []
+        for _ in range(count):
+            self._executor._flush_cache()
+            samples.append(self._batch_ms(1))
+        return samples
+
+    def hot(self, count: int) -> list[float]:
+        if not count:
+            return []
+        self._calls = self._calls or batch_size(self._batch_ms(1))
+        return [self._batch_ms(self._calls) for _ in range(count)]
+
+    def by_stream(self) -> None:
+        pass  # there is no other way here
+
+    def _batch_ms(self, calls: int) -> float:
+        """Milliseconds per call of so many calls in a row."""
+        events = []
+        for _ in range(calls):
+            events += self._executor._enqueue(self._kernels, self._steps)
+        self._executor._finish()
+        return float(events[-1].profile.end - events[0].profile.start) / 1e6 / calls
 
 
 @cache

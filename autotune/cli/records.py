@@ -127,6 +127,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
                 "problem": words(row["problem"]),
                 "status": row["status"],
                 "median ms": "" if row["median_ms"] is None else f"{row['median_ms']:.4g}",
+                "hot ms": "" if row["hot_median_ms"] is None else f"{row['hot_median_ms']:.4g}",
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],

@@ -14,11 +14,15 @@ import click
 from autotune.cli import emit_json
 from autotune.cli.options import EFFORT_NAMES, SPACES, out_option
 from autotune.cli.tables import print_table, words
+from autotune.measurement import drift
 
 if TYPE_CHECKING:
     from autotune import tuned
     from autotune.publish import Published
     from autotune.tuning import Request, RunResult
+
+#: A reference that moved by this share in the course of a search is worth a warning.
+_DRIFT = 0.03
 
 
 @click.command("run")
@@ -217,12 +221,17 @@ def _say_where(result: RunResult, published: Published) -> None:
     for one in result.problems:
         counts = Counter(measurement.status for measurement in one.measured)
         tried = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        click.echo(f"{words(one.problem)}: {tried}; {one.seconds:.0f} s", err=True)
+        moved = drift(one.measured)
+        drifted = f"; drift {moved[0]:+.1%} … {moved[1]:+.1%}" if moved else ""
+        click.echo(f"{words(one.problem)}: {tried}; {one.seconds:.0f} s{drifted}", err=True)
         for wrong in one.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if one.finals is None:
             click.echo("  no winner: nothing was right in time", err=True)
+        elif one.finals.launched_by == "stream" and result.request.device.backend == "cuda":
+            click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _warn_of_throttling(result)
+    _warn_of_drift(result)
     for outcome in published.outcomes:
         if outcome.action == "kept":
             click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
@@ -243,6 +252,20 @@ def _warn_of_throttling(result: RunResult) -> None:
             f"{len(throttled)} of {len(everything)} measurements were taken while the device was "
             f"throttled ({', '.join(reasons)}), even after rests: they are too slow; "
             "see nvidia-smi -q -d PERFORMANCE, and run again with --fresh on a cool device",
+            err=True,
+        )
+
+
+def _warn_of_drift(result: RunResult) -> None:
+    """Say when the device did not stay as fast as it was. A CPU never does."""
+    found = [drift(one.measured) for one in result.problems]
+    worst = max((abs(share) for extremes in found if extremes for share in extremes), default=0.0)
+    if worst > _DRIFT and result.request.device.backend == "cuda":
+        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
+        click.echo(
+            f"a reference configuration changed its time by {worst:.1%} in the course of the "
+            "search: who entered the finals depends on when it was measured; the finals do not, "
+            "their rounds are interleaved. See nvidia-smi for other processes and clocks",
             err=True,
         )
 

@@ -40,6 +40,8 @@ class FinalistContent:
     tied: bool
     won: bool
     resources: Resources = Resources()
+    #: Median of calls back to back; None where not taken.
+    hot_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class BaselineContent:
     median_ms: float
     #: Its time over the winner's: above 1 the winner is faster.
     ratio: Ratio
+    hot_ms: float | None = None
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ def finals(content: ReportContent, problem: ProblemContent) -> Table:
             NONE,
             _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
             "vendor",
+            NONE if one.hot_ms is None else wording.time(one.hot_ms),
             *dashes,
         )
         for one in problem.baselines
@@ -59,6 +60,7 @@ def finals(content: ReportContent, problem: ProblemContent) -> Table:
         "95 % interval",
         "Time / winner's (95 %)",
         "Verdict",
+        "Hot",
         "Registers",
         "Spills",
         "Shared per block",
@@ -66,7 +68,7 @@ def finals(content: ReportContent, problem: ProblemContent) -> Table:
     return Table(
         columns,
         tuple(rows),
-        numeric=frozenset({1, 2, 3, 5, 6, 7}),
+        numeric=frozenset({1, 2, 3, 5, 6, 7, 8}),
         wide=frozenset({0}),
         strong=strong,
     )
@@ -149,6 +151,7 @@ def _final(content: ReportContent, one: FinalistContent, winner: Configuration) 
         wording.interval(one.median_ms, one.interval_ms),
         NONE if one.won else _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
         verdict,
+        NONE if one.hot_ms is None else wording.time(one.hot_ms),
         wording.count(one.resources.registers),
         wording.size(one.resources.spill_bytes),
         wording.size(one.resources.shared_bytes),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.measurement import Measurement
+from autotune.measurement import Measurement, drift
 from autotune.report import wording
 from autotune.report.content import ReportContent
 from autotune.report.table import NONE, Table, listed, plural, problem_name
@@ -109,6 +109,7 @@ def provenance(content: ReportContent) -> Table:
         "Inputs": run.get("inputs", ""),
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
+        "Drift": _drift(trials),
         "Timing": run.get("timing") or listed(one.timing for one in entries),
         "Source (sha256)": ", ".join(one[:16] for one in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
@@ -131,3 +132,13 @@ def _throttled(trials: Sequence[Measurement]) -> str:
     found = [one.clocks.throttle_reasons for one in trials if one.clocks.throttle_reasons]
     reasons = listed(sorted({reason for reasons in found for reason in reasons}))
     return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
+
+
+def _drift(trials: Sequence[Measurement]) -> str:
+    """How far the reference moved while others were measured; empty where it was not timed again."""
+    extremes = drift(trials)
+    if extremes is None:
+        return ""
+    low, high = extremes
+    count = sum(one.recheck is not None for one in trials)
+    return f"{low:+.1%} to {high:+.1%}: a reference timed again {plural(count, 'time')}"

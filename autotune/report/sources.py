@@ -134,13 +134,18 @@ def _finalists(finals: selection.Result, seed: int) -> tuple[FinalistContent, ..
             tied=any(one is other for other in finals.tied),
             won=one is finals.winner,
             resources=resources_of(one.measurement),
+            hot_ms=one.hot_ms,
         )
         for one in finals.finalists
     )
 
 
 def _baselines(finals: selection.Result) -> tuple[BaselineContent, ...]:
-    found = [BaselineContent(name, ms, ratio) for name, (ms, ratio) in finals.vendors.items()]
+    hot = finals.vendor_hot_ms
+    found = [
+        BaselineContent(name, ms, ratio, hot.get(name))
+        for name, (ms, ratio) in finals.vendors.items()
+    ]
     return tuple(sorted(found, key=lambda one: one.median_ms))
 
 

@@ -142,10 +142,17 @@ def _raced(
         Contender(one, tuning.compilers.result(compiling).binary)
         for one, compiling in zip(configurations, jobs, strict=True)
     ]
-    samples = tuning.worker.race(job, contenders, ROUNDS, tuning.request.seed, MAX_SECONDS)
+    raced = tuning.worker.race(
+        job,
+        contenders,
+        ROUNDS,
+        tuning.request.seed,
+        MAX_SECONDS,
+        by_stream=not entry.timing.endswith("graph"),
+    )
     finalists = [
-        Finalist(Measurement(one, Status.OK), tuple(times))
-        for one, times in zip(configurations, samples, strict=True)
+        Finalist(Measurement(one, Status.OK), times)
+        for one, times in zip(configurations, raced.samples_ms, strict=True)
     ]
     result, winner = decide(finalists, {}, tuning.request.seed), finalists[0]
     fastest = result.finalists[0]

@@ -24,7 +24,7 @@ from autotune.spec import BACKENDS, Kernel
 from autotune.values import Configuration, Problem
 
 #: How samples are taken today, as entries say it: others cannot be compared with.
-TIMINGS = ("cold:flush", "hot")
+TIMINGS = ("cold:graph", "cold:flush", "hot:graph", "hot")
 
 
 class Action(StrEnum):

@@ -109,6 +109,16 @@ class ExecutorContract:
         executor.write(made, given)
         return made
 
+    def intact(self, executor: Executor, buffer: Any) -> bool:
+        """Whether the guard bands of a buffer are as allocated."""
+        (found,), _ = executor.unharmed([buffer], [])
+        return found
+
+    def same(self, executor: Executor, one: Any, other: Any) -> bool:
+        """Whether two buffers hold the same bytes."""
+        _, (found,) = executor.unharmed([], [(one, other)])
+        return found
+
     # ------------------------------------------------------------ devices
 
     def test_devices_are_told_apart_and_know_their_limits(self) -> None:
@@ -140,7 +150,7 @@ class ExecutorContract:
         read = executor.read(buffer, np.dtype(dtype), (count,))
         assert read.dtype == array.dtype
         assert np.array_equal(read, array)
-        assert executor.guards_intact(buffer)
+        assert self.intact(executor, buffer)
 
     def test_arrays_of_any_layout_and_structured_ones_are_written_in_order(
         self, executor: Executor
@@ -156,7 +166,7 @@ class ExecutorContract:
     def test_more_memory_than_there_is_is_a_memory_error(self, executor: Executor) -> None:
         with pytest.raises(MemoryError, match="bytes"):
             executor.allocate(1 << 50)
-        assert executor.guards_intact(executor.allocate(64))
+        assert self.intact(executor, executor.allocate(64))
 
     @pytest.mark.parametrize("nbytes", [4, 12, 1020, 4096])
     def test_a_write_beyond_either_end_is_seen(
@@ -167,12 +177,12 @@ class ExecutorContract:
         buffer = self.buffer(executor, np.arange(count, dtype=np.int32))
         for index in (-1, count, -band, count + band - 1):
             self.poke(executor, module, buffer, index, 5)
-            assert not executor.guards_intact(buffer), index
+            assert not self.intact(executor, buffer), index
             executor.mend_guards(buffer)
-            assert executor.guards_intact(buffer)
+            assert self.intact(executor, buffer)
         self.poke(executor, module, buffer, count - 1, 77)
         self.poke(executor, module, buffer, 0, 77)
-        assert executor.guards_intact(buffer)
+        assert self.intact(executor, buffer)
         assert executor.read(buffer, np.dtype("i4"), (count,))[-1] == 77
 
     def poke(self, executor: Executor, module: Any, buffer: Any, index: int, value: int) -> None:
@@ -187,31 +197,43 @@ class ExecutorContract:
         executor.poison(buffer)
         assert np.isnan(executor.read(buffer, np.dtype("f4"), (count,))).all()
         assert (executor.read(buffer, np.dtype("i4"), (count,)) == -1).all()
-        assert executor.guards_intact(buffer)
+        assert self.intact(executor, buffer)
 
     @pytest.mark.parametrize("nbytes", ODD_COUNTS)
     def test_a_copy_is_equal_and_leaves_its_source(self, executor: Executor, nbytes: int) -> None:
         array = np.random.default_rng(0).integers(0, 255, nbytes).astype(np.uint8)
         one, other = self.buffer(executor, array), self.buffer(executor, array[::-1] ^ 0xFF)
-        assert not executor.equal(one, other)
+        assert not self.same(executor, one, other)
         executor.copy(other, one)
-        assert executor.equal(one, other)
+        assert self.same(executor, one, other)
         assert np.array_equal(executor.read(one, np.dtype("u1"), (nbytes,)), array)
-        assert executor.guards_intact(other)
+        assert self.intact(executor, other)
 
     @pytest.mark.parametrize("position", [0, 500, 1000])
     def test_equal_means_every_byte(self, executor: Executor, position: int) -> None:
         array = np.zeros(1001, np.uint8)
         one = self.buffer(executor, array)
         array[position] ^= 1
-        assert not executor.equal(one, self.buffer(executor, array))
+        assert not self.same(executor, one, self.buffer(executor, array))
 
     def test_equal_compares_bytes_not_numbers(self, executor: Executor) -> None:
         """NaN was changed by nobody; a zero that changed its sign was changed."""
         nan = np.array([np.nan], np.float32)
-        assert executor.equal(self.buffer(executor, nan), self.buffer(executor, nan))
+        assert self.same(executor, self.buffer(executor, nan), self.buffer(executor, nan))
         zeros = (np.array([sign], np.float32) for sign in (0.0, -0.0))
-        assert not executor.equal(*(self.buffer(executor, zero) for zero in zeros))
+        assert not self.same(executor, *(self.buffer(executor, zero) for zero in zeros))
+
+    def test_of_many_checks_at_once_the_failed_are_told_from_the_others(
+        self, executor: Executor, module: Any
+    ) -> None:
+        arrays = [np.full(count, count, np.int32) for count in (5, 300, 70_001)]
+        ones, others = ([self.buffer(executor, array) for array in arrays] for _ in range(2))
+        pairs = list(zip(ones, others, strict=True))
+        assert executor.unharmed(ones, pairs) == ([True] * 3, [True] * 3)
+        assert executor.unharmed([], []) == ([], [])
+        self.poke(executor, module, ones[1], 300, 1)
+        self.poke(executor, module, others[2], 70_000, 1)
+        assert executor.unharmed(ones, pairs) == ([True, False, True], [True, True, False])
 
     # ------------------------------------------------------------ comparing
 
@@ -300,7 +322,7 @@ class ExecutorContract:
         args = (self.buffer(executor, x), out, np.float32(0.5), np.int32(count))
         executor.run(module, [BoundLaunch("scaled", (-(-count // 64), 1, 1), (64, 1, 1), 0, args)])
         assert np.array_equal(executor.read(out, np.dtype("f4"), (count,)), 2 * x + 0.5)
-        assert executor.guards_intact(out)
+        assert self.intact(executor, out)
 
     def test_shared_memory_and_barriers_work(self, executor: Executor, module: Any) -> None:
         x = np.arange(256, dtype=np.float32)
@@ -343,7 +365,7 @@ class ExecutorContract:
         buffer = self.buffer(executor, np.full(count, 7, value.dtype))
         executor.run(module, [BoundFill(buffer, value)])
         assert (executor.read(buffer, value.dtype, (count,)) == value).all()
-        assert executor.guards_intact(buffer)
+        assert self.intact(executor, buffer)
 
     def test_steps_run_in_order_every_time(self, executor: Executor, module: Any) -> None:
         buffer = self.buffer(executor, np.zeros(4, np.int32))
@@ -426,6 +448,56 @@ class ExecutorContract:
         for steps in ([much, fill, little], [little, fill, much]):
             assert min(executor.time(module, steps, 3, cold=False)) > 5 * short
 
+    def ready(self, executor: Executor, module: Any, steps: Any, cold: bool = True) -> Any:
+        """A timer of a sequence, which has run before as timers ask."""
+        executor.run(module, steps)
+        return executor.timer(module, steps, cold)
+
+    @pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
+    def test_a_timer_takes_as_many_samples_as_asked_again_and_again(
+        self, executor: Executor, module: Any, cold: bool
+    ) -> None:
+        timer = self.ready(executor, module, [self.spin(executor, 1000)], cold)
+        for take in (timer, timer.hot):
+            for count in (0, 1, 5):
+                samples = take(count)
+                assert len(samples) == count
+                assert all(isinstance(one, float) and one > 0 for one in samples)
+
+    def test_what_a_timer_takes_grows_with_the_work(self, executor: Executor, module: Any) -> None:
+        """Hot samples too: they are milliseconds of one call, however many make a batch."""
+        little, much = (
+            self.ready(executor, module, [self.spin(executor, turns)])
+            for turns in (20_000, 6_000_000)
+        )
+        assert min(much(3)) > 20 * min(little(5))
+        assert min(much.hot(3)) > 20 * min(little.hot(5))
+
+    def test_every_step_is_in_a_timers_sample(self, executor: Executor, module: Any) -> None:
+        fill = BoundFill(executor.allocate(64), np.int32(0))
+        little, much = (self.spin(executor, turns) for turns in (2_000, 3_000_000))
+        short = self.ready(executor, module, [little, fill, little])
+        for steps in ([much, fill, little], [little, fill, much]):
+            long = self.ready(executor, module, steps)
+            assert min(long(3)) > 5 * min(short(5))
+            assert min(long.hot(3)) > 5 * min(short.hot(5))
+
+    def test_a_timer_runs_the_sequence_each_time(self, executor: Executor, module: Any) -> None:
+        """On what the buffers hold then, as a graph and launch by launch."""
+        x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
+        args = (x, out, np.float32(1), np.int32(64))
+        timer = self.ready(executor, module, [BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)])
+        for number, take in enumerate((timer, timer.hot, timer, timer.hot)):
+            if number == 2:
+                timer.by_stream()
+                assert timer.launched_by == "stream"
+            executor.write(x, np.full(64, number, np.float32))
+            executor.poison(out)
+            take(2)
+            read = executor.read(out, np.dtype("f4"), (64,))
+            assert (read == 2 * number + 1).all(), number
+        assert self.intact(executor, out)
+
     def test_timing_runs_the_sequence_each_time(self, executor: Executor, module: Any) -> None:
         x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
         executor.poison(out)
@@ -435,4 +507,4 @@ class ExecutorContract:
         )
         assert median(samples) > 0
         assert (executor.read(out, np.dtype("f4"), (64,)) == 3).all()
-        assert executor.guards_intact(out)
+        assert self.intact(executor, out)

@@ -6,7 +6,7 @@ from contracts.backend import KERNELS, ONE, ExecutorContract
 from sample_spaces import SOURCE, changed, write_space
 
 from autotune.backends import backend, choose_device
-from autotune.backends.base import BoundLaunch, LaunchError
+from autotune.backends.base import BoundFill, BoundLaunch, LaunchError
 from autotune.binding import Plan as LaunchPlan
 from autotune.binding import over_limit
 from autotune.catalog import find_kernel, load_file
@@ -107,15 +107,84 @@ class TestExecutingOnCuda(ExecutorContract):
         assert clocks.sm_mhz and 100 < clocks.sm_mhz < 5000
         assert clocks.temperature_c and 0 < clocks.temperature_c < 120
 
-    def test_a_cold_sample_misses_the_l2_cache(self, executor):
-        """A quarter of L2 read again and again is fast only while nothing flushes it."""
+    # ------------------------------------------------------------ graphs
+
+    @pytest.fixture
+    def views(self, executor):
+        """Two vectors on the device that nothing else uses."""
+        import cupy
+
+        with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):
+            return cupy.arange(4096, dtype=cupy.float32), cupy.zeros(4096, cupy.float32)
+
+    def test_a_sequence_is_launched_as_one_graph(self, executor, module):
+        fill = BoundFill(executor.allocate(64), np.int32(0))
+        timer = self.ready(executor, module, [self.spin(executor, 100), fill])
+        assert timer.launched_by == "graph"
+
+    def test_a_graph_of_short_kernels_takes_no_longer_than_their_launches(self, executor, module):
+        """What a graph is for: eight kernels of about a microsecond, and the gaps between them."""
+        steps = [self.spin(executor, 10)] * 8
+        timer = self.ready(executor, module, steps)
+        graph = np.median(timer(30))
+        timer.by_stream()
+        assert graph <= 1.02 * np.median(timer(30))
+
+    def test_a_call_of_a_library_is_captured(self, executor, views):
+        import cupy
+
+        x, out = views
+        call = lambda: cupy.multiply(x, 2, out=out)  # noqa: E731
+        call()
+        timer = executor.timer_of(call, cold=True)
+        assert timer.launched_by == "graph"
+        out.fill(0)
+        assert all(one > 0 for one in timer(3) + timer.hot(3))
+        assert (out.get() == 2 * np.arange(4096)).all()
+
+    @pytest.mark.parametrize("obstacle", ["allocates", "waits", "fails"])
+    def test_what_cannot_be_captured_is_launched_one_by_one(self, executor, views, obstacle):
+        """And the stream is as usable as before: for the next capture too."""
+        import cupy
+
+        x, out = views
+
+        def call():
+            cupy.multiply(x, 2, out=out)
+            if obstacle == "allocates":
+                out[...] = x + x
+            if obstacle == "waits":
+                executor.stream.synchronize()
+            if obstacle == "fails" and executor.stream.is_capturing():
+                raise ArithmeticError("not now")
+
+        call()
+        timer = executor.timer_of(call, cold=True)
+        assert timer.launched_by == "stream"
+        assert all(one > 0 for one in timer(3) + timer.hot(3))
+        assert (out.get() == 2 * np.arange(4096)).all()
+        assert executor.timer_of(lambda: cupy.add(x, x, out=out), cold=True).launched_by == "graph"
+
+    def test_thousands_of_timers_leave_no_memory_behind(self, executor, module):
+        import cupy
+
+        steps = [self.spin(executor, 10)]
+        executor.run(module, steps)
+
+        def free_after(count):
+            for _ in range(count):
+                executor.timer(module, steps, cold=True)(1)
+            return cupy.cuda.runtime.memGetInfo()[0]
+
+        assert free_after(50) - free_after(1000) < 8 << 20
+
+    def test_hot_samples_find_in_the_l2_cache_what_cold_ones_do_not(self, executor):
         count = executor.device.l2_bytes // 4 // 16
         x, out = self.buffer(executor, np.ones(4 * count, np.float32)), executor.allocate(4)
         grid = (8 * executor.device.sm_count, 1, 1)
         step = BoundLaunch("read", grid, (256, 1, 1), 0, (x, out, np.int32(count)))
-        module = self.loaded(executor, READ)
-        hot, cold = (min(executor.time(module, [step], 20, one)) for one in (False, True))
-        assert cold > 1.1 * hot
+        timer = self.ready(executor, self.loaded(executor, READ), [step])
+        assert min(timer(20)) > 1.1 * min(timer.hot(20))
 
 
 def tuned(kernel, store, **options):

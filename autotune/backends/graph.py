@@ -1,0 +1,110 @@
+"""One CUDA graph of what is enqueued on a stream: captured once, launched often.
+
+Knows the driver's graph interface; neither kernels nor what a graph is good for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: CU_EVENT_RECORD_EXTERNAL of the driver API: an event recorded by a node of the graph at every
+#: launch, not a mark for the capture itself.
+_EXTERNAL = 1
+
+
+class CaptureError(Exception):
+    """What was enqueued cannot be captured; ``str(error)`` says why."""
+
+
+class GraphError(Exception):
+    """A graph was not launched; ``str(error)`` is the driver's name of the error."""
+
+
+class Graph:
+    """An executable graph.
+
+    Parameters
+    ----------
+    stream : int
+        Pointer of the stream to capture and to launch on; nothing may be captured on it now.
+    enqueue : callable
+        Enqueues on that stream only, without waiting, and allocates nothing: it is called once.
+
+    Raises
+    ------
+    CaptureError
+        If it does something else.
+    """
+
+    def __init__(self, stream: int, enqueue: Callable[[], object]) -> None:
+        from cuda.bindings import driver
+
+        self._driver = driver
+        self._stream = driver.CUstream(stream)
+        self._graph: Any = None
+        self._executable: Any = None
+        # Thread-local: what would hold up a capture elsewhere in the process is refused.
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._ask(driver.cuStreamBeginCapture(self._stream, mode))
+        failure: Exception | None = None
+        try:
+            enqueue()
+        except Exception as error:  # libraries raise errors of their own kinds
+            failure = error
+        # Ends in any case: else the stream would stay unusable.
+        result, self._graph = driver.cuStreamEndCapture(self._stream)
+        if failure is not None:
+            raise CaptureError(f"{type(failure).__name__}: {failure}") from failure
+        self._ask((result,))
+        if self._allocates():
+            raise CaptureError("it allocates device memory at every call")
+        self._executable = self._ask(driver.cuGraphInstantiate(self._graph, 0))
+        self._ask(driver.cuGraphUpload(self._executable, self._stream))
+
+    def launch(self) -> None:
+        """Enqueue the whole graph.
+
+        Raises
+        ------
+        GraphError
+            Where the driver refuses, or the context is lost.
+        """
+        (status,) = self._driver.cuGraphLaunch(self._executable, self._stream)
+        if int(status) != 0:
+            raise GraphError(str(status))
+
+    def __del__(self) -> None:
+        # A graph keeps device memory, and a search makes thousands of them.
+        if self._executable is not None:
+            self._driver.cuGraphExecDestroy(self._executable)
+        if self._graph is not None:
+            self._driver.cuGraphDestroy(self._graph)
+
+    def _allocates(self) -> bool:
+        """Whether it holds allocations: they would be timed, and are no part of a kernel."""
+        count = self._ask(self._driver.cuGraphGetNodes(self._graph))[1]
+        nodes = self._ask(self._driver.cuGraphGetNodes(self._graph, count))[0]
+        kind = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC
+        return any(self._ask(self._driver.cuGraphNodeGetType(one)) == kind for one in nodes)
+
+    def _ask(self, result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            raise CaptureError(str(result[0]).rpartition(".")[2])
+        return result[1] if len(result) == 2 else result[1:]
+
+
+def record(event: int, stream: int) -> None:
+    """Enqueue the recording of an event, as a node of the graph where one is captured.
+
+    Raises
+    ------
+    CaptureError
+    """
+    from cuda.bindings import driver
+
+    (status,) = driver.cuEventRecordWithFlags(
+        driver.CUevent(event), driver.CUstream(stream), _EXTERNAL
+    )
+    if int(status) != 0:
+        raise CaptureError(str(status))
