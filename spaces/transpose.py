@@ -190,11 +190,11 @@ def call(x):
 @transpose.baseline("cublas")
 def cublas(x, out, m, n):
     """cublasSgeam: C = 1 A' + 0 B. It is column-major, where x is n x m and out m x n."""
-    from cupy.cuda import get_current_stream
     from cupy_backends.cuda.libs import cublas as library
 
-    handle = library.create()
-    library.setStream(handle, get_current_stream().ptr)
+    from autotune.vendor import cublas_handle
+
+    handle = cublas_handle()
     scalars = np.array([1.0, 0.0], np.float32)
     m, n = int(m), int(n)
     one, zero = scalars.ctypes.data, scalars.ctypes.data + 4
