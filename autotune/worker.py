@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from types import TracebackType
@@ -29,6 +29,8 @@ R = TypeVar("R")
 PREPARE_TIMEOUT_S = 600.0
 #: Longest time one configuration may take to be verified and timed.
 MEASURE_TIMEOUT_S = 20.0
+#: Between two looks at whether a task is stuck.
+_GLANCE_S = 0.1
 
 
 class WorkerDied(Exception):
@@ -126,8 +128,25 @@ class Worker:
         self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
         self._prepared = job
 
-    def run(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
+    def run(
+        self,
+        timeout_s: float,
+        task: Callable[..., R],
+        *args: Any,
+        is_stuck: Callable[[], bool] | None = None,
+    ) -> R:
         """Run any task in the process.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Longest time it may take.
+        task : callable
+            A function of a module.
+        *args
+            Its arguments.
+        is_stuck : callable, optional
+            Asked now and then; once it is true the process is killed, before its time.
 
         Raises
         ------
@@ -142,6 +161,11 @@ class Worker:
             self._replace()  # killed while idle, at which pebble gives up the whole pool
         try:
             future = self._pool.schedule(task, args=list(args), timeout=timeout_s)
+            while is_stuck is not None and not wait([future], _GLANCE_S).done:
+                if is_stuck():
+                    future.cancel()  # which kills the process
+                    self._lost()
+                    raise WorkerTimeout("no progress")
             result: R = future.result()
             return result
         except BrokenExecutor as error:
@@ -155,6 +179,10 @@ class Worker:
                 raise
             self._lost()
             raise WorkerDied(_death(error)) from error
+
+    def renew(self) -> None:
+        """Begin a new process: the context of this one is lost."""
+        self._replace()
 
     def close(self) -> None:
         """End the process, whatever it is doing, for good."""

@@ -1,0 +1,209 @@
+"""A race goes on without the contender that failed, whatever the failure took with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from sample_spaces import write_space
+
+from autotune import racing, tasks
+from autotune.backends import choose_device
+from autotune.backends.base import ContextLostError, LaunchError
+from autotune.catalog import load_file
+from autotune.compiler import compile_job, compile_now
+from autotune.data import EXACT, RANDOM, prepare
+from autotune.errors import AutotuneError
+from autotune.measurement import Status
+from autotune.racing import race
+from autotune.tasks import Contender, Job
+from autotune.values import Configuration, Problem
+from autotune.worker import Worker
+
+BLOCKS = (32, 64, 128)
+BAD = 64
+#: Turn of the bad one at which it fails: the first launch is one, then a turn a round.
+TURN = 4
+#: Longest turn of the worker here; only the kernel that is meant to hang takes it.
+LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def worker():
+    with Worker(LIMIT_S) as made:
+        yield made
+
+
+@pytest.fixture
+def job(tmp_path, opencl_device):
+    """The job of ``scale`` with some pieces of its space file changed."""
+
+    def made(*edits):
+        kernel = load_file(write_space(tmp_path, *edits))
+        sets = tuple(prepare(kernel, Problem(n=1000), which) for which in (EXACT, RANDOM))
+        return Job(kernel.file, Problem(n=1000), choose_device(opencl_device), sets)
+
+    return made
+
+
+def contenders(job):
+    kernel = load_file(job.space_file)
+    made = []
+    for block in BLOCKS:
+        configuration = Configuration(BLOCK=block)
+        compiled = compile_now(compile_job(kernel, configuration, job.problem, job.device))
+        assert compiled.binary is not None, compiled.log
+        made.append(Contender(configuration, compiled.binary))
+    return made
+
+
+# ---------------------------------------------------------------- in the worker
+
+
+class Failing:
+    """A timer whose launches fail from some turn on."""
+
+    def __init__(self, timer, kind):
+        self.timer, self.kind, self.turns = timer, kind, 0
+        self.launched_by = timer.launched_by
+
+    def by_stream(self):
+        self.timer.by_stream()
+
+    def hot(self, count):
+        return self.timer.hot(count)
+
+    def __call__(self, count):
+        self.turns += 1
+        if self.turns >= TURN:
+            fail(self.kind)
+        return self.timer(count)
+
+
+def fail(kind):
+    match kind:
+        case "launch":
+            raise LaunchError("out of resources, on purpose")
+        case "context":
+            raise ContextLostError("illegal address, on purpose")
+        case "hang":
+            time.sleep(600)
+        case "death":
+            os._exit(4)
+    flag = Path(kind)  # killed from outside: once
+    if not flag.exists():
+        flag.touch()
+        os._exit(9)
+
+
+_real_heat, _real_take = racing.run_heat, tasks.take
+
+
+def sabotaged(job, running, *rest):
+    """A heat in which a contender fails as a file beside the space says."""
+    kind = (job.space_file.parent / "kind").read_text()
+
+    def take(job, contender):
+        timer = _real_take(job, contender)
+        return Failing(timer, kind) if contender.configuration.get("BLOCK") == BAD else timer
+
+    tasks.take = take
+    return _real_heat(job, running, *rest)
+
+
+@pytest.fixture
+def sabotage(monkeypatch):
+    """Make the bad one fail in some way."""
+
+    def made(job, kind):
+        (job.space_file.parent / "kind").write_text(str(kind))
+        monkeypatch.setattr(racing, "run_heat", sabotaged)
+
+    return made
+
+
+# ---------------------------------------------------------------- from outside
+
+
+def test_all_contenders_are_timed_in_every_round(worker, job):
+    given = job()
+    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
+    assert [len(one) for one in raced.samples_ms] == [9, 9, 9]
+    assert all(sample > 0 for one in raced.samples_ms for sample in one)
+    assert all(one is not None and one > 0 for one in raced.hot_ms)
+    assert raced.failures == {}
+
+
+def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
+    given = job()
+    raced = race(worker, given, contenders(given), 50, 1, max_seconds=0)
+    assert [len(one) for one in raced.samples_ms] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "message"),
+    [
+        ("launch", Status.LAUNCH_FAILED, "out of resources, on purpose"),
+        ("context", Status.CRASHED, "illegal address, on purpose"),
+        ("hang", Status.TIMED_OUT, "no sample in 10 s; the kernel hangs"),
+        ("death", Status.CRASHED, "the process died twice: exit code 4"),
+    ],
+)
+def test_one_that_fails_is_out_and_the_others_go_on(worker, job, sabotage, kind, status, message):
+    given = job()
+    sabotage(given, kind)
+    start = time.monotonic()
+    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
+    assert {place: (one.status, one.message) for place, one in raced.failures.items()} == {
+        1: (status, message)
+    }
+    assert [len(one) for one in raced.samples_ms] == [9, 0, 9]
+    assert [one is None for one in raced.hot_ms] == [False, True, False]
+    assert time.monotonic() - start < LIMIT_S + 30
+    again = race(worker, given, contenders(given)[::2], 3, 1, 60)
+    assert [len(one) for one in again.samples_ms] == [3, 3], "the worker is as good as new"
+
+
+def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tmp_path):
+    given = job()
+    sabotage(given, tmp_path / "killed once")
+    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
+    assert raced.failures == {}
+    assert [len(one) for one in raced.samples_ms] == [9, 9, 9]
+
+
+def test_one_that_cannot_even_enter_is_out(worker, job):
+    given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * (2 if c.BLOCK == 64 else 1),)"))
+    raced = race(worker, given, contenders(given), 3, 1, 60)
+    assert raced.failures[1].status is Status.LAUNCH_FAILED
+    assert "WORK_GROUP_SIZE" in raced.failures[1].message
+    assert [len(one) for one in raced.samples_ms] == [3, 0, 3]
+
+
+def test_a_vendor_call_of_another_backend_has_no_samples_and_did_not_fail(worker, job):
+    baseline = "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch"
+    given = job(("@scale.launch", baseline))
+    entered = [contenders(given)[0], Contender(Configuration(), None, "blas")]
+    raced = race(worker, given, entered, 3, 1, 60)
+    assert [len(one) for one in raced.samples_ms] == [3, 0]
+    assert raced.failures == {}
+
+
+def test_a_race_without_anybody_left_has_no_samples(worker, job):
+    given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
+    raced = race(worker, given, contenders(given)[:1], 3, 1, 60)
+    assert (raced.samples_ms, raced.hot_ms) == (((),), (None,))
+    assert set(raced.failures) == {0}
+
+
+def test_a_death_before_anybody_ran_ends_the_run(worker, job, monkeypatch):
+    given = job()
+    monkeypatch.setattr(racing, "run_heat", leave)
+    with pytest.raises(AutotuneError, match="the device process failed at the race: exit code 5"):
+        race(worker, given, contenders(given), 3, 1, 60)
+
+
+def leave(*_):
+    os._exit(5)
