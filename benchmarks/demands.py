@@ -155,7 +155,7 @@ class _Kernel:
             return Verdict(self.name, demand, None, _missing(missing), beyond)
         wrong = [f"{describe(row['problem'])} {value(row):.3f}" for row in rows if not holds(row)]
         worst = min(rows, key=lambda row: value(row) or 0.0)
-        found = f"not at {', '.join(wrong)}" if wrong else f"least {value(worst):.3f}"
+        found = f"not at {'; '.join(wrong)}" if wrong else f"least {value(worst):.3f}"
         if not wrong:
             found += f" at {describe(worst['problem'])}"
         return self._verdict(demand, not wrong, found, missing, beyond)
@@ -174,13 +174,13 @@ class _Kernel:
     def faster(self, least: float, sizes: Iterable[Size], beyond: bool = False) -> Verdict:
         """The median ratio at every one of some sizes."""
         chosen = list(sizes)
-        demand = f">= {least:g} x vendor at {', '.join(map(describe, chosen))}"
+        demand = f">= {least:g} x vendor at {'; '.join(map(describe, chosen))}"
         return self.each(demand, chosen, lambda row: row["ratio"] >= least, _ratio, beyond)
 
     def limit(self, least: float, sizes: Iterable[Size], beyond: bool = False) -> Verdict:
         """The share of the limit, measured on the same bytes, at every one of some sizes."""
         chosen = list(sizes)
-        demand = f">= {least:.0%} of the limit at {', '.join(map(describe, chosen))}"
+        demand = f">= {least:.0%} of the limit at {'; '.join(map(describe, chosen))}"
         return self.each(demand, chosen, lambda row: row["limit_fraction"] >= least, _share, beyond)
 
     def vendor_everywhere(self) -> Verdict:
@@ -210,7 +210,8 @@ class _Kernel:
 
 
 def _missing(sizes: Sequence[Size]) -> str:
-    return f"not measured: {', '.join(map(describe, sizes))}"
+    listed = "; ".join(map(describe, sizes)) if len(sizes) <= 3 else f"{len(sizes)} sizes"
+    return f"not measured: {listed}"
 
 
 def _ratio(row: Row) -> float | None:
@@ -296,6 +297,11 @@ def _gemv(kernel: _Kernel) -> list[Verdict]:
     ]
 
 
+def _is_alone(row: Row) -> bool:
+    """Whether one of memory and arithmetic takes twice as long as the other, or is all there is."""
+    return row["limits_apart"] is None or bool(row["limits_apart"] >= 2.0)
+
+
 def _prefetch(kernel: _Kernel) -> list[Verdict]:
     few = [one for one in _chains(4) if int(one["intensity"]) <= 32]
     return [
@@ -303,7 +309,7 @@ def _prefetch(kernel: _Kernel) -> list[Verdict]:
         kernel.each(
             ">= 95 % of max(memory, arithmetic) where they differ by 2 x, >= 85 % elsewhere, full",
             _chains(0),
-            lambda row: row["limit_fraction"] >= (0.95 if row["limits_apart"] >= 2 else 0.85),
+            lambda row: row["limit_fraction"] >= (0.95 if _is_alone(row) else 0.85),
             _share,
         ),
     ]
