@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.backends import choose_device
+from autotune.backends import choose_devices
 from autotune.catalog import find_kernel
 from autotune.engine import Budget, Event, ignore
 from autotune.errors import UsageError, unknown
@@ -68,6 +68,7 @@ def tune(
     seed: int = 0,
     fixed: Mapping[str, Sequence[Value]] | None = None,
     fresh: bool = False,
+    sanitize: bool = False,
     out: str | Path = "reports",
     listener: Callable[[Event], None] = ignore,
 ) -> Tuned:
@@ -86,13 +87,15 @@ def tune(
     strategy : str
         See ``autotune list strategies``.
     device : str, optional
-        ``cuda:0``, ``opencl:cpu``; default: the first usable.
+        ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable.
     seed : int
         Of search and inputs.
     fixed : mapping, optional
         Values that some parameters are restricted to.
     fresh : bool
         Measure again what is remembered.
+    sanitize : bool
+        Run the finalists under NVIDIA's compute-sanitizer too; what it finds fault with cannot win.
     out : str or Path
         Record, header and report go to ``out/<device>/``.
     listener : callable
@@ -113,15 +116,18 @@ def tune(
     if effort not in EFFORTS:
         raise UsageError(unknown("effort", effort, EFFORTS))
     find(strategy)  # an unknown one ends here, not after inputs and limits were made
+    first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
-        device=choose_device(device, declared.backends),
+        device=first,
+        others=tuple(others),
         problems=tuple(_declared_order(declared, one) for one in problems),
         effort=EFFORTS[effort],
         strategy=strategy,
         budget=Budget.parse(budget) if budget else None,
         seed=seed,
         fresh=fresh,
+        sanitize=sanitize,
         fixed=dict(fixed or {}),
         command="autotune.tune",
     ).with_default_problems()

@@ -26,6 +26,8 @@ class Status(StrEnum):
     CRASHED = "crashed"
     #: Faster than the device can move the bytes or do the arithmetic.
     IMPLAUSIBLE = "implausible"
+    #: Right, but compute-sanitizer found a fault: an access, a race, a barrier.
+    UNSAFE = "unsafe"
 
     @property
     def is_timed(self) -> bool:

@@ -42,6 +42,9 @@ _HOT_BATCHES, _HOT_MS, _HOT_RACE_BATCHES = 3, 2.0, 5
 #: whichever is more: rechecks take at most 1 % of the time.
 _RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
 
+#: Where other processes hold more than this share of the memory, want of it is their doing.
+_OTHERS_SHARE = 0.1
+
 
 @dataclass(frozen=True)
 class Job:
@@ -151,8 +154,10 @@ def measure(
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
         return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
-    except (LaunchError, MemoryError) as error:  # memory: a workspace that is too large
+    except LaunchError as error:
         return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+    except MemoryError as error:
+        return _without_room(draft, job, error)
     except ContextLostError as error:
         return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
 
@@ -165,8 +170,10 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Outcome:
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks)
         return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
-    except (LaunchError, MemoryError) as error:  # memory: a workspace that is too large
+    except LaunchError as error:
         return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+    except MemoryError as error:
+        return _without_room(draft, job, error)
     except ContextLostError as error:
         return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
 
@@ -373,6 +380,14 @@ def _plausible(timed: Measurement, job: Job) -> Measurement:
     work = kernel.call_hook("work", job.problem)
     why = implausible(timed.median_ms, work, job.device, job.cold)
     return _failed(timed, Status.IMPLAUSIBLE, why) if why else timed
+
+
+def _without_room(draft: Measurement, job: Job, error: MemoryError) -> Outcome:
+    """A workspace too large for the device is the configuration's fault; others' memory is not."""
+    held = _state.executor.memory_held_elsewhere() if _state.executor else 0
+    if held > _OTHERS_SHARE * job.device.memory_bytes:
+        raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
+    return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
 
 
 def _failed(draft: Measurement, status: Status, message: str) -> Measurement:

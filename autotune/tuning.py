@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
-from autotune import __version__, probe, selection
+from autotune import __version__, probe, sanitize, selection
 from autotune.bench import Bench
+from autotune.compiler import compile_job
 from autotune.device import Device
 from autotune.engine import Budget, Listener, Phase, SearchSession, ignore, search
 from autotune.errors import AutotuneError, Interrupted, NothingValidError, StoreError
@@ -27,9 +29,9 @@ from autotune.several import SeveralEvaluator
 from autotune.space import Space, enumerate_space
 from autotune.spec import Kernel
 from autotune.store import RunInfo, Store
-from autotune.strategies import find
+from autotune.strategies import Search, auto, find
 from autotune.timing import StoppingRule
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, Value
 
 __all__ = [
     "EFFORTS",
@@ -45,6 +47,8 @@ __all__ = [
 _FINALS_SHARE = 0.15
 #: Of every other problem this many of the best enter a problem's finals.
 _GUESTS = 2
+#: So often the next best take the place of finalists in which compute-sanitizer found a fault.
+_SANITIZER_ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class ProblemResult:
     finals: selection.Result | None
     disqualified: tuple[Measurement, ...] = ()
     seconds: float = 0.0
+    #: Finalists in which compute-sanitizer found nothing; None where it was not asked.
+    sanitized: int | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,10 @@ class Tuning(Bench):
     """
 
     def __init__(self, request: Request, store: Store, listener: Listener = ignore) -> None:
+        # Told before anything is searched, where compute-sanitizer is wanted and is not there.
+        self._sanitizer = sanitize.required(request.device) if request.sanitize else ""
+        #: By configuration and static fields; None where nothing was found.
+        self._findings: dict[tuple[Configuration, tuple[Value, ...]], sanitize.Finding | None] = {}
         super().__init__(request)
         self.store, self.listener = store, listener
         self.done: list[ProblemResult] = []
@@ -245,11 +255,79 @@ class Tuning(Bench):
         """Hold the finals of one problem."""
         begun = time.monotonic()
         guests = self._guests(run_id, one, everyone)
-        finals, disqualified = Finals(self, self.store, run_id, self.listener).hold(
-            one.evaluator, [*self._entrants(one.choice), *guests], seconds
+        entrants = [*self._entrants(one.choice), *guests]
+        unsafe: list[Measurement] = []
+        if self._sanitizer:
+            entrants, unsafe = self._safe(one.problem, entrants)
+            self.store.add_many(run_id, self.scope(one.problem), unsafe)
+        finals, wrong = Finals(self, self.store, run_id, self.listener).hold(
+            one.evaluator, entrants, seconds
         )
-        took = one.seconds + time.monotonic() - begun
-        return ProblemResult(one.problem, one.space, one.measured, finals, disqualified, took)
+        return ProblemResult(
+            one.problem,
+            one.space,
+            one.measured,
+            finals,
+            (*unsafe, *wrong),
+            one.seconds + time.monotonic() - begun,
+            len(entrants) if self._sanitizer else None,
+        )
+
+    def _safe(
+        self, problem: Problem, entrants: Sequence[Measurement]
+    ) -> tuple[list[Measurement], list[Measurement]]:
+        """Finalists in which compute-sanitizer finds no fault, and rows of those where it does.
+
+        The next best take the place of what is out, and are checked as well, a few times over. What
+        was found for another problem of the run holds here: the small problems are the same.
+        """
+        static = tuple(problem[name] for name in self.kernel.static)
+        safe: list[Measurement] = []
+        out: dict[Configuration, sanitize.Finding] = {}
+        for _ in range(_SANITIZER_ROUNDS):
+            left = [one for one in entrants if one.configuration not in out]
+            finalists = selection.candidates(left, self.request.effort.finalists)
+            unknown = [
+                one.configuration
+                for one in finalists
+                if (one.configuration, static) not in self._findings
+            ]
+            if unknown:
+                self.listener(Phase(problem, "sanitizer"))
+                found = self._sanitized(problem, unknown)
+                self._findings |= {(one, static): found.get(one) for one in unknown}
+            safe = []
+            for one in finalists:
+                finding = self._findings[one.configuration, static]
+                if finding is None:
+                    safe.append(one)
+                else:
+                    out[one.configuration] = finding
+            if len(safe) == len(finalists):
+                break
+        uuid = self.device.uuid
+        rows = [Measurement(c, Status.UNSAFE, str(f), device_uuid=uuid) for c, f in out.items()]
+        return safe, rows
+
+    def _sanitized(
+        self, problem: Problem, configurations: Sequence[Configuration]
+    ) -> Mapping[Configuration, sanitize.Finding]:
+        """What compute-sanitizer finds in configurations; warns of what it could not check."""
+        trials = []
+        for configuration in configurations:
+            job = compile_job(self.kernel, configuration, problem, self.device)
+            # So that a finding names the line; the code is the same.
+            with_lines = replace(job, options=(*job.options, "-lineinfo"))
+            binary = self.compilers.result(with_lines).binary
+            if binary is not None:
+                trials += [
+                    sanitize.Trial(self.job(one, self.request.seed + 1), configuration, binary)
+                    for one in sanitize.small_problems(self.kernel, configuration, problem)
+                ]
+        verdict = sanitize.check(self._sanitizer, trials)
+        for text in verdict.unchecked:
+            warnings.warn(f"{self.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
+        return verdict.findings
 
     def _entrants(self, choice: Sequence[Measurement]) -> list[Measurement]:
         """Who enters the finals: the best of each device, since those of two are not compared."""
@@ -290,7 +368,13 @@ class Tuning(Bench):
                 raise NothingValidError(self._why_invalid(session.space, only))
             return search(session, lambda *_: None, self.request.seed, [only])
         known = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
-        return search(session, find(self.request.strategy), self.request.seed, known)
+        return search(session, self._strategy(), self.request.seed, known)
+
+    def _strategy(self) -> Search:
+        """The strategy asked for; one at a time would leave all devices but one idle."""
+        if self.request.others and self.request.strategy == "auto":
+            return partial(auto.search, strategy=auto.POPULATION)
+        return find(self.request.strategy)
 
     def _why_invalid(self, space: Space, configuration: Configuration) -> str:
         row = space.canonical(space.row(configuration))

@@ -230,6 +230,8 @@ class Worker:
             except WorkerDied as error:
                 message = f"the process died twice: {error}"
                 continue
+            except MemoryError as error:
+                raise _no_memory(error) from error
             if outcome.context_lost:
                 self._replace()
             return replace(outcome.measurement, device_uuid=job.device.uuid)
@@ -250,10 +252,7 @@ class Worker:
         except (LaunchError, WrongResult) as error:
             raise AutotuneError(f"{task.__name__}: {error}") from error
         except MemoryError as error:
-            raise AutotuneError(
-                f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi "
-                "for other processes that use the device"
-            ) from error
+            raise _no_memory(error) from error
 
     def _new_pool(self) -> Any:
         try:
@@ -277,6 +276,13 @@ class Worker:
     def _lost(self) -> None:
         self._prepared = None
         self.respawns += 1
+
+
+def _no_memory(error: MemoryError) -> AutotuneError:
+    return AutotuneError(
+        f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi for other "
+        "processes that use the device"
+    )
 
 
 def _death(error: OSError) -> str:

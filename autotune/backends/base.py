@@ -194,6 +194,9 @@ class Executor(Protocol):
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         """Bind a vendor call to device arrays; see `Baseline`."""
 
+    def memory_held_elsewhere(self) -> int:
+        """Bytes of the device's memory that other processes hold; 0 where that is not known."""
+
     def clocks(self) -> Clocks:
         """State of the device now."""
 

@@ -40,6 +40,10 @@ _FP32_LANES = {75: 64, 80: 64}
 _FLUSH_FACTOR = 4
 #: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver API.
 _MAX_DYNAMIC_SHARED = 8
+#: Errors that tell of too little memory; the context is still usable.
+_NO_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
+#: What a context itself takes at most, code of kernels included.
+_CONTEXT_BYTES = 1 << 30
 #: Errors of a launch that leave the context usable.
 _HARMLESS = (
     "cudaErrorInvalidValue",
@@ -110,6 +114,8 @@ class CudaBackend:
         try:
             return CudaExecutor(cupy, device)
         except cupy.cuda.runtime.CUDARuntimeError as error:
+            if any(name in str(error) for name in _NO_MEMORY):
+                raise MemoryError(f"{device.name} ({device.selector}): {error}") from error
             raise DeviceError(f"{device.name} ({device.selector}): {error}") from error
 
 
@@ -281,6 +287,11 @@ class CudaExecutor:
         with cp.cuda.Device(self.device.index):
             return prepare(**views)
 
+    def memory_held_elsewhere(self) -> int:
+        free, total = self.cupy.cuda.runtime.memGetInfo()
+        own = self.cupy.get_default_memory_pool().total_bytes() + _CONTEXT_BYTES
+        return max(0, int(total - free - own))
+
     def clocks(self) -> Clocks:
         return _clocks(self.device.uuid)
 
@@ -350,6 +361,8 @@ class CudaExecutor:
         try:
             return call()
         except errors as error:
+            if any(name in str(error) for name in _NO_MEMORY):
+                raise MemoryError(str(error)) from error
             if any(name in str(error) for name in _HARMLESS):
                 raise LaunchError(str(error)) from error
             raise ContextLostError(str(error)) from error

@@ -224,6 +224,9 @@ class OpenclExecutor:
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
         raise LaunchError("no vendor baselines on OpenCL")
 
+    def memory_held_elsewhere(self) -> int:
+        return 0
+
     def clocks(self) -> Clocks:
         return Clocks()
 

@@ -16,6 +16,7 @@ _PHASES = {
     "inputs": "making inputs and references",
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",
+    "sanitizer": "finalists under compute-sanitizer",
     "limits": "measuring what the device can do, once",
 }
 

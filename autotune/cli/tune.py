@@ -51,7 +51,8 @@ _DRIFT = 0.03
 @click.option(
     "--device",
     metavar="NAME",
-    help="cuda:0, opencl:cpu or replay:FILE; default: the first GPU, else the CPU.",
+    help="cuda:0, opencl:cpu or replay:FILE; cuda:0,cuda:1 or cuda:all: several GPUs of one model "
+    "at once. Default: the first GPU, else the CPU.",
 )
 @click.option("--config", metavar="NAME=V,...", help="Verify and time one configuration.")
 @click.option(
@@ -82,6 +83,11 @@ _DRIFT = 0.03
     help="Of the search and of the inputs.",
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is remembered.")
+@click.option(
+    "--sanitize",
+    is_flag=True,
+    help="Run finalists under compute-sanitizer too (memory, races, barriers); adds a minute.",
+)
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
@@ -98,6 +104,7 @@ def run(
     timing: str,
     seed: int,
     fresh: bool,
+    sanitize: bool,
     out: Path,
     spaces: Path | None,
     as_json: bool,
@@ -124,15 +131,17 @@ def run(
         )
         return
 
-    from autotune.backends import choose_device
+    from autotune.backends import choose_devices
     from autotune.catalog import find_kernel
     from autotune.tuning import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
     find(strategy)
+    first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
-        device=choose_device(device, declared.backends),
+        device=first,
+        others=tuple(others),
         problems=tuple(parsing.problem(declared, one) for one in problems),
         effort=EFFORTS[effort],
         strategy=strategy,
@@ -140,6 +149,7 @@ def run(
         seed=seed,
         cold=timing == "cold",
         fresh=fresh,
+        sanitize=sanitize,
         fixed=parsing.restriction(declared, fixed),
         only=parsing.configuration(declared, config) if config else None,
         inputs=parsing.inputs(inputs) if inputs else {},
@@ -224,6 +234,8 @@ def _say_where(result: RunResult, published: Published) -> None:
         moved = drift(one.measured)
         drifted = f"; drift {moved[0]:+.1%} … {moved[1]:+.1%}" if moved else ""
         click.echo(f"{words(one.problem)}: {tried}; {one.seconds:.0f} s{drifted}", err=True)
+        if one.sanitized is not None:
+            click.echo(f"  compute-sanitizer: nothing found in {one.sanitized} finalists", err=True)
         for wrong in one.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if one.finals is None:

@@ -6,14 +6,13 @@ Reads versions; imports neither CuPy nor the search libraries.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from autotune import __version__
 from autotune.doctor.finding import Finding, first_line, number, pip, tried, version
 from autotune.doctor.nvidia import PROC, Nvidia
+from autotune.toolkit import find_program
 
 #: Distributions of each extra, as in pyproject.toml; without cuda-toolkit, in whose place the
 #: machine's own toolkit serves as well (the check of NVRTC finds out).
@@ -44,7 +43,7 @@ _PURPOSE = {
 }
 _TOOLS = {
     "ncu": ("hardware counters", "sudo apt-get install cuda-nsight-compute-13-0"),
-    "compute-sanitizer": ("memory checks", "sudo apt-get install cuda-sanitizer-13-0"),
+    "compute-sanitizer": ("run --sanitize", "pip install nvidia-cuda-sanitizer-api"),
     "nvcc": ("building with the exported header", "pip install 'kernel-autotune[test]'"),
 }
 
@@ -125,13 +124,13 @@ def opencl(nvidia: Nvidia) -> Iterator[Finding]:
 
 def tools(nvidia: Nvidia) -> Iterator[Finding]:
     for name, (purpose, remedy) in _TOOLS.items():
-        place = _tool(name)
+        place = find_program(name)
         if place:
             yield Finding(name, "ok", place)
         else:
             yield Finding(name, "ok", f"not found; optional, for {purpose}", remedy)
     params = tried(lambda: (PROC / "params").read_text(), "")
-    if _tool("ncu") and nvidia.gpus and os.geteuid() and "RmProfilingAdminOnly: 1" in params:
+    if find_program("ncu") and nvidia.gpus and os.geteuid() and "RmProfilingAdminOnly: 1" in params:
         text = "only administrators may read hardware counters"
         line = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
         remedy = f"echo '{line}' | sudo tee /etc/modprobe.d/nvidia-counters.conf && sudo reboot"
@@ -142,20 +141,3 @@ def _is_for_here(name: str) -> bool:
     """Intel's run-time exists for one kind of machine only; others bring their own OpenCL."""
     here = (sys.platform, os.uname().machine)
     return not name.startswith("intel-") or here == ("linux", "x86_64")
-
-
-def _tool(name: str) -> str:
-    """Where a program of the CUDA toolkit is; empty where it is not found."""
-    toolkits = (os.environ.get("CUDA_PATH", ""), os.environ.get("CUDA_HOME", ""), "/usr/local/cuda")
-    places = os.pathsep.join(str(Path(one, "bin")) for one in toolkits if one)
-    found = shutil.which(name) or shutil.which(name, path=places)
-    if found is None and name == "nvcc":
-        found = tried(_packaged_nvcc, None)
-    return found or ""
-
-
-def _packaged_nvcc() -> str | None:
-    from cuda.pathfinder import find_nvidia_binary_utility
-
-    place: str | None = find_nvidia_binary_utility("nvcc")
-    return place

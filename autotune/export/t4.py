@@ -24,6 +24,7 @@ _INVALIDITY = {
     Status.TIMED_OUT: "timeout",
     Status.CRASHED: "runtime",
     Status.IMPLAUSIBLE: "correctness",
+    Status.UNSAFE: "correctness",
 }
 #: Kernel Tuner's failure classes; it has none for wrong results.
 _FAILURES = {"constraints": "InvalidConfig", "compile": "CompilationFailedConfig"}

@@ -33,6 +33,7 @@ STATUS_WORDS = {
     Status.TIMED_OUT: "timed out",
     Status.CRASHED: "crashed",
     Status.IMPLAUSIBLE: "faster than the device can be",
+    Status.UNSAFE: "compute-sanitizer found a fault",
 }
 
 

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 #: Below this many evaluations no strategy has learned anything yet.
 TINY = 20
 STRATEGY = "adaptive_tabu_greywolf"
+#: Of those that ask for whole generations, which several devices can share, the best in the table.
+POPULATION = "genetic_algorithm"
 
 
-def search(space: Space, session: Session, rng: Generator) -> None:
+def search(space: Space, session: Session, rng: Generator, strategy: str = STRATEGY) -> None:
     """In order where all fits in the budget, at random where hardly anything does, else Kernel Tuner."""
     left = session.evaluations_left
     if left is not None and left >= len(space):
@@ -40,4 +42,4 @@ def search(space: Space, session: Session, rng: Generator) -> None:
     elif left is not None and left < TINY:
         simple.random(space, session, rng)
     else:
-        kernel_tuner_adapter.search(STRATEGY, space, session, rng)
+        kernel_tuner_adapter.search(strategy, space, session, rng)

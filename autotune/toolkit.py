@@ -1,0 +1,24 @@
+"""Where programs of the CUDA toolkit are: on PATH, in a toolkit, or in a Python package."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from shutil import which
+
+
+def find_program(name: str) -> str:
+    """The path of a program such as ``nvcc``; empty where it is not found."""
+    toolkits = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+    places = os.pathsep.join(str(Path(one, "bin")) for one in toolkits if one)
+    return which(name) or which(name, path=places) or _packaged(name)
+
+
+def _packaged(name: str) -> str:
+    """The program of one of NVIDIA's Python packages; empty where none is installed."""
+    with suppress(Exception):  # no pathfinder, or one that does not know this name
+        from cuda.pathfinder import find_nvidia_binary_utility
+
+        return find_nvidia_binary_utility(name) or ""
+    return ""

@@ -1,0 +1,188 @@
+"""What is run under compute-sanitizer, what its words mean, and what is said where it is missing.
+
+The words are those of compute-sanitizer 2025.3.1 on an H100, for small faulty kernels; that kernels of
+this package are judged by them is tests/gpu/test_sanitize.py.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sample_spaces import write_space
+
+from autotune import sanitize
+from autotune.catalog import find_kernel, load_file
+from autotune.cli import run
+from autotune.device import for_arch
+from autotune.errors import AutotuneError, UsageError
+from autotune.request import Request
+from autotune.store import Store
+from autotune.toolkit import find_program
+from autotune.tuning import Tuning
+from autotune.values import Problem
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+BEYOND = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ read of size 4 bytes
+=========     at read_one_beyond+0xc0
+=========     by thread (255,0,0) in block (3,0,0)
+=========     Access to 0x7f98d0801000 is out of bounds
+=========     and is 1 bytes after the nearest allocation at 0x7f98d0800000 of size 4,096 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: main in python3
+=========
+========= ERROR SUMMARY: 256 errors
+"""
+MISALIGNED = """\
+========= COMPUTE-SANITIZER
+========= Invalid __global__ write of size 16 bytes
+=========     at misaligned+0x120
+=========     by thread (0,0,0) in block (0,0,0)
+=========     Access to 0x7f67a6801004 is misaligned
+=========     and is inside the nearest allocation at 0x7f67a6801000 of size 4,096 bytes
+"""
+SHARED = """\
+========= COMPUTE-SANITIZER
+========= Invalid __shared__ write of size 4 bytes
+=========     at shared_beyond+0x140
+=========     by thread (255,0,0) in block (2,0,0)
+=========     Access to 0xc00 is out of bounds
+"""
+RACE = """\
+========= COMPUTE-SANITIZER
+========= Error: Race reported between Write access at race+0x100 in kernel.cu:5
+=========     and Read access at race+0x150 in kernel.cu:5 [4096 hazards]
+=========
+========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)
+"""
+UNINITIALISED = """\
+========= COMPUTE-SANITIZER
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at uninitialised+0xd0
+=========     by thread (96,0,0) in block (2,0,0)
+=========     Address 0x7fc278802980
+=========
+========= ERROR SUMMARY: 1 error
+"""
+DIVERGENT = """\
+========= COMPUTE-SANITIZER
+========= Barrier error detected. Divergent thread(s) in warp.
+=========     at divergent+0xe0
+=========     by thread (96,0,0) in block (2,0,0)
+=========
+========= ERROR SUMMARY: 400 errors
+"""
+CLEAN = """\
+========= COMPUTE-SANITIZER
+========= ERROR SUMMARY: 0 errors
+"""
+#: By what was printed: what is told of it.
+WORDS = {
+    BEYOND: "Invalid __global__ read of size 4 bytes at read_one_beyond+0xc0 by thread (255,0,0) in "
+    "block (3,0,0): access is out of bounds and is 1 bytes after the nearest allocation of size "
+    "4,096 bytes",
+    MISALIGNED: "Invalid __global__ write of size 16 bytes at misaligned+0x120 by thread (0,0,0) in "
+    "block (0,0,0): access is misaligned and is inside the nearest allocation of size 4,096 bytes",
+    SHARED: "Invalid __shared__ write of size 4 bytes at shared_beyond+0x140 by thread (255,0,0) in "
+    "block (2,0,0): access to 0xc00 is out of bounds",
+    RACE: "Error: Race reported between Write access at race+0x100 in kernel.cu:5 and Read access at "
+    "race+0x150 in kernel.cu:5 [4096 hazards]",
+    UNINITIALISED: "Uninitialized __global__ memory read of size 4 bytes at uninitialised+0xd0 by "
+    "thread (96,0,0) in block (2,0,0)",
+    DIVERGENT: "Barrier error detected. Divergent thread(s) in warp. at divergent+0xe0 by thread "
+    "(96,0,0) in block (2,0,0)",
+}
+
+
+class TestSmallProblems:
+    def test_the_odd_sizes_of_the_kernel_that_the_configuration_allows(self) -> None:
+        kernel = find_kernel("sgemm")
+        problem = Problem(m=4096, n=4096, k=4096)
+        for configuration in (kernel.default(), *map(kernel.completed, kernel.seeds)):
+            small = sanitize.small_problems(kernel, configuration, problem)
+            allowed = [one for one in kernel.edge_problems if kernel.allows(configuration, one)]
+            assert small == allowed
+            assert all(one["m"] * one["n"] < 1 << 20 for one in small)
+
+    def test_static_fields_are_the_binarys(self) -> None:
+        """An odd size with another of them would need another binary."""
+        kernel = find_kernel("prefetch")
+        problem = kernel.problems["cuda"][0]
+        for one in sanitize.small_problems(kernel, kernel.default(), problem):
+            assert all(one[name] == problem[name] for name in kernel.static)
+
+    def test_without_odd_sizes_the_problem_is_halved_while_it_is_allowed(
+        self, tmp_path: Path
+    ) -> None:
+        kernel = load_file(write_space(tmp_path))
+        kernel.edge_problems = ()
+        (small,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1 << 28))
+        assert small == Problem(n=1 << 21)
+        (same,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1000))
+        assert same == Problem(n=1000)
+
+
+class TestWithout:
+    def test_another_device_than_cuda(self) -> None:
+        with pytest.raises(UsageError, match="checks CUDA kernels, not those of opencl:0"):
+            sanitize.required(replace(for_arch("sm_90"), backend="opencl"))
+
+    def test_not_installed_ends_before_the_search(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(sanitize, "find_program", lambda name: "")  # it may be, here
+        device, store = for_arch("sm_90"), Store.open(tmp_path / "s.sqlite")
+        kernel = find_kernel("reduce")
+        request = Request(kernel, device, kernel.problems["cuda"][:1], sanitize=True)
+        with pytest.raises(AutotuneError, match="pip install nvidia-cuda-sanitizer-api"):
+            Tuning(request, store)
+        assert store.rows() == []
+
+    @pytest.mark.opencl
+    def test_the_command_says_so_with_its_exit_code(
+        self, opencl_device: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        saxpy = str(EXAMPLES / "saxpy" / "spaces")
+        command = ["run", "saxpy", "--spaces", saxpy, "--device", opencl_device, "--sanitize"]
+        assert run(command) == 2
+        assert "compute-sanitizer checks CUDA kernels" in capsys.readouterr().err
+
+
+class TestPrograms:
+    def test_on_the_path_then_in_a_toolkit(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        for folder in ("path", "toolkit/bin"):
+            (tmp_path / folder).mkdir(parents=True)
+            (tmp_path / folder / "compute-sanitizer").touch(mode=0o755)
+        monkeypatch.setenv("CUDA_PATH", str(tmp_path / "toolkit"))
+        monkeypatch.setenv("PATH", str(tmp_path / "path"))
+        assert find_program("compute-sanitizer") == f"{tmp_path}/path/compute-sanitizer"
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert find_program("compute-sanitizer") == f"{tmp_path}/toolkit/bin/compute-sanitizer"
+        assert find_program("no-such-program") == ""
+
+
+class TestWords:
+    @pytest.mark.parametrize("log", WORDS, ids=lambda log: log.split()[2])
+    def test_the_first_finding_without_addresses(self, log: str) -> None:
+        assert sanitize.parsed(log) == WORDS[log]
+
+    @pytest.mark.parametrize(
+        "log",
+        [
+            CLEAN,
+            "",
+            RACE.replace("Error: Race", "Warning: Race"),
+            "========= COMPUTE-SANITIZER\n========= Target application returned an error\n"
+            "========= ERROR SUMMARY: 0 errors\n",
+            "========= COMPUTE-SANITIZER\n========= Program hit cudaErrorMemoryAllocation (error 2) "
+            'due to "out of memory" on CUDA API call to cudaMalloc.\n=========     Saved host '
+            "backtrace up to driver entry point at error\n",
+        ],
+        ids=["clean", "nothing", "warning", "target", "api"],
+    )
+    def test_what_is_no_finding(self, log: str) -> None:
+        assert sanitize.parsed(log) is None
