@@ -160,9 +160,8 @@ def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
     AutotuneError
         If they are gone and were not drawn.
     """
-    found = _read(dataset.folder, dataset.name, dataset.seed, dataset.has_own_inputs)
-    if found is not None:
-        return found
+    if _read(dataset.folder, dataset.name, dataset.seed, dataset.has_own_inputs) is not None:
+        return dataset
     if dataset.has_own_inputs:
         raise AutotuneError(
             f"{kernel.name} ({problem}): the inputs in {dataset.folder} were removed meanwhile; "

@@ -21,7 +21,7 @@ from autotune import binding, verify
 from autotune.backends import backend
 from autotune.backends.base import ContextLostError, Executor, LaunchError, Timer
 from autotune.catalog import load_file
-from autotune.data import EXACT, RANDOM, Dataset
+from autotune.data import EXACT, RANDOM, Dataset, present
 from autotune.device import Device
 from autotune.limits import implausible
 from autotune.measurement import Binary, CheckResult, Clocks, Measurement, Recheck, Status
@@ -126,7 +126,9 @@ def prepare(job: Job) -> None:
     if _state.executor is None or _state.executor.device != job.device:
         _state.executor = backend(job.device.backend).open(job.device)
     _state.kernel = load_file(job.space_file)
-    _state.data = verify.DeviceData(_state.executor, {one.name: one for one in job.datasets})
+    # Another job may have needed their room on the disk.
+    datasets = [present(_state.kernel, job.problem, one) for one in job.datasets]
+    _state.data = verify.DeviceData(_state.executor, {one.name: one for one in datasets})
     _state.job = job
 
 

@@ -224,7 +224,7 @@ def _share(row: Row) -> float | None:
 
 def _tflop_per_s(row: Row) -> float | None:
     p = row["problem"]
-    return 2 * p["m"] * p["n"] * p["k"] / float(row["ours_ms"]) / 1e9
+    return float(2 * p["m"] * p["n"] * p["k"] / row["ours_ms"] / 1e9)
 
 
 def _sgemm(kernel: _Kernel) -> list[Verdict]:
@@ -249,7 +249,7 @@ def worst_error(row: Row) -> float | None:
     if not accuracy:
         return None
     return max(
-        one[f"ours_{kind}"] / one[f"vendor_{kind}"]
+        float(one[f"ours_{kind}"] / one[f"vendor_{kind}"])
         for one in accuracy.values()
         for kind in ("max", "rms")
     )

@@ -1,6 +1,7 @@
 """The device's process: whatever a task does to it, the next one is answered."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -125,6 +126,18 @@ def gone(process, timeout_s=30):
 
 
 # ---------------------------------------------------------------- the process
+
+
+def test_data_that_another_job_took_the_room_of_are_made_again(worker, job):
+    """In the worker, when it comes back to them: the job still names the folders."""
+    given, other = job(), job(n=500)
+    before = measured(worker, given).checks
+    worker.prepare(other)
+    for dataset in given.datasets:
+        shutil.rmtree(dataset.folder)
+    again = measured(worker, given)
+    assert again.status is Status.OK and again.checks == before
+    assert all(one.folder.is_dir() for one in given.datasets)
 
 
 def test_tasks_run_in_one_other_process(worker):
