@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 from autotune import Kernel, Launch, Problem, selection, tuned
 from autotune.device import for_arch
-from autotune.measurement import Clocks, Entry, Measurement, Status
+from autotune.measurement import Clocks, Entry, Measurement, Recheck, Status
 from autotune.probe import MeasuredLimits
 from autotune.report import (
     ProblemContent,
@@ -33,6 +33,7 @@ from autotune.report import (
 )
 from autotune.report.effects import effects, explained, search_steps
 from autotune.report.svg import Scale
+from autotune.report.table import NONE
 from autotune.space import Removal, Space, enumerate_space
 from autotune.store import Row
 from autotune.tuning import ProblemResult, Request, RunResult
@@ -141,11 +142,12 @@ def raced() -> selection.Result:
     noise = np.random.default_rng(0).normal(0, 0.004, (3, 40))
     found = trials()
     finalists = [
-        selection.Finalist(found[4], tuple(1.25 * (1 + noise[0]))),
+        selection.Finalist(found[4], tuple(1.25 * (1 + noise[0])), hot_ms=1.1),
         selection.Finalist(found[2], tuple(1.251 * (1 + noise[1]))),
         selection.Finalist(found[0], tuple(2.0 * (1 + noise[2]))),
     ]
-    return selection.decide(finalists, {"cublas": tuple(1.3 * (1 + noise[2]))})
+    result = selection.decide(finalists, {"cublas": tuple(1.3 * (1 + noise[2]))})
+    return replace(result, vendor_hot_ms={"cublas": 0.9}, launched_by="graph")
 
 
 def run(problems: Sequence[ProblemResult], command: str = "autotune run sgemm") -> RunResult:
@@ -229,6 +231,8 @@ def test_finals_show_interval_ratio_and_ties() -> None:
     assert table.rows[0][0] == "BM=128, PAD=0" and table.strong == {0}
     assert table.rows[1][0] == "BM=64"  # what differs from the winner
     assert re.fullmatch(r"1\.60\d× \(1\.5\d\d – 1\.6\d\d\)", table.rows[2][3])
+    hot = table.columns.index("Hot")
+    assert [row[hot] for row in table.rows] == ["1.100 ms", NONE, NONE, "900.0 µs"]
 
 
 def test_failures_have_counts_and_an_example_without_paths() -> None:
@@ -330,6 +334,16 @@ def test_clocks_and_throttling_are_provenance() -> None:
     rows = dict(setting.provenance(searched(found)).rows)
     assert rows["SM clock"] == "1410 to 1980 MHz"
     assert rows["Throttled"] == "1 of 6 measurements (power)"
+    assert "Drift" not in rows
+
+
+def test_drift_of_the_reference_is_provenance() -> None:
+    found = list(trials())
+    for place, now_ms in ((1, 1.994), (3, 2.016)):
+        recheck = Recheck(found[0].configuration, 2.0, (now_ms,), 20.0)
+        found[place] = replace(found[place], recheck=recheck)
+    rows = dict(setting.provenance(searched(found)).rows)
+    assert rows["Drift"] == "-0.3 % to +0.8 %: a reference timed again 2 times"
 
 
 # ---------------------------------------------------------------------- statistics

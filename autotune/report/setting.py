@@ -141,4 +141,4 @@ def _drift(trials: Sequence[Measurement]) -> str:
         return ""
     low, high = extremes
     count = sum(one.recheck is not None for one in trials)
-    return f"{low:+.1%} to {high:+.1%}: a reference timed again {plural(count, 'time')}"
+    return f"{100 * low:+.1f} % to {100 * high:+.1f} %: a reference timed again {plural(count, 'time')}"

@@ -1,0 +1,129 @@
+"""What is told of measurements: clocks around them, hot times beside cold ones, drift."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from sample_spaces import write_space
+
+from autotune import tasks
+from autotune.backends import choose_device
+from autotune.catalog import load_file
+from autotune.compiler import compile_job, compile_now
+from autotune.data import EXACT, RANDOM, prepare
+from autotune.device import for_arch
+from autotune.measurement import Clocks, Measurement, Recheck, Status, drift
+from autotune.request import Request, timing
+from autotune.results import row_of
+from autotune.tasks import Job
+from autotune.timing import StoppingRule
+from autotune.values import Configuration, Problem
+
+ONE, OTHER = Configuration(BLOCK=32), Configuration(BLOCK=64)
+
+
+def test_both_ends_of_a_measurement_count_by_their_worse():
+    before = Clocks(1980, 50, ("power cap",))
+    after = Clocks(1700, 45, ("thermal (hardware)", "power cap"))
+    worse = before.worst(after)
+    assert worse == Clocks(1700, 50, ("power cap", "thermal (hardware)"))
+    assert worse.is_throttled and not before.is_throttled
+    assert Clocks().worst(before) == before.worst(Clocks()) == before
+    assert Clocks().worst(Clocks()) == Clocks()
+
+
+def test_drift_is_the_range_of_what_the_reference_did():
+    plain = Measurement(ONE, Status.OK, samples_ms=(1.0,))
+    times = ((1.98, 2.02, 9.0), (1.9, 1.94, 1.94))
+    moved = [replace(plain, recheck=Recheck(OTHER, 2.0, one, 5.0)) for one in times]
+    assert drift([plain, *moved]) == pytest.approx((-0.03, 0.01))
+    assert drift([plain]) is None
+
+
+def test_how_samples_were_taken_has_one_word_everywhere():
+    words = {timing(cold, way) for cold in (True, False) for way in ("graph", "stream")}
+    assert len(words) == 4
+    assert {one.partition(":")[0] for one in words} == {"cold", "hot"}
+    kernel = object()
+    assert Request(kernel, for_arch("sm_90"), ()).timing == timing(True, "graph")
+
+
+def test_hot_times_are_in_the_rows():
+    found = Measurement(ONE, Status.OK, hot_samples_ms=(1.0, 3.0, 2.0), launched_by="graph")
+    row = row_of("scale", Problem(n=1), found, "a device")
+    assert (row["hot_median_ms"], row["launched_by"]) == (2.0, "graph")
+    assert (
+        row_of("scale", Problem(n=1), replace(found, hot_samples_ms=()), "")["hot_median_ms"]
+        is None
+    )
+
+
+# ---------------------------------------------------------------- on a device
+
+
+@pytest.fixture
+def measured(tmp_path, opencl_device, monkeypatch):
+    """Measures configurations of ``scale`` in this process, as the worker's would."""
+    monkeypatch.setattr(tasks, "_state", tasks._State())
+    kernel = load_file(write_space(tmp_path))
+    problem, device = Problem(n=1000), choose_device(opencl_device)
+    sets = tuple(prepare(kernel, problem, which) for which in (EXACT, RANDOM))
+
+    def made(configuration=ONE, cold=True, best=()):
+        job = Job(kernel.file, problem, device, sets, cold)
+        binary = compile_now(compile_job(kernel, configuration, problem, device)).binary
+        return tasks.measure(job, configuration, binary, StoppingRule(), best).measurement
+
+    return made
+
+
+@pytest.mark.opencl
+def test_hot_samples_are_taken_beside_cold_ones_where_they_are_cheap(measured, monkeypatch):
+    found = measured()
+    assert found.launched_by == "stream"
+    assert len(found.hot_samples_ms) == 3
+    assert 0 < found.hot_median_ms < 10
+    monkeypatch.setattr(tasks, "_HOT_MS", 1e-9)
+    assert measured().hot_samples_ms == ()
+
+
+@pytest.mark.opencl
+def test_hot_samples_are_the_samples_where_hot_is_what_counts(measured):
+    found = measured(cold=False)
+    assert found.hot_samples_ms == found.samples_ms != ()
+
+
+@pytest.mark.opencl
+def test_what_is_stopped_early_is_not_measured_hot_nor_a_reference(measured):
+    found = measured(best=(1e-9,) * 21)
+    assert found.status is Status.STOPPED_EARLY
+    assert found.hot_samples_ms == ()
+    assert tasks._state.reference is None
+
+
+@pytest.mark.opencl
+def test_the_first_is_timed_again_when_it_is_due_and_seldom_enough(measured, monkeypatch):
+    monkeypatch.setattr(tasks, "_RECHECK_S", 0.0)
+    monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)
+    first = measured()
+    assert first.recheck is None
+    recheck = measured(OTHER).recheck
+    assert recheck.configuration == ONE
+    assert recheck.before_ms == first.median_ms
+    assert len(recheck.samples_ms) == tasks._RECHECK_SAMPLES
+    assert 0.01 < recheck.ratio < 100  # a CPU that others use; not its own median again, say
+    assert recheck.after_s > 0
+    # Dear ones wait: a hundred times as long as they took.
+    monkeypatch.setattr(tasks, "_RECHECK_TIMES", 1e6)
+    assert measured(OTHER).recheck is not None
+    assert tasks._state.reference.due_s > time.monotonic() + 60
+    assert measured(OTHER).recheck is None
+
+
+@pytest.mark.opencl
+def test_a_recheck_finds_its_inputs_as_the_first_time(tmp_path, measured, monkeypatch):
+    """And leaves the next configuration as right as it would have been."""
+    monkeypatch.setattr(tasks, "_RECHECK_S", 0.0)
+    monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)
+    for configuration in (ONE, OTHER, ONE, OTHER):
+        assert measured(configuration).status is Status.OK
