@@ -229,6 +229,7 @@ class Comparison:
             "stale": list(target.choice.tuned.stale_reasons) if target.choice.tuned else [],
             "configuration": dict(target.choice.configuration),
             "rounds": len(ours),
+            "launched_by": raced.launched_by,
             "sm_mhz": raced.sm_mhz,
             "throttle_reasons": list(raced.throttle_reasons),
         }

@@ -55,6 +55,8 @@ class Raced:
     #: Right heuristics, of those that were named; and why there are none.
     heuristics: int = 0
     note: str = ""
+    #: How all of them were launched; see `autotune.backends.base.Timer`.
+    launched_by: str = ""
     #: Error of each vendor call on the random data.
     vendor_checks: Mapping[str, CheckResult] = field(default_factory=dict)
     sm_mhz: int | None = None
@@ -76,6 +78,7 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
     if entrants.with_cublaslt:
         best, right, note = _best_heuristic(executor, data, job, seed)
     samples = tasks.interleaved(executor, [*takes, limit, best], rounds, seed, max_seconds)
+    assert takes[0] is not None
     clocks = executor.clocks()
     return Raced(
         contenders=tuple(map(tuple, samples[: len(takes)])),
@@ -83,6 +86,7 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
         cublaslt=tuple(samples[-1]),
         heuristics=right,
         note=note,
+        launched_by=takes[0].launched_by,
         vendor_checks=checks,
         sm_mhz=clocks.sm_mhz,
         throttle_reasons=clocks.throttle_reasons,
