@@ -40,10 +40,6 @@
 #define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
 #endif
 
-#ifndef TURNS
-#define TURNS 1  // consumers start their products in turns
-#endif
-
 #include "sgemm_tf32x3.h"
 
 constexpr int DEPTH = 32;  // of a step of k: 128 bytes, the longest row that wgmma's layouts know
@@ -106,25 +102,6 @@ struct Ring {
     __device__ void advance()
     {
         if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-};
-
-// Consumers that started together would also read, split and add together, and leave the tensor cores
-// idle meanwhile. In turns, one starts its products when those of the other are under way.
-struct Turns {
-    int group;
-
-    __device__ explicit Turns(int group_) : group(group_)
-    {
-        if (TURNS && group == 1) give();  // group 0 begins
-    }
-    __device__ void await() const
-    {
-        if (TURNS) asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
-    }
-    __device__ void give() const
-    {
-        if (TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory");
     }
 };
 
@@ -269,7 +246,7 @@ struct Consumer {
     Sums total[SLABS] = {};
 
     // total += the product of one step. `a_row`: this thread's first row of A's tile.
-    __device__ __forceinline__ void multiply(const Ring& ring, const Turns& turns, int a_row)
+    __device__ __forceinline__ void multiply(const Ring& ring, int a_row)
     {
         const int t = threadIdx.x % 4;
         const unsigned long long b_hi = descriptor(ring.b_hi()), b_lo = descriptor(ring.b_lo());
@@ -295,7 +272,6 @@ struct Consumer {
                             lo[s + e / 2][half + e % 2 * 2] = both.lo;
                         }
                     }
-                turns.await();
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");  // the registers are written
 #pragma unroll
                 for (int s = 0; s < BATCH; ++s) start_product(part, lo[s], b_hi + 2 * (s0 + s), s0 + s > 0);
@@ -303,7 +279,6 @@ struct Consumer {
                 for (int s = 0; s < BATCH; ++s) start_product(part, hi[s], b_lo + 2 * (s0 + s), true);
 #pragma unroll
                 for (int s = 0; s < BATCH; ++s) start_product(part, hi[s], b_hi + 2 * (s0 + s), true);
-                turns.give();
                 await_products(part);
             }
 #pragma unroll
@@ -355,11 +330,10 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32;
         const int row = group * WM + threadIdx.x % GROUP / 32 * 16 + lane / 4;
-        const Turns turns(group);
         Consumer consumer;
         for (int k0 = 0; k0 < k; k0 += DEPTH) {
             await(ring.full(), ring.parity);
-            consumer.multiply(ring, turns, row);
+            consumer.multiply(ring, row);
             __syncwarp();
             if (lane == 0) arrive(ring.empty());
             ring.advance();

@@ -15,6 +15,17 @@ def square(n):
     return Problem(m=n, n=n, k=n)
 
 
+def mma_tiles(BM, BN, BK, WM, WN, **others):
+    """A configuration of the mma source by its tiles."""
+    tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN}
+    return {"VARIANT": "mma", **tiles, "FLUSH": 32, "RASTER": 8, **others}
+
+
+def wgmma_tiles(BM, BN, STAGES):
+    """A configuration of the wgmma source by its tiles."""
+    return {"VARIANT": "wgmma", "BM": BM, "BN": BN, "WM": BM // 2, "STAGES": STAGES, "RASTER": 8}
+
+
 #: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
 REGISTERS_BESIDES = 28
 
@@ -34,6 +45,17 @@ sgemm_tf32x3 = Kernel(
         Problem(m=100, n=132, k=68),
         Problem(m=127, n=131, k=129),
     ],
+    seeds=[
+        # tiles for whole waves on large matrices, and more of them for small ones
+        wgmma_tiles(256, 128, 3),
+        wgmma_tiles(128, 128, 4),
+        wgmma_tiles(128, 64, 5),
+        mma_tiles(128, 128, 16, 32, 64, STAGES=4),
+        mma_tiles(64, 128, 16, 64, 32, STAGES=4, MIN_BLOCKS=2),
+        mma_tiles(64, 128, 16, 32, 32, STAGES=3),
+        mma_tiles(64, 64, 32, 32, 32, STAGES=3, MIN_BLOCKS=3),
+    ],
+    default=wgmma_tiles(128, 128, 4),
     VARIANT=("mma", "wgmma"),
     BM=(64, 128, 256),  # rows of C per block
     BN=(64, 128, 256),  # columns of C per block
@@ -41,9 +63,8 @@ sgemm_tf32x3 = Kernel(
     WM=(16, 32, 64, 128),  # rows of C per warp; wgmma: per warpgroup
     WN=(32, 64),  # columns of C per warp
     STAGES=(2, 3, 4, 5),  # pairs of tiles in shared memory
-    FLUSH=(16, 32, 64),  # products of an element summed up in the tensor core
-    TURNS=(True, False),  # wgmma: warpgroups start their products in turns
-    RASTER=(1, 8, 16),  # rows of blocks that run together, for the L2 cache
+    FLUSH=(16, 32),  # products of an element summed up in the tensor core
+    RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
 )
 
@@ -52,11 +73,6 @@ sgemm_tf32x3 = Kernel(
 def mma(VARIANT):
     """wgmma: steps of 32, which are also what it sums up, and one block per multiprocessor."""
     return VARIANT == "mma"
-
-
-@sgemm_tf32x3.applies("TURNS")
-def wgmma(VARIANT):
-    return VARIANT == "wgmma"
 
 
 @sgemm_tf32x3.constraint
