@@ -47,17 +47,22 @@ gemv = Kernel(
     seeds=[
         # a warp, or a block, for a long row
         groups_of(32, 1, 8),
-        groups_of(128, 1, 4, BLOCK=128),
-        groups_of(256, 1, 4, LOAD="bypass"),
+        groups_of(256, 1, 8),
+        groups_of(256, 1, 8, LOAD="stream"),
+        groups_of(64, 1, 8, LOAD="bypass"),
         # long rows, and x read once for four of them
         groups_of(256, 4, 2, LOAD="stream"),
         groups_of(32, 4, 2, LOAD="stream"),
         # few long rows
-        groups_of(256, 4, 2, SPLIT=64, LOAD="stream"),
-        groups_of(256, 2, 4, SPLIT=32),
+        groups_of(256, 1, 8, SPLIT=64, LOAD="stream"),
+        groups_of(256, 1, 8, SPLIT=128, LOAD="stream"),
+        groups_of(256, 2, 4, SPLIT=128, LOAD="stream"),
         groups_of(256, 4, 2, SPLIT=64, LOAD="stream", FINISH="atomic"),
         # many short rows
-        groups_of(16, 4, 1, LOAD="stream"),
+        groups_of(16, 4, 2, LOAD="stream"),
+        groups_of(32, 4, 1, LOAD="stream"),
+        groups_of(16, 1, 8, LOAD="stream"),
+        groups_of(64, 1, 2, VEC=2, BLOCK=128, LOAD="stream"),
         groups_of(16, 2, 4),
         groups_of(16, 8, 1, WAVES=8),
         groups_of(4, 4, 1, LOAD="stream"),
@@ -79,7 +84,7 @@ gemv = Kernel(
     LOAD=("plain", "stream", "bypass"),  # what to tell the caches about A
     X_SHARED=(0, 4096),  # floats of x in shared memory at a time; 0: through the caches
     WAVES=(0, 2, 4, 8),  # blocks per multiprocessor that walk over the rows; 0: all
-    SPLIT=(1, 2, 4, 8, 16, 32, 64),  # blocks that share a row
+    SPLIT=(1, 2, 4, 8, 16, 32, 64, 128, 256),  # blocks that share a row
     FINISH=("ticket", "kernel", "atomic"),  # how their sums become one
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
     WARP=(32, 16),  # threads that run in step: the device's, not a choice
