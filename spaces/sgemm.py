@@ -16,7 +16,7 @@ def square(n):
 def warp_tiles(BM, BN, BK, WM, WN, TM, TN, **others):
     """A configuration of the CUDA source by its tiles."""
     tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN, "TM": TM, "TN": TN}
-    usual = {"REG_DB": True, "ORDER": "serpentine", "RASTER": 8}
+    usual = {"REG_DB": True, "ORDER": "serpentine", "LANES": "pairs", "RASTER": 8}
     return {"VARIANT": "cuda", **tiles, **usual, **others}
 
 
@@ -50,48 +50,23 @@ sgemm = Kernel(
         Problem(m=127, n=131, k=129),
     ],
     seeds=[
-        # found by search on an H100: at 4096³, and at 1024³ where tiles are too few
-        {
-            "VARIANT": "cuda",
-            "BM": 128,
-            "BN": 256,
-            "BK": 16,
-            "WM": 128,
-            "WN": 32,
-            "TM": 16,
-            "TN": 8,
-            "STAGES": 4,
-            "REG_DB": True,
-            "BURSTS": 2,
-            "ORDER": "serpentine",
-            "LANES": "pairs",
-        },
-        {
-            "VARIANT": "cuda",
-            "BM": 64,
-            "BN": 128,
-            "BK": 16,
-            "WM": 32,
-            "WN": 64,
-            "TM": 8,
-            "TN": 8,
-            "STAGES": 3,
-            "BURSTS": 2,
-            "ORDER": "serpentine",
-            "LANES": "pairs",
-            "SPLITK": 2,
-        },
-        # the tile of cuBLAS on Hopper, as two blocks of 128 threads on each multiprocessor
-        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, MIN_BLOCKS=2),
-        warp_tiles(128, 128, 8, 64, 64, 16, 8, STAGES=4, MIN_BLOCKS=2),
-        # the larger tiles of CUTLASS and of salykova/sgemm.cu
-        warp_tiles(256, 128, 8, 64, 64, 16, 8, STAGES=4),
-        warp_tiles(128, 256, 8, 64, 64, 16, 8, STAGES=3),
-        # 8 x 8 per thread: more blocks, for sizes in between
-        warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, MIN_BLOCKS=3),
+        # Found by search on an H100, from the largest problems to the smallest. 16 x 8 per thread, one
+        # block of 8 warps or two of 4 on each multiprocessor, copies spread over the step:
+        warp_tiles(128, 256, 16, 128, 32, 16, 8, STAGES=3, BURSTS=4),
+        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
+        warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=2),
+        # 8 x 8 per thread: more and smaller blocks, also where k is short
+        warp_tiles(64, 128, 8, 32, 64, 8, 8, STAGES=3, BURSTS=2, MIN_BLOCKS=3),
         # too few tiles for the device: k is split
-        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, MIN_BLOCKS=2, SPLITK=4),
-        warp_tiles(64, 64, 16, 32, 32, 8, 4, STAGES=3, MIN_BLOCKS=4, SPLITK=4),
+        warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, BURSTS=2, SPLITK=2),
+        warp_tiles(128, 128, 16, 64, 32, 8, 8, STAGES=3, BURSTS=2, SPLITK=2),
+        warp_tiles(32, 128, 16, 16, 64, 8, 4, STAGES=3, SPLITK=2),
+        warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, SPLITK=8),
+        # narrow tiles waste little where a side is just above a multiple of 128
+        warp_tiles(128, 32, 16, 64, 16, 8, 4, STAGES=3, SPLITK=2),
+        warp_tiles(128, 32, 16, 64, 16, 8, 4, STAGES=3, SPLITK=8),
+        # the larger tiles of CUTLASS
+        warp_tiles(256, 128, 8, 64, 64, 16, 8, STAGES=4),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
     ],
@@ -114,7 +89,7 @@ sgemm = Kernel(
     UNROLL=(1, 2, 4, 8),  # steps of k written out
     STAGES=(2, 3, 4, 5),  # pairs of tiles, all but one on their way
     REG_DB=(False, True),  # the same as DOUBLE_FRAGMENT, of the CUDA source
-    BURSTS=(1, 2),  # times per step at which copies start
+    BURSTS=(1, 2, 4, 8),  # times per step at which copies start
     ORDER=("rows", "serpentine"),  # in which a thread visits its tile
     LANES=("rows", "pairs"),  # layout of a warp over its tile
     RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
