@@ -1,13 +1,104 @@
-"""A tuner killed again and again on the CPU device; see contracts/resume.py."""
+"""A tuner that is killed, shut out of its store or short of disk resumes on the CPU device.
 
+The same at the store's own level: tests/test_store.py. Kills: contracts/resume.py.
+"""
+
+import sqlite3
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from contracts.resume import kill_ten_times_and_finish
+from contracts.resume import (
+    CONFIGURATIONS,
+    SPACES,
+    finish,
+    kill_twenty_times_and_finish,
+    rows,
+    start,
+)
+
+from autotune.backends import choose_device
+from autotune.catalog import find_kernel
+from autotune.engine import Budget, Listener, Measured, ignore
+from autotune.errors import StoreError
+from autotune.measurement import Status
+from autotune.store import Store
+from autotune.tuning import Request, Tuning
+from autotune.values import Problem
+
+pytestmark = pytest.mark.opencl
 
 
-@pytest.mark.opencl
-def test_a_tuner_killed_at_ten_points_loses_and_doubles_nothing(
+def test_a_tuner_killed_at_twenty_moments_loses_and_doubles_nothing(
     tmp_path: Path, opencl_device: str
 ) -> None:
-    kill_ten_times_and_finish(tmp_path, opencl_device)
+    kill_twenty_times_and_finish(tmp_path, opencl_device)
+
+
+def test_two_tuners_on_one_store_at_once(tmp_path: Path, opencl_device: str) -> None:
+    """Each has a row of every configuration, its own or the other's."""
+    both = [start(tmp_path, opencl_device) for _ in range(2)]
+    errors = [process.communicate(timeout=120)[1].decode() for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
+    found = rows(tmp_path)
+    assert len(found) == CONFIGURATIONS
+    assert set(found.values()) <= {1, 2}
+    with Store.open(tmp_path / "data" / "autotune" / "store.sqlite") as store:
+        statuses = Counter(row.measurement.status for row in store.rows())
+    assert set(statuses) <= {Status.OK, Status.STOPPED_EARLY}
+
+
+def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device: str) -> None:
+    """A limit on the size of files, which the store's journal reaches in the middle of the run."""
+    (tmp_path / "warm").mkdir()
+    finish(tmp_path / "warm", opencl_device)  # so that data and binaries are there already
+    limited = start(tmp_path, opencl_device, "bash", "-c", 'ulimit -f 400; exec "$@"', "bash")
+    _, errors = limited.communicate(timeout=120)
+    assert limited.returncode == 1
+    assert "limit (ulimit -f) is reached" in errors.decode()
+    assert "the same command resumes there" in errors.decode()
+    kept = rows(tmp_path)
+    assert 0 < len(kept) < CONFIGURATIONS
+    finished = finish(tmp_path, opencl_device)
+    assert kept <= finished and set(finished.values()) == {1}
+
+
+def test_a_locked_store_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device: str) -> None:
+    """Another program takes the lock in the middle of the run and keeps it."""
+    file = tmp_path / "s.sqlite"
+    seen: list[Measured] = []
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+
+        def lock(event: object) -> None:
+            if isinstance(event, Measured):
+                seen.append(event)
+                if len(seen) == 5:
+                    other.execute("BEGIN EXCLUSIVE")
+
+        with pytest.raises(StoreError, match=r"another process has held its lock for 0\.5 s"):
+            _tune(file, opencl_device, lock)
+    with Store.open(file) as store:
+        kept = [row.measurement.configuration for row in store.rows()]
+    assert kept == [one.measurement.configuration for one in seen]
+    _tune(file, opencl_device)
+    with Store.open(file) as store:
+        counts = Counter(row.measurement.configuration for row in store.rows())
+    assert len(counts) == CONFIGURATIONS and set(counts.values()) == {1}
+
+
+def _tune(file: Path, device: str, listener: Listener = ignore) -> None:
+    """Search every configuration of saxpy in this process, waiting half a second for locks."""
+    request = Request(
+        find_kernel("saxpy", SPACES),
+        choose_device(device),
+        (Problem(n=10007),),
+        strategy="exhaustive",
+        budget=Budget(evaluations=1000),
+    )
+    with Store.open(file, wait_s=0.5) as store:
+        tuning = Tuning(request, store, listener)
+        try:
+            tuning.run()
+        finally:
+            tuning.close()

@@ -14,14 +14,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SPACES = ROOT / "examples" / "saxpy" / "spaces"
 CONFIGURATIONS = 24
-KILLS = 10
+KILLS = 20
+#: Of these, so many while the tuner starts and so many when all is measured: in the finals.
+STARTING, FINISHING = 3, 2
 
 
-def _start(home: Path, device: str) -> subprocess.Popen[bytes]:
+def start(home: Path, device: str, *before: str) -> subprocess.Popen[bytes]:
+    """Begin a search of every configuration; ``before`` is what runs the command."""
     command = [sys.executable, "-m", "autotune", "run", "saxpy", "--spaces", str(SPACES)]
     command += ["--problem", "n=10007", "--strategy", "exhaustive", "--device", device]
     return subprocess.Popen(
-        [*command, "--budget", "1000evals"],
+        [*before, *command, "--budget", "1000evals"],
         env={
             **os.environ,
             "XDG_DATA_HOME": str(home / "data"),
@@ -33,7 +36,15 @@ def _start(home: Path, device: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _rows(home: Path) -> Counter[str]:
+def finish(home: Path, device: str) -> Counter[str]:
+    """Run to the end; rows per configuration."""
+    _, errors = start(home, device).communicate(timeout=120)
+    found = rows(home)
+    assert len(found) == CONFIGURATIONS, errors.decode()
+    return found
+
+
+def rows(home: Path) -> Counter[str]:
     """Rows per configuration; empty while there is no store."""
     file = home / "data" / "autotune" / "store.sqlite"
     if not file.exists():
@@ -41,38 +52,48 @@ def _rows(home: Path) -> Counter[str]:
     try:
         with closing(sqlite3.connect(file, timeout=10)) as database:
             query = "select json_extract(measurement, '$.configuration') from measurements"
-            rows = database.execute(query).fetchall()
+            found = database.execute(query).fetchall()
     except sqlite3.OperationalError:  # being made right now
         return Counter()
-    return Counter(configuration for (configuration,) in rows)
+    return Counter(configuration for (configuration,) in found)
 
 
-def _kill_at(home: Path, device: str, event: int) -> None:
-    """Run until ``event`` rows are there, then SIGKILL the tuner."""
-    process = _start(home, device)
+def _moments() -> list[tuple[int, float]]:
+    """When to kill: after so many rows, and so many seconds more."""
+    seed = 20261121
+    draw = random.Random(seed)
+    middle = KILLS - STARTING - FINISHING
+    moments = [
+        *((0, draw.uniform(0, 2)) for _ in range(STARTING)),
+        *(
+            (n, draw.uniform(0, 0.05))
+            for n in sorted(draw.sample(range(1, CONFIGURATIONS), middle))
+        ),
+        *((CONFIGURATIONS, draw.uniform(0, 0.5)) for _ in range(FINISHING)),
+    ]
+    print(f"seed {seed}: killed so long after so many rows {moments}")
+    return moments
+
+
+def _kill_at(home: Path, device: str, event: int, seconds: float) -> None:
+    """Run until ``event`` rows are there and some time more, then SIGKILL the tuner."""
+    process = start(home, device)
     deadline = time.monotonic() + 120
-    while _rows(home).total() < event:
+    while rows(home).total() < event:
         assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
         assert time.monotonic() < deadline
         time.sleep(0.002)
+    time.sleep(seconds)
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
 
-def kill_ten_times_and_finish(home: Path, device: str) -> None:
-    """Kill a run of every configuration after ten row counts, then let it finish."""
-    seed = 20261120
-    points = sorted(random.Random(seed).sample(range(1, CONFIGURATIONS), KILLS))
-    print(f"seed {seed}: killed after rows {points}")
-    for event in points:
-        before = _rows(home)
-        _kill_at(home, device, event)
-        after = _rows(home)
+def kill_twenty_times_and_finish(home: Path, device: str) -> None:
+    """Kill a run of every configuration at twenty moments, then let it finish."""
+    for event, seconds in _moments():
+        before = rows(home)
+        _kill_at(home, device, event, seconds)
+        after = rows(home)
         assert before <= after, "a row was lost"
-        assert set(after.values()) == {1}, "a row was doubled"
-    process = _start(home, device)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors.decode()
-    finished = _rows(home)
-    assert len(finished) == CONFIGURATIONS
-    assert set(finished.values()) == {1}
+        assert set(after.values()) <= {1}, "a row was doubled"
+    assert set(finish(home, device).values()) == {1}
