@@ -211,7 +211,7 @@ class OpenclExecutor:
     def time(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
     ) -> list[float]:
-        return self.timer(module, steps, cold)(count)
+        return self.timer(module, steps, cold).singly(count, cold)
 
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
@@ -308,11 +308,14 @@ class OpenclTimer:
         self._calls = 0  # of a hot sample, once it is known
 
     def __call__(self, count: int) -> list[float]:
-        if not self._cold:
-            return self.hot(count)
+        return self.singly(count, cold=True) if self._cold else self.hot(count)
+
+    def singly(self, count: int, cold: bool) -> list[float]:
+        """Milliseconds of calls that wait for each other."""
         samples = []
         for _ in range(count):
-            self._executor._flush_cache()
+            if cold:
+                self._executor._flush_cache()
             samples.append(self._batch_ms(1))
         return samples
 
