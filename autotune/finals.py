@@ -5,9 +5,11 @@ Measures and records rows; who won is `selection`'s to say.
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 from autotune import selection
@@ -16,15 +18,30 @@ from autotune.engine import Listener, Phase
 from autotune.errors import AutotuneError
 from autotune.evaluator import DeviceEvaluator
 from autotune.measurement import Binary, Measurement, Status
+from autotune.racing import race
 from autotune.store import Store
-from autotune.tasks import Contender
+from autotune.tasks import Contender, Job
 from autotune.values import Configuration, Problem
 
-#: Longest time of a problem's race where the budget is in evaluations, and the least otherwise.
+#: Longest and shortest time of a problem's race.
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
-#: Samples of each configuration of the portfolio on each problem, and the time they may take.
+#: Finalists that are verified, and configurations of the portfolio, however little time there is.
+_LEAST_FINALISTS, _LEAST_PORTFOLIO = 3, 4
+#: Samples of each configuration of the portfolio on each problem, and the longest time for them.
 _PORTFOLIO_ROUNDS = 9
 _PORTFOLIO_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class _Finalist:
+    """One that entered the finals, and what it runs."""
+
+    measurement: Measurement
+    binary: Binary
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.measurement.configuration
 
 
 class Finals:
@@ -51,6 +68,9 @@ class Finals:
     ) -> tuple[selection.Result | None, tuple[Measurement, ...]]:
         """Verify the best again on other data and odd sizes, then race them and the vendor.
 
+        Where all finalists turn out to be wrong, or fail in the race, the next best take their
+        places.
+
         Parameters
         ----------
         evaluator : DeviceEvaluator
@@ -58,93 +78,131 @@ class Finals:
         measured : sequence of Measurement
             What to choose finalists from.
         seconds : float, optional
-            How long the race may take.
+            How long this may take: half of it for verifying, after which only the `_LEAST_FINALISTS`
+            best are still verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
+            Making the other inputs and their references, once per problem, comes on top.
 
         Returns
         -------
         Result or None
             None where nothing is right.
         tuple of Measurement
-            Those that turned out to be wrong; their rows are in the store.
+            Those that turned out to be wrong, or failed; their rows are in the store.
 
         Raises
         ------
         AutotuneError
             If the device process fails.
         """
-        request = self.bench.request
-        chosen = selection.candidates(measured, request.effort.finalists)
-        if not chosen:
-            return None, ()
-        self.listener(Phase(evaluator.job.problem, "finals"))
-        binaries = {one.configuration: evaluator.binary(one.configuration) for one in chosen}
-        disqualified = self._wrong_elsewhere(evaluator, chosen, binaries)
-        chosen = [one for one in chosen if one.configuration not in disqualified]
-        if chosen:
-            result = self._raced(evaluator, chosen, binaries, seconds)
-            return result, tuple(disqualified.values())
-        return None, tuple(disqualified.values())
+        count = self.bench.request.effort.finalists
+        left = selection.candidates(measured, len(measured))
+        if left:
+            self.listener(Phase(evaluator.job.problem, "finals"))
+        others = self.bench.other_jobs(evaluator.job) if left else []
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        out: list[Measurement] = []
+        result = None
+        while left and result is None:
+            chosen, left = left[:count], left[count:]
+            verify_until = end if seconds is None else end - seconds / 2
+            finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
+            left = [*unverified, *left]
+            if finalists:
+                race_s = min(_RACE_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
+                result, failed = self._raced(evaluator, finalists, race_s)
+                wrong = [*wrong, *failed]
+            self.store.add_many(self.run_id, self.bench.scope(evaluator.job.problem), wrong)
+            out += wrong
+        return result, tuple(out)
 
-    def _wrong_elsewhere(
+    def _verified(
         self,
         evaluator: DeviceEvaluator,
         chosen: Sequence[Measurement],
-        binaries: Mapping[Configuration, Binary | None],
-    ) -> dict[Configuration, Measurement]:
-        """Finalists that are wrong on another seed or an odd size; their rows say so."""
-        wrong = {
-            one.configuration: Measurement(
-                one.configuration, Status.COMPILE_FAILED, "compiled before, but not for the finals"
-            )
-            for one in chosen
-            if binaries[one.configuration] is None
-        }
-        for job in self.bench.other_jobs(evaluator.job):
-            for configuration, binary in binaries.items():
-                if binary is None or configuration in wrong:
-                    continue
-                if not self.bench.kernel.allows(configuration, job.problem):
-                    continue  # lookup, header and load keep it from such a problem
-                again = self.bench.worker.check(job, configuration, binary)
-                if again.status is not Status.OK:
-                    message = f"on {job.problem} with other inputs: {again.message}"
-                    wrong[configuration] = replace(again, message=message)
-        scope = self.bench.scope(evaluator.job.problem)
-        self.store.add_many(self.run_id, scope, list(wrong.values()))
-        return wrong
+        others: Sequence[Job],
+        until: float,
+    ) -> tuple[list[_Finalist], list[Measurement], list[Measurement]]:
+        """Finalists that are right on other inputs and odd sizes; those that are not; the rest.
+
+        The rest had no turn before ``until``.
+        """
+        kernel, worker = self.bench.kernel, self.bench.worker
+        binaries = [(one, evaluator.binary(one.configuration)) for one in chosen]
+        right = [_Finalist(one, binary) for one, binary in binaries if binary is not None]
+        wrong = [
+            replace(one, status=Status.COMPILE_FAILED, message="compiled before, but not again")
+            for one, binary in binaries
+            if binary is None
+        ]
+        unverified: list[Measurement] = []
+        for job in others:
+            passed: list[_Finalist] = []
+            for one in right:
+                if not kernel.allows(one.configuration, job.problem):
+                    passed.append(one)  # lookup, header and load keep it from such a problem
+                elif len(passed) >= _LEAST_FINALISTS and time.monotonic() > until:
+                    unverified.append(one.measurement)
+                else:
+                    again = worker.check(job, one.configuration, one.binary)
+                    if again.status is Status.OK:
+                        passed.append(one)
+                    else:
+                        message = f"on {job.problem} with other inputs: {again.message}"
+                        wrong.append(replace(again, message=message))
+            right = passed
+        return right, wrong, unverified
 
     def _raced(
-        self,
-        evaluator: DeviceEvaluator,
-        chosen: Sequence[Measurement],
-        binaries: Mapping[Configuration, Binary | None],
-        seconds: float | None,
-    ) -> selection.Result:
-        """Race finalists and the vendor's calls, interleaved."""
+        self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float
+    ) -> tuple[selection.Result | None, list[Measurement]]:
+        """Race finalists and the vendor's calls, interleaved; who fails is out."""
         request, kernel = self.bench.request, self.bench.kernel
         vendors = [one.name for one in kernel.baselines if one.backend == request.device.backend]
         contenders = [
-            *(Contender(one.configuration, binaries[one.configuration]) for one in chosen),
+            *(Contender(one.configuration, one.binary) for one in finalists),
             *(Contender(Configuration(), None, name) for name in vendors),
         ]
-        limit = _RACE_SECONDS if seconds is None else max(_LEAST_RACE_SECONDS, seconds)
-        raced = self.bench.worker.race(
-            evaluator.job, contenders, request.effort.rounds, request.seed, limit
+        raced = race(
+            self.bench.worker,
+            evaluator.job,
+            contenders,
+            request.effort.rounds,
+            request.seed,
+            seconds,
         )
-        ours = len(chosen)
-        finalists = [
-            selection.Finalist(measurement, times, hot_ms)
-            for measurement, times, hot_ms in zip(
-                chosen, raced.samples_ms[:ours], raced.hot_ms[:ours], strict=True
+        ours = len(finalists)
+        failed = []
+        for place, failure in raced.failures.items():
+            if place < ours:
+                message = f"in the finals: {failure.message}"
+                failed.append(
+                    replace(finalists[place].measurement, status=failure.status, message=message)
+                )
+            else:
+                warnings.warn(
+                    f"{kernel.name} ({evaluator.job.problem}): no ratio to "
+                    f"{vendors[place - ours]}, which failed: {failure.message}",
+                    stacklevel=2,
+                )
+        timed = [
+            selection.Finalist(one.measurement, samples, hot_ms)
+            for one, samples, hot_ms in zip(
+                finalists, raced.samples_ms[:ours], raced.hot_ms[:ours], strict=True
             )
+            if samples
         ]
+        if not timed:
+            return None, failed
         by_vendor = dict(zip(vendors, raced.samples_ms[ours:], strict=True))
         hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
-        result = selection.decide(finalists, by_vendor, request.seed)
-        return replace(result, vendor_hot_ms=hot, launched_by=raced.launched_by)
+        result = selection.decide(timed, by_vendor, request.seed)
+        return replace(result, vendor_hot_ms=hot, launched_by=raced.launched_by), failed
 
     def portfolio(
-        self, results: Mapping[Problem, selection.Result], candidates: Sequence[Configuration]
+        self,
+        results: Mapping[Problem, selection.Result],
+        candidates: Sequence[Configuration],
+        seconds: float | None,
     ) -> selection.Portfolio | None:
         """Measure configurations on every problem that has a winner.
 
@@ -153,15 +211,22 @@ class Finals:
         results : mapping from Problem to Result
             At least two.
         candidates : sequence of Configuration
-            What to measure, all valid here.
+            What to measure, all valid here, the most important first.
+        seconds : float, optional
+            How long it may take. The last candidates are left out where it does not suffice.
 
         Returns
         -------
         Portfolio or None
             None where the device process failed: the winners stand without it.
         """
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        columns: list[dict[Configuration, float | None]] = []
         try:
-            columns = [self._measured_on(problem, candidates) for problem in results]
+            for position, problem in enumerate(results):
+                share_s = (end - time.monotonic()) / (len(results) - position)
+                columns.append(self._measured_on(problem, candidates, share_s))
+                candidates = list(columns[-1])
         except AutotuneError as error:
             warnings.warn(
                 f"{self.bench.kernel.name}: the best were not compared on every problem, so "
@@ -172,29 +237,32 @@ class Finals:
         return selection.Portfolio(
             configurations=tuple(candidates),
             problems=tuple(results),
-            median_ms=tuple(zip(*columns, strict=True)),
+            median_ms=tuple(tuple(column[one] for column in columns) for one in candidates),
         )
 
     def _measured_on(
-        self, problem: Problem, configurations: Sequence[Configuration]
-    ) -> list[float | None]:
-        """Median time of each configuration on one problem; None where it is not right there."""
+        self, problem: Problem, configurations: Sequence[Configuration], seconds: float
+    ) -> dict[Configuration, float | None]:
+        """Median time of configurations on one problem; None where one is not right there.
+
+        Of those after the first `_LEAST_PORTFOLIO` only what half of the time allows to verify.
+        """
         self.listener(Phase(problem, "portfolio"))
         bench, job = self.bench, self.bench.job(problem)
         evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
-        allowed = [one for one in configurations if bench.kernel.allows(one, problem)]
-        evaluator.hint(allowed)
+        evaluator.hint([one for one in configurations if bench.kernel.allows(one, problem)])
+        end = time.monotonic() + seconds
+        times: dict[Configuration, float | None] = {}
         contenders = []
-        for one in allowed:
-            binary = evaluator.binary(one)
+        for one in configurations:
+            if len(times) >= _LEAST_PORTFOLIO and time.monotonic() > end - seconds / 2:
+                break
+            times[one] = None
+            binary = evaluator.binary(one) if bench.kernel.allows(one, problem) else None
             if binary is not None and bench.worker.check(job, one, binary).status is Status.OK:
                 contenders.append(Contender(one, binary))
-        raced = bench.worker.race(
-            job, contenders, _PORTFOLIO_ROUNDS, bench.request.seed, _PORTFOLIO_SECONDS
-        )
-        times = {
-            one.configuration: median(taken)
-            for one, taken in zip(contenders, raced.samples_ms, strict=True)
-            if taken
-        }
-        return [times.get(one) for one in configurations]
+        race_s = min(_PORTFOLIO_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
+        raced = race(bench.worker, job, contenders, _PORTFOLIO_ROUNDS, bench.request.seed, race_s)
+        for contender, samples in zip(contenders, raced.samples_ms, strict=True):
+            times[contender.configuration] = median(samples) if samples else None
+        return times

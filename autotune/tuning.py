@@ -5,6 +5,7 @@ Puts the parts together; prints nothing and writes no file of its own. `cli` and
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,8 +44,10 @@ __all__ = [
     "stopping_rule",
 ]
 
-#: Share of a problem's time that is kept for its finals.
-_FINALS_SHARE = 0.15
+#: Shares of the time that are kept for the finals, and of several problems for the portfolio.
+_FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
+#: Of the time for a problem's finals the most that is spent on measuring the others' best there.
+_GUESTS_SHARE = 0.3
 #: Of every other problem this many of the best enter a problem's finals.
 _GUESTS = 2
 #: So often the next best take the place of finalists in which compute-sanitizer found a fault.
@@ -121,6 +124,8 @@ class Tuning(Bench):
         super().__init__(request)
         self.store, self.listener = store, listener
         self.done: list[ProblemResult] = []
+        #: When the first search began, by `time.monotonic`.
+        self._begun_s = time.monotonic()
 
     def run(self) -> RunResult:
         """Tune every problem of the request.
@@ -145,6 +150,7 @@ class Tuning(Bench):
         )
         try:
             limits = self._limits()
+            self._begun_s = time.monotonic()
             self._run_problems(run_id)
             portfolio = self._portfolio(run_id)
         except KeyboardInterrupt as error:
@@ -187,13 +193,11 @@ class Tuning(Bench):
         if self.request.fixed:
             space = space.restricted(self.request.fixed)
         searched: list[_Searched] = []
-        start = time.monotonic()
         total = self.request.total_budget
         for position, problem in enumerate(self.request.problems):
             left = len(self.request.problems) - position
-            seconds = total.seconds
+            seconds = self._seconds_left(but=_FINALS_SHARE + self._portfolio_share)
             if seconds is not None:
-                seconds = seconds * (1 - _FINALS_SHARE) - (time.monotonic() - start)
                 seconds = max(1.0, seconds / left)
             evaluations = total.evaluations
             if evaluations is not None:
@@ -201,9 +205,23 @@ class Tuning(Bench):
                 evaluations = ceil_div(evaluations - spent, left)
             budget = Budget(seconds, evaluations)
             searched.append(self._searched(run_id, problem, space, budget))
-        seconds = total.seconds and _FINALS_SHARE * total.seconds / len(searched)
-        for one in searched:
+        for position, one in enumerate(searched):
+            seconds = self._seconds_left(but=self._portfolio_share)
+            if seconds is not None:
+                seconds = max(0.0, seconds / (len(searched) - position))
             self.done.append(self._decided(run_id, one, searched, seconds))
+
+    @property
+    def _portfolio_share(self) -> float:
+        """Share of the time that is kept for the portfolio: one problem needs none."""
+        return _PORTFOLIO_SHARE if len(self.request.problems) > 1 else 0.0
+
+    def _seconds_left(self, but: float = 0.0) -> float | None:
+        """Time of the budget that is left, but for a share of it; None where it is not limited."""
+        total_s = self.request.total_budget.seconds
+        if total_s is None:
+            return None
+        return total_s * (1 - but) - (time.monotonic() - self._begun_s)
 
     def _searched(self, run_id: int, problem: Problem, space: Space, budget: Budget) -> _Searched:
         begun = time.monotonic()
@@ -254,7 +272,9 @@ class Tuning(Bench):
     ) -> ProblemResult:
         """Hold the finals of one problem."""
         begun = time.monotonic()
-        guests = self._guests(run_id, one, everyone)
+        guests = self._guests(run_id, one, everyone, seconds and _GUESTS_SHARE * seconds)
+        if seconds is not None:
+            seconds = max(0.0, seconds - (time.monotonic() - begun))
         entrants = [*self._entrants(one.choice), *guests]
         unsafe: list[Measurement] = []
         if self._sanitizer:
@@ -343,9 +363,13 @@ class Tuning(Bench):
         ]
 
     def _guests(
-        self, run_id: int, one: _Searched, everyone: Sequence[_Searched]
+        self,
+        run_id: int,
+        one: _Searched,
+        everyone: Sequence[_Searched],
+        seconds: float | None,
     ) -> list[Measurement]:
-        """Measure the best of every other problem here too, where that was not done."""
+        """Measure the best of every other problem here too, where that was not done, in this time."""
         if self.request.only is not None:
             return []
         known = {measurement.configuration for measurement in one.choice}
@@ -357,7 +381,13 @@ class Tuning(Bench):
         guests = [
             configuration for configuration in dict.fromkeys(best) if configuration not in known
         ]
-        measured = list(one.evaluator.measure(guests))
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        measured: list[Measurement] = []
+        for measurement in one.evaluator.measure(guests):
+            measured.append(measurement)
+            if time.monotonic() > end:
+                self.compilers.forget()  # those of the other guests
+                break
         self.store.add_many(run_id, self.scope(one.problem), measured)
         return measured
 
@@ -399,7 +429,7 @@ class Tuning(Bench):
         # What is wrong on one problem's other data must answer for no problem.
         chosen = [one for one in chosen if one in space and one not in wrong]
         finals = Finals(self, self.store, run_id, self.listener)
-        portfolio = finals.portfolio(results, chosen)
+        portfolio = finals.portfolio(results, chosen, self._seconds_left())
         if portfolio is not None:
             self.done = [_chosen_again(one, portfolio, self.request.seed) for one in self.done]
         return portfolio

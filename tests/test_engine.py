@@ -21,7 +21,7 @@ from autotune.space import enumerate_space
 from autotune.store import RunInfo, Scope, Store
 from autotune.strategies.base import BudgetSpent
 from autotune.strategies.simple import exhaustive, random
-from autotune.tuning import Request, Tuning
+from autotune.tuning import EFFORTS, Request, Tuning
 from autotune.values import Configuration, Problem
 
 SPACES = Path(__file__).parent / "data" / "spaces"
@@ -629,6 +629,70 @@ def test_finalists_that_fail_on_odd_sizes_are_disqualified_and_their_rows_say_so
     assert (last.configuration, last.status) == (bad.configuration, bad.status)
     tuned(kernel, problems=(Problem(n=4096),), fixed=FIXED)
     assert tuned.new == []
+
+
+#: Only where contenders are raced, and only in the worker: the launch function of BLOCK=64 fails.
+IN_A_RACE = (
+    "@saxpy.launch\ndef launch(c, p):\n",
+    "@saxpy.launch\ndef launch(c, p):\n"
+    "    import multiprocessing, os, traceback\n"
+    "    racing = any(one.name == 'run_heat' for one in traceback.extract_stack())\n"
+    "    if racing and c.BLOCK == 64 and multiprocessing.parent_process() is not None:\n"
+    "        os._exit(4)\n",
+)
+
+
+def test_a_finalist_that_fails_in_the_race_is_disqualified_and_the_run_goes_on(tuned, saxpy, path):
+    (result,) = tuned(saxpy(IN_A_RACE), problems=(N,), fixed=FIXED).problems
+    (bad,) = result.disqualified
+    assert (bad.configuration.BLOCK, bad.status) == (64, Status.CRASHED)
+    assert bad.message == "in the finals: the process died twice: exit code 4"
+    assert result.finals.winner.measurement.configuration.BLOCK == 32
+    assert len(result.finals.finalists) == 1
+    with Store.open(path) as store:
+        last = store.rows()[-1].measurement
+    assert (last.configuration, last.status) == (bad.configuration, bad.status)
+
+
+def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, saxpy, tmp_path):
+    """One place in the finals, and the fastest is wrong on an odd size."""
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
+    wrong = "#if BLOCK != 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
+    source.write_text(source.read_text().replace("    }\n}", wrong))
+    effort = replace(EFFORTS["quick"], finalists=1)
+    fixed = {"ITEMS": (2,), "BLOCK": (32, 64, 128)}
+    (result,) = tuned(kernel, problems=(N,), fixed=fixed, effort=effort).problems
+    assert result.finals.winner.measurement.configuration.BLOCK == 32
+    assert 32 not in [one.configuration.BLOCK for one in result.disqualified]
+
+
+def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_short(
+    tuned, saxpy, monkeypatch
+):
+    """No time at all is left after the search: the least of each is done, and the run has winners."""
+    monkeypatch.setattr("autotune.tuning.Tuning._seconds_left", lambda *_, **__: 0.0)
+    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(6)]
+    monkeypatch.setattr("autotune.selection.enter_portfolio", lambda *_: everyone)
+    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
+    problems = (N, Problem(n=100))
+    result = tuned(kernel, problems=problems, fixed={"ITEMS": (2,)}, budget=Budget(seconds=60.0))
+    assert [len(one.finals.finalists) for one in result.problems] == [3, 3]
+    assert all(one.disqualified == () for one in result.problems)
+    assert list(result.portfolio.configurations) == everyone[:4]
+    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
+
+
+def test_a_run_keeps_to_its_budget(tuned, saxpy):
+    """Guests, finals and portfolio of three problems included; what is made once is there before."""
+    problems = tuple(Problem(n=n) for n in (4099, 100, 5000))
+    tuned(saxpy(), problems=problems, budget=Budget(evaluations=3))
+    start = time.monotonic()
+    result = tuned(saxpy(), problems=problems, budget=Budget(seconds=12.0))
+    took = time.monotonic() - start
+    print(f"{took:.1f} s of 12 s")
+    assert len(result.solved) == 3
+    assert took < 30, "the least race of each problem is all that may come on top"
 
 
 def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy, tmp_path):

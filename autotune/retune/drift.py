@@ -15,6 +15,7 @@ from autotune.device import Device
 from autotune.limits import implausible
 from autotune.measurement import Measurement, Status
 from autotune.membership import is_member
+from autotune.racing import race
 from autotune.recording import RUNNERS_UP
 from autotune.selection import Finalist, Ratio, decide
 from autotune.spec import Kernel
@@ -142,7 +143,8 @@ def _raced(
         Contender(one, tuning.compilers.result(compiling).binary)
         for one, compiling in zip(configurations, jobs, strict=True)
     ]
-    raced = tuning.worker.race(
+    raced = race(
+        tuning.worker,
         job,
         contenders,
         ROUNDS,
@@ -150,9 +152,13 @@ def _raced(
         MAX_SECONDS,
         by_stream=not entry.timing.endswith("graph"),
     )
+    if 0 in raced.failures:
+        failure = raced.failures[0]
+        return Remeasured(failure.status, f"beside its rivals: {failure.message}")
     finalists = [
         Finalist(Measurement(one, Status.OK), times)
         for one, times in zip(configurations, raced.samples_ms, strict=True)
+        if times
     ]
     result, winner = decide(finalists, {}, tuning.request.seed), finalists[0]
     fastest = result.finalists[0]
