@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,6 +277,56 @@ def test_window_is_hinted_before_it_is_measured(synthetic: Recording) -> None:
             batch=4,
             window=4,
         )
+
+
+class HintedSession(StrictSession):
+    """Takes hints as a session with compilers does: with work that could move a global stream."""
+
+    def __init__(self, recording: Recording, budget: int) -> None:
+        super().__init__(recording, budget)
+        self.hints: list[set[int]] = [set(), set()]
+        self.foreseen = 0
+
+    def hint(self, indices: Sequence[int]) -> None:
+        super().hint(indices)
+        random.random()
+        np.random.random()
+        self.hints.append(set(indices))
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        # The last hint comes with what is measured: nobody had time to compile that ahead.
+        self.foreseen += len(self.hints[-2].intersection(indices))
+        return super().measure(indices)
+
+
+def hinted(name: str, recording: Recording, budget: int) -> HintedSession:
+    session = HintedSession(recording, budget)
+    with suppress(BudgetSpent):
+        strategies.find(name)(recording.space, session, np.random.default_rng(0))
+    return session
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_compiling_ahead_changes_no_path(name: str, synthetic: Recording) -> None:
+    class Deaf(StrictSession):
+        def hint(self, indices: Sequence[int]) -> None:
+            """Compiles nothing ahead."""
+
+    deaf = Deaf(synthetic, 30)
+    with suppress(BudgetSpent):
+        strategies.find(name)(synthetic.space, deaf, np.random.default_rng(0))
+    assert hinted(name, synthetic, 30).path == deaf.path
+
+
+@pytest.mark.parametrize(
+    "name", ["kt:greedy_mls", "kt:greedy_ils", "kt:ordered_greedy_mls", "kt:firefly_algorithm"]
+)
+def test_much_of_what_is_proposed_one_by_one_was_hinted_before(
+    name: str, synthetic: Recording
+) -> None:
+    session = hinted(name, synthetic, 100)
+    assert max(map(len, session.hints)) <= 64  # by chance, one in twenty
+    assert session.foreseen > 0.4 * len(session.path)
 
 
 def test_unavailable_and_unknown_strategies_say_why() -> None:

@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain, islice, zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -78,9 +79,8 @@ SMALLEST = 8
 #: the time, in which a configuration `SCALE` percent slower is 1 worse, for every kernel alike.
 LOGARITHMIC = ("adaptive_tabu_greywolf", "basinhopping", "hybrid_vndx")
 SCALE = 2
-#: How many configurations are hinted at a time. Of what adaptive_tabu_greywolf measured, a quarter
-#: (gemm-RTX_3090) to a third (convolution_milo-A4000) had been hinted as neighbours of the best.
-HINTED = 16
+#: How many configurations are hinted at a time: what many compilers do during a few compiles.
+HINTED = 64
 
 
 class _Finished(Exception):
@@ -106,8 +106,9 @@ def search(name: str, space: Space, session: Session, rng: Generator) -> None:
     streams = _Streams(rng)
     # Imports draw from the global streams, the first time: they come before the strategy's begin.
     module = _strategy_module(name)
-    searchspace = _searchspace(ledger, streams)
-    runner = _runner(ledger, streams, searchspace, name)
+    outlook = _Outlook(ledger)
+    searchspace = _searchspace(ledger, streams, outlook)
+    runner = _runner(ledger, streams, searchspace, outlook, name)
     with streams.inside():
         try:
             while not ledger.is_complete:
@@ -143,7 +144,7 @@ def _strategy_module(name: str) -> Any:
     return importlib.import_module(_STRATEGY_IMPORTS[name])
 
 
-def _searchspace(ledger: Ledger, streams: _Streams) -> Any:
+def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
     """Our list of configurations as a Kernel Tuner search space.
 
     ``from_cache`` takes a list of configurations as it is. A restriction would be called for every
@@ -180,8 +181,7 @@ def _searchspace(ledger: Ledger, streams: _Streams) -> Any:
                     chosen[int(np.random.randint(self.size))] = None
                 sample = list(chosen)
             if num_samples > 1:  # a first population, which some strategies measure one by one
-                with streams.outside():
-                    _hint(ledger, [self.size - 1 - index for index in sample])
+                outlook.expect([self.size - 1 - index for index in sample])
             return sample
 
         def get_LHS_sample_indices(self, num_samples: int) -> list[int]:  # noqa: N802
@@ -210,6 +210,17 @@ def _searchspace(ledger: Ledger, streams: _Streams) -> Any:
             if not found and lattice.find(param_config) is None:
                 found = lattice.nearest(param_config)
             return [self.size - 1 - index for index in reversed(found)]
+
+        def get_param_neighbors(
+            self, param_config: Point, index: int, neighbor_method: str, randomize: bool
+        ) -> list[int]:
+            ranks: list[int] = super().get_param_neighbors(
+                param_config, index, neighbor_method, randomize
+            )
+            points = [(*param_config[:index], one, *param_config[index + 1 :]) for one in ranks]
+            found = [lattice.find(point) for point in points]
+            outlook.expect([one for one in found if one is not None])
+            return ranks
 
         @cache  # noqa: B019 - lives as long as the search
         def get_neighbors_indices(
@@ -294,7 +305,9 @@ def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
     return {"popsize": min(_POPULATIONS[name], half)} if name in _POPULATIONS else {}
 
 
-def _runner(ledger: Ledger, streams: _Streams, searchspace: Any, name: str) -> Any:
+def _runner(
+    ledger: Ledger, streams: _Streams, searchspace: Any, outlook: _Outlook, name: str
+) -> Any:
     """An instance of a subclass of Kernel Tuner's Runner, made here because that is imported here."""
     from kernel_tuner.runners.runner import Runner
     from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig
@@ -313,7 +326,7 @@ def _runner(ledger: Ledger, streams: _Streams, searchspace: Any, name: str) -> A
 
         def __init__(self) -> None:
             super().__init__()
-            self.streams = streams
+            self.streams, self.outlook = streams, outlook
             self.proposals = 0
             self.stale = 0
 
@@ -327,8 +340,7 @@ def _runner(ledger: Ledger, streams: _Streams, searchspace: Any, name: str) -> A
             points: list[Point] = [tuple(int(rank) for rank in config) for config in configs]
             self.proposals += len(points)
             searchspace.questions = 0
-            with streams.outside():
-                indices = _measure(self, ledger, points)
+            indices = _measure(self, ledger, points)
             return [
                 {**dict(zip(tuning_options.tune_params, point, strict=True)), **self.answer(index)}
                 for point, index in zip(points, indices, strict=True)
@@ -354,24 +366,60 @@ def _measure(runner: Any, ledger: Ledger, points: list[Point]) -> list[int | Non
     making, which conditional parameters can make invalid.
     """
     indices = [ledger.lattice.find(point) for point in points]
-    best = ledger.best
-    if any(index is not None and index not in ledger.known for index in indices):
+    new = [index for index in indices if index is not None and index not in ledger.known]
+    if new:
         runner.stale = 0
-        ledger.measure(index for index in indices if index is not None)
+        with runner.streams.outside():
+            runner.outlook.hint(new)
+            ledger.measure(new)
     else:
         runner.stale += len(points)
         if ledger.is_complete:
             raise _Finished
         if points and runner.stale >= min(PATIENCE, len(ledger.lattice.space)):
-            ledger.measure([_required(ledger.nearest_open(points[-1]))])
-    if ledger.best != best and ledger.best is not None:
-        # Most strategies go on near the best; which neighbour comes next only they know.
-        _hint(ledger, ledger.lattice.space.neighbours(ledger.best))
+            nearest = _required(ledger.nearest_open(points[-1]))
+            with runner.streams.outside():
+                ledger.measure([nearest])
     return indices
 
 
-def _hint(ledger: Ledger, indices: Iterable[int]) -> None:
-    ledger.session.hint([index for index in indices if index not in ledger.known][:HINTED])
+class _Outlook:
+    """What a strategy that proposes one configuration at a time will likely propose next.
+
+    What it was seen to make a list of comes first: a first population, the neighbours that a climber
+    is about to visit. Then what differs in one parameter from what it proposes now, and from the best.
+    Nothing that a strategy does depends on it.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        What is known, and the session to tell.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._expected: dict[int, None] = {}
+        self._is_old = False
+
+    def expect(self, indices: Iterable[int]) -> None:
+        """Learn what the strategy has listed, in its order, since it last proposed something."""
+        if self._is_old:
+            self._expected, self._is_old = {}, False
+        self._expected.update(dict.fromkeys(indices))
+
+    def hint(self, proposed: Sequence[int]) -> None:
+        """Tell the session, before these are measured. A whole batch keeps compilers busy alone."""
+        self._is_old = True
+        if len(proposed) > 1:
+            return
+        near = [self._near(index) for index in (*proposed, self._ledger.best) if index is not None]
+        mixed = chain.from_iterable(zip_longest(*near))
+        wanted = dict.fromkeys(chain(proposed, self._expected, mixed))
+        unknown = (one for one in wanted if one is not None and one not in self._ledger.known)
+        self._ledger.session.hint(list(islice(unknown, HINTED)))
+
+    def _near(self, index: int) -> list[int]:
+        return self._ledger.lattice.changed_in_one(self._ledger.lattice.point(index))
 
 
 def _required(index: int | None) -> int:
