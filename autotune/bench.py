@@ -65,6 +65,7 @@ class Bench:
     def job(self, problem: Problem, seed: int | None = None) -> Job:
         """The worker's job for a problem; makes inputs and references where they are not there."""
         assert self.kernel.file is not None
+        self.compilers.start()  # they come up while inputs are made and uploaded
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
         names = [RANDOM] if inputs else [EXACT, RANDOM]

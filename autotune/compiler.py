@@ -311,7 +311,7 @@ class CompilerPool:
         return ProcessPool(
             max_workers=self._processes,
             context=spawn_context(),
-            initializer=begin_child,
+            initializer=_begin_compiler,  # of this module, which is what takes time to import
             initargs=[os.getpid()],
         )
 
@@ -335,6 +335,10 @@ class _Wish:
     future: Future[Compiled] = field(default_factory=Future)
     #: Whether the future was fetched before the job was begun.
     is_fetched: bool = False
+
+
+def _begin_compiler(parent: int) -> None:
+    begin_child(parent)
 
 
 def _stop(pool: Any) -> None:
