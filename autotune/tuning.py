@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 from autotune import __version__, probe, sanitize, selection
 from autotune.bench import Bench
@@ -19,7 +18,7 @@ from autotune.compiler import compile_job
 from autotune.device import Device
 from autotune.engine import Budget, Listener, Phase, SearchSession, ignore, search
 from autotune.errors import AutotuneError, Interrupted, NothingValidError, StoreError
-from autotune.evaluator import DeviceEvaluator, Evaluator
+from autotune.evaluator import PER_DEVICE, DeviceEvaluator, Evaluator
 from autotune.expression import ceil_div
 from autotune.finals import Finals
 from autotune.measurement import Measurement, Status
@@ -30,7 +29,7 @@ from autotune.several import SeveralEvaluator
 from autotune.space import Space, enumerate_space
 from autotune.spec import Kernel
 from autotune.store import RunInfo, Store
-from autotune.strategies import Search, auto, find
+from autotune.strategies import find
 from autotune.timing import StoppingRule
 from autotune.values import Configuration, Problem, Value
 
@@ -398,13 +397,9 @@ class Tuning(Bench):
                 raise NothingValidError(self._why_invalid(session.space, only))
             return search(session, lambda *_: None, self.request.seed, [only])
         known = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
-        return search(session, self._strategy(), self.request.seed, known)
-
-    def _strategy(self) -> Search:
-        """The strategy asked for; one at a time would leave all devices but one idle."""
-        if self.request.others and self.request.strategy == "auto":
-            return partial(auto.search, strategy=auto.POPULATION)
-        return find(self.request.strategy)
+        others = len(self.request.others)
+        strategy = find(self.request.strategy, PER_DEVICE * (1 + others) if others else 1)
+        return search(session, strategy, self.request.seed, known)
 
     def _why_invalid(self, space: Space, configuration: Configuration) -> str:
         row = space.canonical(space.row(configuration))

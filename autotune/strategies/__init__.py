@@ -21,8 +21,16 @@ _OWN: dict[str, tuple[Search, str]] = {
 }
 
 
-def find(name: str) -> Search:
+def find(name: str, at_once: int = 1) -> Search:
     """The search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
+
+    Parameters
+    ----------
+    name : str
+        See `available`.
+    at_once : int
+        Configurations that several devices measure at a time: whoever can choose asks for so many,
+        and the default is a strategy that asks for batches.
 
     Raises
     ------
@@ -35,11 +43,14 @@ def find(name: str) -> Search:
         raise UsageError(unknown("strategy", name, usable))
     if known[name].unavailable:
         raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
+    if name == "auto" and at_once > 1:
+        return partial(auto.search, strategy=auto.POPULATION)
     if name in _OWN:
         return _OWN[name][0]
     library, _, short = name.partition(":")
-    adapter = kernel_tuner_adapter if library == "kt" else optuna_adapter
-    return partial(adapter.search, short)
+    if library == "kt":
+        return partial(kernel_tuner_adapter.search, short)
+    return partial(optuna_adapter.search, short, batch=at_once)
 
 
 def available() -> list[StrategyInfo]:

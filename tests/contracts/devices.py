@@ -127,6 +127,18 @@ class SeveralDevicesContract:
         for one in result.problems[0].measured:
             assert one.status in EXPECTED[str(one.configuration["FAULT"])], one.message
 
+    @pytest.mark.parametrize("strategy", ["auto", "kt:pso", "optuna:tpe"])
+    def test_strategies_that_ask_for_batches_use_both(self, tmp_path: Path, strategy: str) -> None:
+        """The default among them; where all fits in the budget it would measure all in order."""
+        request = replace(
+            self.request("none", "nan", "unwritten"),
+            strategy=strategy,
+            budget=Budget(evaluations=7),
+        )
+        (result,) = self.tuned(request, tmp_path / "s.sqlite").problems
+        assert len(result.measured) == 7
+        assert {one.device_uuid for one in result.measured} == {request.device.uuid, TWIN}
+
     def test_a_device_that_fails_is_left_out_and_the_other_does_its_share(
         self, tmp_path: Path
     ) -> None:
