@@ -2,8 +2,8 @@
 
 The same 30 configurations, of kernels that last over 50 µs, are timed by the worker as a search times
 them, again and again: while nothing compiles, and while all cores but one compile other
-configurations of ``sgemm`` with a cold cache, as in a search. The passes alternate (idle, busy,
-busy, idle …), so that a drift of the device favours neither. Compared are the medians of all samples
+configurations of ``sgemm`` with a cold cache, as in a search. The passes alternate, so that a
+drift of the device favours neither. Compared are the medians of all samples
 of a configuration under either condition; beside it stand the idle passes compared with each
 other: what would be seen if compiling changed nothing.
 
@@ -20,12 +20,13 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import groupby, islice
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import fmean, geometric_mean, median
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,11 @@ ASKED = 0.005
 #: Shorter ones are not asked about: there a launch counts as much as the kernel.
 SHORTEST_MS = 0.05
 #: Passes over the configurations; True while compilers are busy. The first, to warm up, is dropped.
-PASSES = (False, False, True, True, False, False, True)
+PASSES = (False, False, True, True, True, False, False, False, True, True, True, False)
 #: Every pass takes as many samples of each configuration.
-RULE = StoppingRule(min_samples=25, max_samples=25, precision=0.0, false_stop=0.0)
+RULE = StoppingRule(min_samples=15, max_samples=15, precision=0.0, false_stop=0.0)
+#: What each compiler process is given: more than it gets through.
+_JOBS_OF_EACH = 100
 
 
 @dataclass(frozen=True)
@@ -88,38 +91,72 @@ class Load:
         problem = Problem(m=512, n=512, k=512)
         space = enumerate_space(kernel, device)
         order = np.random.default_rng(1).permutation(len(space))
+        self._processes = processes
         self._pool = CompilerPool(processes)
         self._unused: Iterator[CompileJob] = (
             compile_job(kernel, one, problem, device)
             for one in map(space.configuration, order.tolist())
             if kernel.allows(one, problem)
         )
+        #: Of what ended while something was measured.
         self.compiled = 0
+        #: Cores at work, by stretch of either condition.
+        self.busy_cores: list[float] = []
+        self.idle_cores: list[float] = []
 
     @contextmanager
-    def busy(self, jobs: int) -> Iterator[None]:
-        """Compile; ends at once with what is still at work.
+    def busy(self) -> Iterator[None]:
+        """Compile on all processes, which are up before this begins; ends with what is at work.
 
         Raises
         ------
         RuntimeError
             If there was not enough to compile, so that it ended before.
         """
-        given = [job for job, _ in zip(self._unused, range(jobs), strict=False)]
+        given = list(islice(self._unused, _JOBS_OF_EACH * self._processes))
         for job in given:
             self._pool.submit(job)
-        while not any(map(self._pool.ready, given)):  # the processes are up
+        while self._done(given) < self._processes:
             time.sleep(0.01)
-        yield
-        done = sum(map(self._pool.ready, given))
-        if done > len(given) - 2 * usable_cores():
+        before = self._done(given)
+        with self._counted(self.busy_cores):
+            yield
+        done = self._done(given)
+        if done > len(given) - self._processes:
             raise RuntimeError(f"only {len(given)} jobs: the compilers were idle before the end")
-        self.compiled += done
+        self.compiled += done - before
         self._pool.forget()
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Compile nothing."""
+        with self._counted(self.idle_cores):
+            yield
+
+    def _done(self, jobs: Sequence[CompileJob]) -> int:
+        return sum(map(self._pool.ready, jobs))
+
+    @contextmanager
+    def _counted(self, cores: list[float]) -> Iterator[None]:
+        """Note how many cores our children kept at work, the device process included."""
+        start, worked = time.monotonic(), _core_seconds()
+        yield
+        cores.append((_core_seconds() - worked) / (time.monotonic() - start))
 
     def close(self) -> None:
         """End the processes."""
         self._pool.close()
+
+
+def _core_seconds() -> float:
+    """Processor time of all child processes that live (proc(5), /proc/PID/stat)."""
+    ticks = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -136,7 +173,7 @@ def main() -> None:
                 for subject in SUBJECTS
                 for row in timed(subject, device, load, options.configurations // len(SUBJECTS))
             ]
-            compiled = load.compiled
+            compiled, cores = load.compiled, (load.idle_cores, load.busy_cores)
     result = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "benchmarks/disturbance.py", *sys.argv[1:]]),
@@ -146,6 +183,9 @@ def main() -> None:
         "cores": usable_cores(),
         "compiler_processes": processes,
         "compiled_meanwhile": compiled,
+        "cores_at_work": {
+            name: fmean(one) for name, one in zip(("idle", "busy"), cores, strict=True)
+        },
         "seconds": time.monotonic() - begun,
         "asked": {"busy_over_idle": ASKED},
         "summary": {name: _summary([row[name] for row in rows]) for name in _RATIOS},
@@ -172,10 +212,14 @@ def timed(subject: Subject, device: Device, load: Load, count: int) -> list[dict
         binaries = _binaries(bench, job, _some(kernel, device, problem, 3 * count))
         first = {one: _measured(bench, job, one, binary) for one, binary in binaries.items()}
         chosen = [one for one, found in first.items() if _lasts(found)][:count]
-        passes = [
-            _pass(bench, job, {one: binaries[one] for one in chosen}, load if is_busy else None)
-            for is_busy in PASSES
-        ]
+        passes: list[dict[Configuration, tuple[float, ...]]] = []
+        for is_busy, group in groupby(PASSES):
+            with load.busy() if is_busy else load.idle():
+                for _ in group:
+                    samples = {
+                        one: _measured(bench, job, one, binaries[one]).samples_ms for one in chosen
+                    }
+                    passes.append(samples)
     return [_row(subject.kernel, problem, one, [found[one] for found in passes]) for one in chosen]
 
 
@@ -206,22 +250,6 @@ def _measured(bench: Bench, job: Job, configuration: Configuration, binary: Bina
     return bench.worker.measure(job, configuration, binary, RULE, ())
 
 
-def _pass(
-    bench: Bench, job: Job, binaries: Mapping[Configuration, Binary], load: Load | None
-) -> dict[Configuration, tuple[float, ...]]:
-    """Samples of every configuration, all under one condition."""
-
-    def measure_all() -> dict[Configuration, tuple[float, ...]]:
-        return {
-            one: _measured(bench, job, one, binary).samples_ms for one, binary in binaries.items()
-        }
-
-    if load is None:
-        return measure_all()
-    with load.busy(100 * usable_cores()):
-        return measure_all()
-
-
 def _row(
     kernel: str,
     problem: Problem,
@@ -231,10 +259,7 @@ def _row(
     kept = list(zip(PASSES, passes, strict=True))[1:]
     idle = [samples for is_busy, samples in kept if not is_busy]
     busy = [samples for is_busy, samples in kept if is_busy]
-    idle_ms, busy_ms = (
-        median([one for samples in many for one in samples]) for many in (idle, busy)
-    )
-    first, *rest = idle
+    idle_ms, busy_ms = _pooled(idle), _pooled(busy)
     return {
         "kernel": kernel,
         "problem": dict(problem),
@@ -242,9 +267,13 @@ def _row(
         "idle_ms": idle_ms,
         "busy_ms": busy_ms,
         "busy_over_idle": busy_ms / idle_ms,
-        "idle_over_idle": median([one for samples in rest for one in samples]) / median(first),
+        "idle_over_idle": _pooled(idle[::2]) / _pooled(idle[1::2]),
         "passes_ms": [median(samples) for _, samples in kept],
     }
+
+
+def _pooled(passes: Sequence[tuple[float, ...]]) -> float:
+    return median([one for samples in passes for one in samples])
 
 
 def _summary(ratios: Sequence[float]) -> dict[str, float]:

@@ -41,6 +41,7 @@ from autotune.device import Device
 from autotune.evaluator import DeviceEvaluator
 from autotune.measurement import Measurement
 from autotune.membership import is_member
+from autotune.racing import race
 from autotune.request import EFFORTS, Request
 from autotune.space import enumerate_space
 from autotune.spec import Kernel
@@ -265,8 +266,10 @@ def true_spread(setting: Setting, winners: Sequence[Final], rounds: int) -> dict
 def _race(
     worker: Worker, setting: Setting, contenders: Sequence[Contender], rounds: int, seed: int
 ) -> Sequence[Sequence[float]]:
-    raced = worker.race(setting.job, list(contenders), rounds, seed, MAX_SECONDS)
-    return getattr(raced, "samples_ms", raced)
+    raced = race(worker, setting.job, contenders, rounds, seed, MAX_SECONDS)
+    if raced.failures:
+        raise SystemExit(f"{setting.bench.kernel.name}: {raced.failures}")
+    return raced.samples_ms
 
 
 def _line(row: Mapping[str, Any]) -> str:
