@@ -24,8 +24,9 @@ from autotune.backends import backend, choose_device
 from autotune.backends.base import Executor
 from autotune.catalog import find_kernel
 from autotune.compiler import compiled_for
-from autotune.data import Argument, Draw, argument_of
+from autotune.data import Argument, argument_of
 from autotune.device import Device
+from autotune.draw import Draw
 from autotune.errors import MissingDependencyError, NothingValidError, UsageError
 from autotune.measurement import Binary
 from autotune.membership import is_member
