@@ -242,6 +242,7 @@ def _say_where(result: RunResult, published: Published) -> None:
             click.echo("  no winner: nothing was right in time", err=True)
         elif one.finals.launched_by == "stream" and result.request.device.backend == "cuda":
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
+    _say_who_measured(result)
     _warn_of_throttling(result)
     _warn_of_drift(result)
     for outcome in published.outcomes:
@@ -251,6 +252,16 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
+
+
+def _say_who_measured(result: RunResult) -> None:
+    """Of several devices, how many configurations each had."""
+    if not result.request.others:
+        return
+    counts = Counter(one.device_uuid for problem in result.problems for one in problem.measured)
+    shares = [f"{counts[one.uuid]} on {one.selector}" for one in result.request.devices]
+    first = result.request.device.selector
+    click.echo(f"measured: {', '.join(shares)}; finals on {first}", err=True)
 
 
 def _warn_of_throttling(result: RunResult) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from autotune.backends import choose_device
 from autotune.catalog import find_kernel
 from autotune.engine import Budget, Listener, Measured, SearchStarted, ignore
+from autotune.errors import Interrupted
 from autotune.measurement import Measurement, Status
 from autotune.store import Store
 from autotune.tuning import Request, RunResult, Tuning
@@ -138,6 +141,24 @@ class SeveralDevicesContract:
         (result,) = self.tuned(request, tmp_path / "s.sqlite").problems
         assert len(result.measured) == 7
         assert {one.device_uuid for one in result.measured} == {request.device.uuid, TWIN}
+
+    def test_an_interrupted_run_keeps_its_rows_and_leaves_no_thread(self, tmp_path: Path) -> None:
+        seen: list[Measurement] = []
+        threads = set(threading.enumerate())
+
+        def interrupt(event: object) -> None:
+            if isinstance(event, Measured):
+                seen.append(event.measurement)
+                if len(seen) == 4:
+                    raise KeyboardInterrupt
+
+        with pytest.raises(Interrupted):
+            self.tuned(self.request("none", "nan"), tmp_path / "s.sqlite", interrupt)
+        assert self.rows(tmp_path / "s.sqlite") == seen
+        ended = time.monotonic() + 10
+        while (left := set(threading.enumerate()) - threads) and time.monotonic() < ended:
+            time.sleep(0.05)
+        assert not left
 
     def test_a_device_that_fails_is_left_out_and_the_other_does_its_share(
         self, tmp_path: Path
