@@ -45,6 +45,7 @@ from autotune.measurement import Binary, CheckResult, Measurement, Status
 from autotune.membership import is_member
 from autotune.probe import MeasuredLimits
 from autotune.process import usable_cores
+from autotune.racing import race
 from autotune.spec import Kernel
 from autotune.tasks import Contender, Job
 from autotune.timing import median_interval
@@ -192,8 +193,9 @@ class Comparison:
         for one in members:
             self.compilers.submit(compile_job(kernel, one, job.problem, self.device))
         contenders = [Contender(one, self._binary(kernel, one, job.problem)) for one in members]
-        raced = self.worker.race(job, contenders, _PLAIN_ROUNDS, self.seed, self.seconds)
-        return contenders[int(np.argmin([median(one) for one in raced.samples_ms]))]
+        raced = race(self.worker, job, contenders, _PLAIN_ROUNDS, self.seed, self.seconds)
+        times = [median(one) if one else np.inf for one in raced.samples_ms]
+        return contenders[int(np.argmin(times))]
 
     def _limit(self, kernel: Kernel, problem: Problem) -> vendor_task.Limit | None:
         """The tuned `copy` on the bytes that this problem moves; None where it is no limit."""
