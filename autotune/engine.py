@@ -24,6 +24,8 @@ from autotune.strategies import Search
 from autotune.strategies.base import BudgetSpent
 from autotune.values import Configuration, Problem
 
+#: Configurations kept by number.
+_MADE = 1024
 #: An attempt found open this often in dead runs is taken to be what killed them.
 _FATAL_ATTEMPTS = 2
 
@@ -143,6 +145,7 @@ class SearchSession:
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
+        self._made: dict[int, Configuration] = {}
         self._remembered = {} if self.fresh else self._answers_of_all_devices()
         self._interrupted = self.store.interrupted_attempts(self.scope)
         self.listener(
@@ -203,8 +206,16 @@ class SearchSession:
 
     def hint(self, indices: Sequence[int]) -> None:
         """Pass on what will likely be asked next and is not known yet."""
-        configurations = [self.space.configuration(i) for i in indices if i not in self.asked]
+        configurations = [self._configuration(i) for i in indices if i not in self.asked]
         self.evaluator.hint([one for one in configurations if one not in self._remembered])
+
+    def _configuration(self, index: int) -> Configuration:
+        """A configuration by number; kept for a while, since hints repeat."""
+        if index not in self._made:
+            self._made[index] = self.space.configuration(index)
+            if len(self._made) > _MADE:
+                del self._made[next(iter(self._made))]
+        return self._made[index]
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
         """Measure configurations by number, in order; see `strategies.base.Session`."""
@@ -217,7 +228,7 @@ class SearchSession:
 
     def _measure_unknown(self, indices: Sequence[int]) -> None:
         """Recall or measure each, in order, until time is up."""
-        configurations = {i: self.space.configuration(i) for i in indices}
+        configurations = {i: self._configuration(i) for i in indices}
         new = [i for i in indices if self._recalled(configurations[i]) is None]
         results = iter(self.evaluator.measure([configurations[i] for i in new]))
         unbegun, ahead = (configurations[i] for i in new), 1

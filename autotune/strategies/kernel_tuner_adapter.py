@@ -23,7 +23,7 @@ import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from itertools import chain, islice, zip_longest
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -79,6 +79,8 @@ SMALLEST = 8
 #: the time, in which a configuration `SCALE` percent slower is 1 worse, for every kernel alike.
 LOGARITHMIC = ("adaptive_tabu_greywolf", "basinhopping", "hybrid_vndx")
 SCALE = 2
+#: Lists of neighbours kept: some 20 KB each.
+NEIGHBOURHOODS = 128
 #: How many configurations are hinted at a time: what many compilers do during a few compiles.
 HINTED = 64
 
@@ -222,7 +224,7 @@ def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
             outlook.expect([one for one in found if one is not None])
             return ranks
 
-        @cache  # noqa: B019 - lives as long as the search
+        @lru_cache(NEIGHBOURHOODS)  # noqa: B019 - lives as long as the search
         def get_neighbors_indices(
             self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
         ) -> list[int]:
@@ -400,6 +402,7 @@ class _Outlook:
         self._ledger = ledger
         self._expected: dict[int, None] = {}
         self._is_old = False
+        self._near = lru_cache(16)(self._differing_in_one)
 
     def expect(self, indices: Iterable[int]) -> None:
         """Learn what the strategy has listed, in its order, since it last proposed something."""
@@ -418,7 +421,7 @@ class _Outlook:
         unknown = (one for one in wanted if one is not None and one not in self._ledger.known)
         self._ledger.session.hint(list(islice(unknown, HINTED)))
 
-    def _near(self, index: int) -> list[int]:
+    def _differing_in_one(self, index: int) -> list[int]:
         return self._ledger.lattice.changed_in_one(self._ledger.lattice.point(index))
 
 
