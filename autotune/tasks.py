@@ -35,9 +35,8 @@ Take = Callable[[int], list[float]]
 
 #: Rests after a measurement on a throttled device, before it is taken again.
 _RESTS_S = (0.1, 0.3, 1.0)
-#: Batches of hot calls: of each configuration where they take no longer than so many milliseconds,
-#: and of each contender in a race.
-_HOT_BATCHES, _HOT_MS, _HOT_RACE_BATCHES = 3, 2.0, 5
+#: Batches of hot calls of each configuration, where they take no longer than so many milliseconds.
+_HOT_BATCHES, _HOT_MS = 3, 2.0
 #: The reference is timed again after so many seconds, or so many times as long as that takes,
 #: whichever is more: rechecks take at most 1 % of the time.
 _RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
@@ -73,18 +72,6 @@ class Contender:
     configuration: Configuration
     binary: Binary | None
     baseline: str = ""
-
-
-@dataclass(frozen=True)
-class Raced:
-    """What came of a race, by contender."""
-
-    #: Milliseconds of every round. Empty for one that cannot run here.
-    samples_ms: tuple[tuple[float, ...], ...]
-    #: Median per call of calls back to back; None for one that cannot run here.
-    hot_ms: tuple[float | None, ...]
-    #: How all of them were launched; see `autotune.backends.base.Timer`.
-    launched_by: str
 
 
 @dataclass
@@ -178,32 +165,6 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Outcome:
         return _without_room(draft, job, error)
     except ContextLostError as error:
         return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
-
-
-def race(
-    job: Job,
-    contenders: list[Contender],
-    rounds: int,
-    seed: int,
-    max_seconds: float,
-    by_stream: bool = False,
-) -> Raced:
-    """Time contenders interleaved, in a new random order every round, then each by itself hot.
-
-    ``by_stream`` launches them one by one, to compare with times that were taken so.
-    """
-    timers = [take(job, one) for one in contenders]
-    for timer in timers:
-        if timer is not None and by_stream:
-            timer.by_stream()
-    assert _state.executor is not None
-    samples = interleaved(_state.executor, timers, rounds, seed, max_seconds)
-    running = [one for one in timers if one is not None]
-    return Raced(
-        samples_ms=tuple(map(tuple, samples)),
-        hot_ms=tuple(median(one.hot(_HOT_RACE_BATCHES)) if one else None for one in timers),
-        launched_by=running[0].launched_by if running else "",
-    )
 
 
 def interleaved(

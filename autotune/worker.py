@@ -18,7 +18,7 @@ from autotune.backends.base import ContextLostError, LaunchError
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.measurement import Binary, Measurement, Status
 from autotune.process import begin_child, spawn_context
-from autotune.tasks import Contender, Job, Outcome, Raced
+from autotune.tasks import Job, Outcome
 from autotune.timing import StoppingRule
 from autotune.values import Configuration
 from autotune.verify import WrongResult
@@ -86,34 +86,6 @@ class Worker:
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""
         return self._guarded(job, configuration, binary, tasks.check, job, configuration, binary)
-
-    def race(
-        self,
-        job: Job,
-        contenders: list[Contender],
-        rounds: int,
-        seed: int,
-        max_seconds: float,
-        by_stream: bool = False,
-    ) -> Raced:
-        """Time contenders interleaved; see `autotune.tasks.race`.
-
-        Raises
-        ------
-        AutotuneError
-            If the process hangs or dies.
-        """
-        self.prepare(job)
-        return self._final(
-            max_seconds + PREPARE_TIMEOUT_S,
-            tasks.race,
-            job,
-            contenders,
-            rounds,
-            seed,
-            max_seconds,
-            by_stream,
-        )
 
     def prepare(self, job: Job) -> None:
         """Make the context and upload the data of a job.

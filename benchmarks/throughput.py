@@ -55,6 +55,7 @@ from autotune.device import Device
 from autotune.engine import Budget, SearchSession, search
 from autotune.evaluator import DeviceEvaluator
 from autotune.process import usable_cores
+from autotune.racing import race
 from autotune.request import Request
 from autotune.source import flattened
 from autotune.space import Space, enumerate_space
@@ -363,7 +364,7 @@ def run_race(setting: Setting, winners: Mapping[str, Configuration]) -> dict[str
         evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
         chosen = [winners["ours"], winners["kernel_tuner"], winners["ours"]]
         contenders = [Contender(one, evaluator.binary(one)) for one in chosen]
-        samples = bench.worker.race(job, contenders, ROUNDS, 0, 60.0).samples_ms
+        samples = race(bench.worker, job, contenders, ROUNDS, 0, 60.0).samples_ms
     finally:
         bench.close()
     ours, theirs, again = (np.array(one) for one in samples)

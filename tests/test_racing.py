@@ -133,6 +133,7 @@ def test_all_contenders_are_timed_in_every_round(worker, job):
     assert [len(one) for one in raced.samples_ms] == [9, 9, 9]
     assert all(sample > 0 for one in raced.samples_ms for sample in one)
     assert all(one is not None and one > 0 for one in raced.hot_ms)
+    assert raced.launched_by == "stream"  # OpenCL has no graphs
     assert raced.failures == {}
 
 

@@ -21,7 +21,7 @@ from autotune.compiler import compile_job, compile_now
 from autotune.data import EXACT, RANDOM, Argument, Dataset, prepare
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.measurement import Binary, Status
-from autotune.tasks import Contender, Job
+from autotune.tasks import Job
 from autotune.timing import StoppingRule
 from autotune.values import Configuration, Problem
 from autotune.worker import Worker, WorkerDied, WorkerTimeout
@@ -466,42 +466,7 @@ def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
         assert own.measure(given, other, innocent, RULE, ()).status is Status.OK
 
 
-# ---------------------------------------------------------------- races
-
-
-def test_a_race_times_all_contenders_in_every_round(worker, job):
-    given = job()
-    contenders = [Contender(one, binary(given, one)) for one in (C, Configuration(BLOCK=64))]
-    raced = worker.race(given, contenders, rounds=9, seed=1, max_seconds=60)
-    assert [len(one) for one in raced.samples_ms] == [9, 9]
-    assert all(sample > 0 for one in raced.samples_ms for sample in one)
-    assert all(hot_ms > 0 for hot_ms in raced.hot_ms)
-    assert raced.launched_by == "stream"  # OpenCL has no graphs
-
-
-def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
-    given = job()
-    contenders = [Contender(one, binary(given, one)) for one in (C, Configuration(BLOCK=64))]
-    raced = worker.race(given, contenders, 50, 1, max_seconds=0)
-    assert [len(one) for one in raced.samples_ms] == [1, 1]
-
-
-def test_a_vendor_call_of_another_backend_has_no_samples(worker, job):
-    baseline = "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch"
-    given = job(("@scale.launch", baseline))
-    contenders = [Contender(C, binary(given)), Contender(Configuration(), None, "blas")]
-    raced = worker.race(given, contenders, 3, 1, 60)
-    assert [len(one) for one in raced.samples_ms] == [3, 0]
-    assert raced.hot_ms[0] > 0 and raced.hot_ms[1] is None
-
-
-def test_a_race_that_cannot_be_run_is_told(worker, job):
-    given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
-    with pytest.raises(AutotuneError, match=r"race: .*WORK_GROUP_SIZE"):
-        worker.race(given, [Contender(C, binary(given))], 3, 1, 60)
-    dying = job(in_launch("os._exit(4)"))
-    with pytest.raises(AutotuneError, match="the device process failed at race: exit code 4"):
-        worker.race(dying, [Contender(C, binary(dying))], 3, 1, 60)
+# ---------------------------------------------------------------- state
 
 
 def test_state_is_kept_between_tasks_and_made_anew_for_another_job(worker, job):
