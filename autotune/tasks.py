@@ -275,7 +275,8 @@ def _timed(
     timed = replace(
         draft,
         status=status,
-        message=f"{median(best_samples_ms):.4g} ms is the best so far"
+        message=f"{median(best_samples_ms):.4g} ms is the best so far; "
+        f"all {len(taken.samples_ms)} samples exceed {taken.bar_ms:.4g} ms"
         if taken.stopped_early
         else "",
         samples_ms=taken.samples_ms,

@@ -31,7 +31,7 @@ class StoppingRule:
         Host time after which no further sample is begun, once there are ``min_samples``.
     false_stop : float
         Most often that one look may stop a configuration that is as fast as the best, were there
-        no margin on top; see `clearly_slower`. 0 where nothing is to be stopped early.
+        no margin on top; see `bar_ms`. 0 where nothing is to be stopped early.
     """
 
     min_samples: int = 7
@@ -48,6 +48,8 @@ class Samples:
     samples_ms: tuple[float, ...]
     #: ``precise``, ``max_samples``, ``max_seconds`` or ``slow``.
     reason: str
+    #: What all samples of a slow one exceed.
+    bar_ms: float = math.inf
 
     @property
     def stopped_early(self) -> bool:
@@ -76,13 +78,13 @@ def sample(
     """
     start = time.perf_counter()
     compares = best_samples_ms is not None and rule.false_stop > 0
-    best = sorted(best_samples_ms or ()) if compares else []
+    best = best_samples_ms if best_samples_ms is not None and compares else ()
     looks = [k for k in _LOOKS if k < rule.min_samples] if best else []
     kept: list[float] = []
     for count in (*looks, rule.min_samples):
         kept += take(count - len(kept)) if kept else take(1 + count)[1:]
-        if clearly_slower(kept, best, rule.false_stop):
-            return Samples(tuple(kept), "slow")
+        if min(kept) > (bar := bar_ms(len(kept), best, rule.false_stop)):
+            return Samples(tuple(kept), "slow", bar)
     while len(kept) < rule.max_samples:
         leads = compares and (not best or median(kept) < median(best))
         if not leads and _is_precise(kept, rule.precision):
@@ -90,39 +92,43 @@ def sample(
         if time.perf_counter() - start > rule.max_seconds:
             return Samples(tuple(kept), "max_seconds")
         kept += take(min(rule.min_samples, rule.max_samples - len(kept)))
-        if clearly_slower(kept, best, rule.false_stop):
-            return Samples(tuple(kept), "slow")
+        if min(kept) > (bar := bar_ms(len(kept), best, rule.false_stop)):
+            return Samples(tuple(kept), "slow", bar)
     return Samples(tuple(kept), "max_samples")
 
 
-def clearly_slower(samples: Sequence[float], best: Sequence[float], false_stop: float) -> bool:
-    """Whether the first samples of a configuration prove that it is slower than the best.
+def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> float:
+    """What all of the first samples of a configuration must exceed to prove it slower than the best.
 
     A precedence test (Balakrishnan & Ng, Precedence-Type Tests and Applications, ch. 2): were both
     equally fast, all k samples of one would exceed the j-th smallest of the n of the other with
     probability ``C(n + k - j, k) / C(n + k, k)``, whatever the distribution of the noise. The
-    smallest j for which that is rare enough is the bar, raised by ``1 / k`` of itself: launches in
+    smallest j for which that is rare enough gives the bar, raised by ``1 / k`` of itself: launches in
     a row share clock and temperature, so k of them are worth less than k independent ones, and
     the fewer there are the less. The noise of the device sets the bar, a hiccup in one sample of
     the best does not, and one fast sample is enough to go on: noise makes a launch slower.
 
     Parameters
     ----------
-    samples : sequence of float
-        Of the candidate.
-    best : sequence of float
-        Of the best, in ascending order.
+    count : int
+        Samples of the candidate.
+    best_samples_ms : sequence of float
+        Of the best.
     false_stop : float
         The probability above which the test proves nothing.
+
+    Returns
+    -------
+    float
+        Infinite where there are too few samples to prove anything.
     """
-    k = len(samples)
-    rank = _bar(k, len(best), false_stop)
-    return rank is not None and min(samples) > (1 + 1 / k) * best[rank - 1]
+    rank = _rank(count, len(best_samples_ms), false_stop)
+    return math.inf if rank is None else (1 + 1 / count) * sorted(best_samples_ms)[rank - 1]
 
 
 @cache
-def _bar(k: int, n: int, false_stop: float) -> int | None:
-    """Smallest j of `clearly_slower`; None where n samples of the best are too few for k."""
+def _rank(k: int, n: int, false_stop: float) -> int | None:
+    """Smallest j of `bar_ms`; None where n samples of the best are too few for k."""
     arrangements = math.comb(n + k, k)
     ranks = range(1, n + 1)
     return next((j for j in ranks if math.comb(n + k - j, k) <= false_stop * arrangements), None)
