@@ -10,11 +10,16 @@ from pathlib import Path
 import pytest
 
 from autotune.backends import choose_device
+from autotune.bench import Bench
 from autotune.catalog import find_kernel
+from autotune.compiler import compile_job
 from autotune.engine import Budget, Measured
 from autotune.errors import NothingValidError
 from autotune.measurement import Measurement, Status
+from autotune.racing import race
+from autotune.space import enumerate_space
 from autotune.store import Store
+from autotune.tasks import Contender
 from autotune.tuning import Request, RunResult, Tuning
 
 SPACES = Path(__file__).parents[1] / "data" / "spaces"
@@ -130,6 +135,32 @@ class FaultContract:
         for one in run.problems[0].measured:
             wrong = one.configuration["FAULT"] == "nan"
             assert one.status in ({Status.WRONG_RESULT} if wrong else EXPECTED["none"])
+
+    def test_a_race_goes_on_without_those_that_hang_or_break_the_context(self) -> None:
+        """As finalists may that were right whenever they ran alone."""
+        kernel, device = find_kernel("faulty", SPACES), choose_device(self.selector)
+        space = enumerate_space(kernel, device).restricted(
+            {"FAULT": ("none", "hang", "illegal_address"), "BLOCK": (32, 64)}
+        )
+        faults = [str(one["FAULT"]) for one in space]
+        assert set(faults) == {"none", "hang", "illegal_address"}
+        bench = Bench(Request(kernel, device, kernel.problems["cuda"], timeout_s=self.timeout_s))
+        try:
+            job = bench.job(kernel.problems["cuda"][0])
+            compiled = [
+                bench.compilers.result(compile_job(kernel, one, job.problem, device))
+                for one in space
+            ]
+            contenders = [
+                Contender(configuration, one.binary)
+                for configuration, one in zip(space, compiled, strict=True)
+            ]
+            raced = race(bench.worker, job, contenders, rounds=9, seed=1, max_seconds=60.0)
+        finally:
+            bench.close()
+        assert [len(one) for one in raced.samples_ms] == [9 * (one == "none") for one in faults]
+        ends = {faults[place]: failure.status for place, failure in raced.failures.items()}
+        assert ends == {"hang": Status.TIMED_OUT, "illegal_address": Status.CRASHED}
 
     def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path: Path) -> None:
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled"))
