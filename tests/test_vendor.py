@@ -148,6 +148,8 @@ def test_an_error_above_twice_the_vendors_breaks_the_demand() -> None:
     error = {"ours_max": 1e-7, "ours_rms": 4.1e-8, "vendor_max": 1e-7, "vendor_rms": 2e-8}
     size = {"m": 1000, "n": 1000, "k": 1000}
     assert failing(changed(all_rows(), "sgemm_tf32x3", size, accuracy={"normal": error}))
+    shown = next(one for one in demands.verdicts(all_rows()) if "errors" in one.demand)
+    assert shown.found.startswith("most 1.500 at ")
 
 
 def test_a_missing_row_leaves_a_demand_open_unless_another_breaks_it() -> None:
@@ -155,6 +157,8 @@ def test_a_missing_row_leaves_a_demand_open_unless_another_breaks_it() -> None:
     everywhere = "reduce", ">= 1.00 x vendor at every size"
     found = {(one.kernel, one.demand): one for one in demands.verdicts(rows)}
     assert found[everywhere].holds is None and "2^16" in found[everywhere].found
+    mean = next(one for key, one in found.items() if "geometric mean over" in key[1])
+    assert mean.holds is None and "2.100" in mean.found
     broken = changed(rows, "reduce", {"n": 1 << 18}, ratio=0.5)
     found = {(one.kernel, one.demand): one for one in demands.verdicts(broken)}
     assert found[everywhere].holds is False
