@@ -253,8 +253,12 @@ class Tuning(Bench):
 
     @contextmanager
     def _on_every_device(self, first: DeviceEvaluator) -> Iterator[Evaluator]:
-        """The evaluator of the first device, or of all devices where there are several."""
-        if not self.request.others:
+        """An evaluator of all devices of the request.
+
+        That of several serves one GPU too: it measures the next while the session stores the last.
+        A CPU has no time for anything while it measures.
+        """
+        if self.device.backend != "cuda" and not self.request.others:
             yield first
             return
         others = [
