@@ -280,7 +280,12 @@ DEVICE void store_floats(GLOBAL float* out, SHARED_PTR const float* tile, int m,
 KERNEL(BLOCK, 1, MIN_BLOCKS)
 transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int n)
 {
+#ifdef __OPENCL_VERSION__
     SHARED ALIGN16 float tile[TILE_X * PITCH];
+#else
+    /* Its size comes with the launch: RESIDENT asks for more than the tile needs. */
+    extern SHARED ALIGN16 float tile[];
+#endif
     int row0, col0;
     find_tile(m, n, &row0, &col0);
     x += (i64)row0 * n + col0;

@@ -49,12 +49,17 @@ copy = Kernel(
     ],
     static=("mode",),
     seeds=[
+        # one load for each thread, in the largest blocks: all of 16 KB is read, then all of it written
+        blocks_of(1024, 4, 1),
+        blocks_of(1024, 4, 1, PEEL="shift"),
+        blocks_of(512, 4, 2),
         # a tile for every block: 32 KB and more in flight on each multiprocessor
         blocks_of(256, 4, 4),
         blocks_of(512, 4, 4, PEEL="shift"),
         blocks_of(512, 4, 4, PEEL="head", STORE="stream"),
         blocks_of(1024, 4, 2, LOAD="stream", STORE="stream"),
         blocks_of(1024, 4, 8),
+        blocks_of(1024, 2, 4, LOAD="stream"),
         blocks_of(256, 4, 8, LOAD="bypass", PEEL="shift"),
         # what most libraries do: a grid that covers the device a few times over
         blocks_of(256, 4, 4, WAVES=8),

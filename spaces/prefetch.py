@@ -48,6 +48,7 @@ prefetch = Kernel(
         # many warps: one load each is enough
         ahead("none", 1, BLOCK=512, ROUNDS=1),
         ahead("reg_batch", 2, BLOCK=512, ROUNDS=2),
+        ahead("smem_roll", 1, BLOCK=256, ROUNDS=4),
         ahead("none", 1, BLOCK=256),
         ahead("unroll", 2, BLOCK=256),
         ahead("reg_batch", 4, BLOCK=512),

@@ -1,7 +1,5 @@
 """transpose: out (n x m) = the transpose of a float32 matrix (m x n), by the ladder of kernels/transpose.cu."""
 
-import numpy as np
-
 from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
 
 
@@ -38,16 +36,25 @@ transpose = Kernel(
     ],
     seeds=[
         # the fastest public kernels on H100: 64 x 64 with vectors on both sides
-        tiles_of(64, 64, 128, 4),
         tiles_of(64, 64, 256, 4),
+        tiles_of(64, 64, 256, 4, STORE="stream"),
         tiles_of(64, 64, 512, 2, MIN_BLOCKS=2),
-        tiles_of(64, 64, 128, 4, ORDER="group", GROUP=8, STORE="stream"),
-        tiles_of(128, 64, 256, 4),
-        tiles_of(64, 128, 256, 4),
-        # rows that begin anywhere: floats one by one
+        # large matrices: few blocks at a time, which write long pieces of the rows of out together
+        tiles_of(64, 64, 256, 4, ORDER="column", RESIDENT=3),
+        tiles_of(128, 64, 256, 4, ORDER="column", RESIDENT=2),
+        tiles_of(128, 64, 1024, 2, ORDER="column"),
+        # 512 bytes in one piece of a row of x
+        tiles_of(64, 128, 512, 2, MIN_BLOCKS=2),
+        tiles_of(64, 128, 1024, 2, MIN_BLOCKS=2),
+        tiles_of(64, 128, 512, 4, ORDER="diagonal"),
+        tiles_of(64, 128, 128, 2, ORDER="diagonal", STORE="stream", MIN_BLOCKS=4),
+        tiles_of(128, 64, 512, 2, MIN_BLOCKS=2),
+        # rows that begin anywhere: floats one by one, and long pieces of the rows of out
+        tiles_of(256, 32, 256, 1, ORDER="column"),
+        tiles_of(128, 32, 256, 1, ORDER="column", MIN_BLOCKS=2),
         tiles_of(64, 64, 256, 1, MIN_BLOCKS=4),
-        tiles_of(64, 64, 512, 1, MIN_BLOCKS=2),
         # small matrices: more blocks
+        tiles_of(32, 64, 64, 4, LOAD="bypass", STORE="stream"),
         tiles_of(32, 32, 64, 4),
         tiles_of(32, 32, 64, 2),
         # the ladder: what every tutorial has, and what comes before
@@ -59,8 +66,8 @@ transpose = Kernel(
     ALG=("naive", "register", "shared"),  # where rows become columns
     BLOCK_X=(8, 16, 32, 64),  # naive, register: threads along a row of x
     BLOCK_Y=(4, 8, 16, 32),  # naive, register: threads along a column of x
-    TILE_X=(16, 32, 64, 128),  # shared: columns of x per block
-    TILE_Y=(16, 32, 64, 128),  # shared: rows of x per block
+    TILE_X=(16, 32, 64, 128, 256),  # shared: columns of x per block
+    TILE_Y=(16, 32, 64, 128, 256),  # shared: rows of x per block
     BLOCK=(64, 128, 256, 512, 1024),  # shared: threads per block
     VEC=(1, 2, 4),  # floats per access
     LAYOUT=("plain", "padded", "xor"),  # shared: against bank conflicts
@@ -68,7 +75,8 @@ transpose = Kernel(
     GROUP=(4, 8, 16),  # group: rows of tiles that run together
     LOAD=("plain", "stream", "bypass"),  # hints to the caches, see kernels/vectors.h
     STORE=("plain", "stream"),
-    MIN_BLOCKS=(1, 2, 4, 8),  # shared: blocks that must fit on one multiprocessor
+    MIN_BLOCKS=(1, 2, 4),  # shared: blocks that must fit on one multiprocessor
+    RESIDENT=(0, 1, 2, 3, 4),  # shared: blocks allowed on one multiprocessor; 0: all that fit
 )
 
 
@@ -77,7 +85,7 @@ def without_tiles(ALG):
     return ALG != "shared"
 
 
-@transpose.applies("TILE_X", "TILE_Y", "BLOCK", "LAYOUT", "MIN_BLOCKS")
+@transpose.applies("TILE_X", "TILE_Y", "BLOCK", "LAYOUT", "MIN_BLOCKS", "RESIDENT")
 def in_tiles(ALG):
     return ALG == "shared"
 
@@ -135,14 +143,25 @@ def fits_registers(ALG, TILE_X, TILE_Y, BLOCK, MIN_BLOCKS, device):
     return ALG != "shared" or (threads <= device.max_threads_per_sm and needed <= available)
 
 
+def tile_bytes(TILE_X, TILE_Y, VEC, LAYOUT):
+    """Shared memory that a block turns its tile in."""
+    return 4 * TILE_X * (TILE_Y + (VEC if LAYOUT == "padded" else 0))
+
+
 @transpose.constraint
 def fits_shared(ALG, TILE_X, TILE_Y, VEC, LAYOUT, MIN_BLOCKS, device):
-    """shared: MIN_BLOCKS tiles fit in a multiprocessor's shared memory; a kernel may declare 48 KB of it."""
-    tile = 4 * TILE_X * (TILE_Y + (VEC if LAYOUT == "padded" else 0))
-    limit = min(
-        49152, device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024
-    )
-    return ALG != "shared" or tile <= limit
+    """shared: MIN_BLOCKS tiles fit in a multiprocessor's shared memory."""
+    limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
+    return ALG != "shared" or tile_bytes(TILE_X, TILE_Y, VEC, LAYOUT) <= limit
+
+
+@transpose.constraint
+def fewer_than_fit(ALG, TILE_X, TILE_Y, BLOCK, MIN_BLOCKS, RESIDENT, device):
+    """shared: RESIDENT blocks are fewer than would fit, and have 32 KB of tiles; OpenCL cannot say it."""
+    if RESIDENT == 0 or ALG != "shared":
+        return True
+    fewer = MIN_BLOCKS <= RESIDENT and device.max_threads_per_sm > RESIDENT * BLOCK
+    return device.backend == "cuda" and fewer and RESIDENT * 4 * TILE_X * TILE_Y >= 32768
 
 
 @transpose.constraint
@@ -151,11 +170,21 @@ def hints_are_cuda(LOAD, STORE, device):
     return device.backend == "cuda" or (LOAD == "plain" and STORE == "plain")
 
 
+def shared_bytes(c, device):
+    """Dynamic shared memory of a block: its tile, or so much that only RESIDENT blocks fit."""
+    if device.backend != "cuda":
+        return 0  # declared in the kernel
+    tile = tile_bytes(c.TILE_X, c.TILE_Y, c.VEC, c.LAYOUT)
+    # One block more would be 128 bytes too much; the device adds 1 KB of its own to each.
+    crowd = device.shared_bytes_per_sm // (c.RESIDENT + 1) - 1024 + 128
+    return max(tile, crowd) if c.RESIDENT else tile
+
+
 @transpose.launch
-def launch(c, p):
+def launch(c, p, device):
     if c.ALG == "shared":
         tiles = ceil_div(p.m, c.TILE_Y) * ceil_div(p.n, c.TILE_X)
-        return Launch(grid=(tiles,), block=(c.BLOCK,))
+        return Launch(grid=(tiles,), block=(c.BLOCK,), shared_bytes=shared_bytes(c, device))
     tiles = ceil_div(p.m, c.BLOCK_Y * c.VEC) * ceil_div(p.n, c.BLOCK_X * c.VEC)
     return Launch(grid=(tiles,), block=(c.BLOCK_X, c.BLOCK_Y))
 
@@ -190,19 +219,6 @@ def call(x):
 @transpose.baseline("cublas")
 def cublas(x, out, m, n):
     """cublasSgeam: C = 1 A' + 0 B. It is column-major, where x is n x m and out m x n."""
-    from cupy_backends.cuda.libs import cublas as library
+    from autotune.vendor import PLAIN, TRANSPOSED, cublas_call
 
-    from autotune.vendor import cublas_handle
-
-    handle = cublas_handle()
-    scalars = np.array([1.0, 0.0], np.float32)
-    m, n = int(m), int(n)
-    one, zero = scalars.ctypes.data, scalars.ctypes.data + 4
-    plain, turned = library.CUBLAS_OP_N, library.CUBLAS_OP_T
-
-    def turn():
-        target = out.data.ptr
-        library.sgeam(handle, turned, plain, m, n, one, x.data.ptr, n, zero, target, m, target, m)
-
-    turn.scalars = scalars  # kept alive: the library reads them at every call
-    return turn
+    return cublas_call("cublasSgeam", TRANSPOSED, PLAIN, m, n, 1.0, x, n, 0.0, out, m, out, m)
