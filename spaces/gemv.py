@@ -263,19 +263,6 @@ def call(a, x, y=None, alpha=1.0, beta=0.0):
 @gemv.baseline("cublas")
 def cublas(a, x, y, alpha, beta, m, n):
     """cublasSgemv. It is column-major, so A is its n x m matrix, transposed."""
-    from cupy_backends.cuda.libs import cublas as library
+    from autotune.vendor import TRANSPOSED, cublas_call
 
-    from autotune.vendor import cublas_handle
-
-    handle = cublas_handle()
-    scalars = np.array([alpha, beta], np.float32)
-    m, n = int(m), int(n)
-    at = scalars.ctypes.data
-    transposed = library.CUBLAS_OP_T
-
-    def multiply():
-        matrix, vector, result = a.data.ptr, x.data.ptr, y.data.ptr
-        library.sgemv(handle, transposed, n, m, at, matrix, n, vector, 1, at + 4, result, 1)
-
-    multiply.scalars = scalars  # kept alive: the library reads them at every call
-    return multiply
+    return cublas_call("cublasSgemv_v2", TRANSPOSED, n, m, alpha, a, n, x, 1, beta, y, 1)
