@@ -371,19 +371,6 @@ def call(a, b, c=None, alpha=1.0, beta=0.0):
 @sgemm.baseline("cublas")
 def cublas(a, b, c, alpha, beta, m, n, k):
     """cublasSgemm in plain float32. It is column-major, so it is asked for C' = B' A'."""
-    from cupy_backends.cuda.libs import cublas as library
+    from autotune.vendor import PLAIN, cublas_call
 
-    from autotune.vendor import cublas_handle
-
-    handle = cublas_handle()
-    scalars = np.array([alpha, beta], np.float32)
-    m, n, k = int(m), int(n), int(k)
-    at = scalars.ctypes.data
-    plain = library.CUBLAS_OP_N
-
-    def multiply():
-        left, right, result = b.data.ptr, a.data.ptr, c.data.ptr
-        library.sgemm(handle, plain, plain, n, m, k, at, left, n, right, k, at + 4, result, n)
-
-    multiply.scalars = scalars  # kept alive: the library reads them at every call
-    return multiply
+    return cublas_call("cublasSgemm_v2", PLAIN, PLAIN, n, m, k, alpha, b, n, a, k, beta, c, n)
