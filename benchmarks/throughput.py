@@ -1,10 +1,11 @@
 """Configurations per second: Kernel Tuner 1.5.0 and this package, on the same source and the same list.
 
-Both get one list of configurations, in the same order, and must verify and time each. Kernel Tuner
-runs `tune_kernel` (CuPy, brute force, an answer to verify against, 7 iterations); this package runs
-its whole pipeline: engine, store, compilers, worker. The list is cut in halves and measured as
-Kernel Tuner, ours, ours, Kernel Tuner, each part in a process of its own with cold caches, so that
-a drift of the device favours neither. The answer is computed before, for both.
+Both get one list of configurations and must verify and time each. Kernel Tuner runs `tune_kernel`
+(CuPy, brute force, an answer to verify against, 7 iterations) in the order of its search space; this
+package runs its whole pipeline (engine, store, compilers, worker) in a random order. The list is
+cut in halves and measured as Kernel Tuner, ours, ours, Kernel Tuner, each part in a process of its
+own with cold caches, so that a drift of the device favours neither. The answer is computed before,
+for both.
 
 What Kernel Tuner cannot express is left out of the list, so that it has the best chance that it
 can have: one kernel function per configuration, at most 48 KB of shared memory, no compiler option
@@ -38,7 +39,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
@@ -272,6 +273,50 @@ class _Waits:
 # ------------------------------------------------------------------ Kernel Tuner
 
 
+class Expressed:
+    """A list of configurations in the words of Kernel Tuner.
+
+    Its search space is the product of the values that occur, threads per block among them; a
+    restriction leaves those of the list.
+    """
+
+    def __init__(self, setting: Setting, configurations: list[Configuration]) -> None:
+        kernel, problem = setting.kernel, setting.problem
+        launches = [plan(kernel, one, problem, setting.device).first for one in configurations]
+        points = [
+            {**one, "threads": int(np.prod(launch.block))}
+            for one, launch in zip(configurations, launches, strict=True)
+        ]
+        self._names = list(points[0])
+        self._launches = {self._key(p): one for p, one in zip(points, launches, strict=True)}
+        self._defines = {
+            self._key(p): kernel.defines(one, problem)
+            for p, one in zip(points, configurations, strict=True)
+        }
+        self.launches = launches
+        self.tune_params = {
+            name: sorted({one[name] for one in points}, key=str) for name in self._names
+        }
+
+    def _key(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(params[name] for name in self._names)
+
+    def is_listed(self, params: Mapping[str, Any]) -> bool:
+        """The restriction."""
+        return self._key(params) in self._launches
+
+    def launch(self, params: Mapping[str, Any]) -> Launch:
+        return self._launches[self._key(params)]
+
+    def defines(self) -> dict[str, Callable[[Mapping[str, Any]], str]]:
+        """Preprocessor symbols as functions of a configuration."""
+        names = next(iter(self._defines.values()))
+        return {name: partial(self._define, name) for name in names}
+
+    def _define(self, name: str, params: Mapping[str, Any]) -> str:
+        return self._defines[self._key(params)][name]
+
+
 def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
     """Measure one half by `tune_kernel`; return its own account of the time."""
     import kernel_tuner
@@ -279,51 +324,31 @@ def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
     space = setting.space()
     configurations = [space.configuration(index) for index in setting.order(space, half)]
     dataset = next(one for one in setting.datasets() if one.name == RANDOM)
-    kernel, problem, device = setting.kernel, setting.problem, setting.device
-    launches = [plan(kernel, one, problem, device).first for one in configurations]
-    threads = [int(np.prod(one.block)) for one in launches]
-    by_point = {
-        _point(one, count): launch
-        for one, count, launch in zip(configurations, threads, launches, strict=True)
-    }
-    tune_params = {
-        name: sorted({one[name] for one in configurations}, key=str) for name in kernel.parameters
-    }
-    tune_params["threads"] = sorted(set(threads))
-    names = list(kernel.defines(configurations[0], problem))
-    arguments, answer, tolerance = _arguments(dataset, launches)
-
-    def listed(params: Mapping[str, Any]) -> bool:
-        return _point(params, params["threads"]) in by_point
-
-    def launch_of(params: Mapping[str, Any]) -> Launch:
-        return by_point[_point(params, params["threads"])]
-
-    def define(name: str) -> Callable[[Mapping[str, Any]], str]:
-        return lambda params: kernel.defines(_configuration(kernel, params), problem)[name]
-
+    kernel, device = setting.kernel, setting.device
+    expressed = Expressed(setting, configurations)
+    arguments, answer, tolerance = _arguments(dataset, expressed.launches)
     by_backend: dict[str, Any] = {"lang": "OpenCL", "compiler_options": ["-cl-std=CL3.0"]}
     if device.backend == "cuda":
         by_backend = {
             "lang": "CuPy",
             "compiler_options": ["-std=c++17"],
-            "smem_args": {"size": lambda params: launch_of(params).shared_bytes},
+            "smem_args": {"size": lambda params: expressed.launch(params).shared_bytes},
         }
     begun = time.perf_counter()
     results, _ = kernel_tuner.tune_kernel(
         kernel.name,
         flattened(kernel.source_file(configurations[0])),
-        lambda params: launch_of(params).grid,
+        lambda params: expressed.launch(params).grid,
         arguments,
-        tune_params,
+        expressed.tune_params,
         grid_div_x=[],
         grid_div_y=[],
         grid_div_z=[],
         block_size_names=["threads", "_one", "_one"],
-        restrictions=listed,
+        restrictions=expressed.is_listed,
         answer=answer,
         atol=tolerance,
-        defines={name: define(name) for name in names},
+        defines=expressed.defines(),
         platform=0,
         device=device.index,
         iterations=ITERATIONS,
@@ -353,10 +378,6 @@ def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
         "winner": dict(_configuration(kernel, best)),
         "winner_ms": best["time"],
     }
-
-
-def _point(params: Mapping[str, Any], threads: int) -> tuple[Any, ...]:
-    return (*(value for name, value in sorted(params.items()) if name.isupper()), threads)
 
 
 def _configuration(kernel: Any, params: Mapping[str, Any]) -> Configuration:
@@ -423,7 +444,7 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         # Inputs and answers are made once, before the clock runs; binaries of one half are no use
         # to the other.
-        environment = {**os.environ, "AUTOTUNE_CACHE_DIR": folder}
+        environment = {**os.environ, "AUTOTUNE_CACHE_DIR": folder, "PYOPENCL_NO_CACHE": "1"}
         _part(options, name, "inputs", 0, environment)
         parts: dict[str, list[dict[str, Any]]] = {"kernel_tuner": [], "ours": []}
         for tool, half in PARTS:

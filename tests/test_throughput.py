@@ -1,0 +1,64 @@
+"""What benchmarks/throughput.py gives to Kernel Tuner is exactly what it gives to us."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from autotune.binding import plan
+from autotune.device import for_arch
+
+FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "throughput.py"
+H100 = replace(for_arch("sm_90"), sm_count=132)
+
+
+@pytest.fixture(scope="module")
+def throughput() -> ModuleType:
+    made = importlib.util.spec_from_file_location("throughput", FILE)
+    assert made is not None
+    assert made.loader is not None
+    module = importlib.util.module_from_spec(made)
+    sys.modules["throughput"] = module  # dataclasses look their module up
+    made.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["sgemm", "reduce", "transpose"])
+def test_kernel_tuner_gets_the_same_configurations_grids_and_symbols(
+    throughput: ModuleType, name: str
+) -> None:
+    pytest.importorskip("kernel_tuner")
+    from kernel_tuner.searchspace import Searchspace
+
+    subject = throughput.SUBJECTS[name]
+    setting = throughput.Setting(name, H100, subject.problem, subject.configurations)
+    space = setting.space()
+    halves = [setting.order(space, half) for half in (0, 1)]
+    assert len({*halves[0], *halves[1]}) == len(halves[0]) + len(halves[1]) >= 200
+    configurations = [space.configuration(index) for index in halves[0]]
+    expressed = throughput.Expressed(setting, configurations)
+    found = Searchspace(
+        expressed.tune_params,
+        expressed.is_listed,
+        1024,
+        block_size_names=["threads", "_one", "_two"],
+    )
+    points = [dict(zip(expressed.tune_params, one, strict=True)) for one in found.list]
+    seen = {tuple(point[name] for name in space.parameters) for point in points}
+    assert seen == {tuple(one[name] for name in space.parameters) for one in configurations}
+    assert len(points) == len(configurations)
+    defines = expressed.defines()
+    for point in points:
+        configuration = throughput._configuration(setting.kernel, point)
+        steps = plan(setting.kernel, configuration, setting.problem, H100)
+        assert len(steps.launches) == 1
+        assert steps.first == expressed.launch(point)
+        assert point["threads"] == steps.first.block[0] * steps.first.block[1]
+        assert steps.first.shared_bytes <= 48 * 1024
+        symbols = {symbol: value(point) for symbol, value in defines.items()}
+        assert symbols == setting.kernel.defines(configuration, setting.problem)
