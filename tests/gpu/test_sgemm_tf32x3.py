@@ -34,7 +34,7 @@ def errors(cupy: Any, tf32x3: Any, m: int, n: int, k: int, data: str) -> tuple[A
     a, b = DATA[data](m, n, k, cupy.random.default_rng(7))
     exact = Exact(a, b)
     c = cupy.full((m, n), cupy.nan, cupy.float32)
-    find_kernel("sgemm_tf32x3").baselines[0].function(a, b, c, 1.0, 0.0, m, n, k)()
+    find_kernel("sgemm_tf32x3").baselines[0].prepare(a, b, c, 1.0, 0.0, m, n, k)()
     vendor = exact.accuracy(c)
     return exact.accuracy(tf32x3(a, b)), vendor
 
