@@ -161,6 +161,8 @@ class Measurement:
     hot_samples_ms: tuple[float, ...] = ()
     #: How it was launched for the samples: ``graph`` or ``stream``; empty where nothing was timed.
     launched_by: str = ""
+    #: What timing itself would have added to every sample, in milliseconds: taken off already.
+    overhead_ms: float = 0.0
     #: What the reference took right after this; None where it was not its turn.
     recheck: Recheck | None = None
 

@@ -282,6 +282,7 @@ def _timed(
         samples_ms=taken.samples_ms,
         hot_samples_ms=() if taken.stopped_early else _hot(timer, taken.samples_ms, job),
         launched_by=timer.launched_by,
+        overhead_ms=timer.overhead_ms,
         measure_s=time.perf_counter() - start,
         clocks=clocks,
     )

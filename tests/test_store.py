@@ -210,6 +210,7 @@ measured = st.builds(
     st.just(""),
     st.lists(number, max_size=5).map(tuple),
     st.sampled_from(["", "graph", "stream"]),
+    number,
     st.none()
     | st.builds(Recheck, st.just(Configuration(BM=1)), number, st.lists(number).map(tuple), number),
 )

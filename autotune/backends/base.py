@@ -81,6 +81,8 @@ class Timer(Protocol):
 
     #: ``graph``: as one captured unit; ``stream``: launch by launch.
     launched_by: str
+    #: What taking a sample would add to it, in milliseconds; samples are without it.
+    overhead_ms: float
 
     def __call__(self, count: int) -> list[float]:
         """Milliseconds per call, ``count`` samples: cold or hot, as it was made."""

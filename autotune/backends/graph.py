@@ -5,6 +5,7 @@ Knows the driver's graph interface; neither kernels nor what a graph is good for
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,6 @@ class Graph:
 
         self._driver = driver
         self._stream = driver.CUstream(stream)
-        self._graph: Any = None
-        self._executable: Any = None
         # Thread-local: what would hold up a capture elsewhere in the process is refused.
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         self._ask(driver.cuStreamBeginCapture(self._stream, mode))
@@ -54,12 +53,15 @@ class Graph:
             failure = error
         # Ends in any case: else the stream would stay unusable.
         result, self._graph = driver.cuStreamEndCapture(self._stream)
+        if self._graph is not None:
+            self._until_gone(driver.cuGraphDestroy, self._graph)
         if failure is not None:
             raise CaptureError(f"{type(failure).__name__}: {failure}") from failure
         self._ask((result,))
         if self._allocates():
             raise CaptureError("it allocates device memory at every call")
         self._executable = self._ask(driver.cuGraphInstantiate(self._graph, 0))
+        self._until_gone(driver.cuGraphExecDestroy, self._executable)
         self._ask(driver.cuGraphUpload(self._executable, self._stream))
 
     def launch(self) -> None:
@@ -74,12 +76,9 @@ class Graph:
         if int(status) != 0:
             raise GraphError(str(status))
 
-    def __del__(self) -> None:
-        # A graph keeps device memory, and a search makes thousands of them.
-        if self._executable is not None:
-            self._driver.cuGraphExecDestroy(self._executable)
-        if self._graph is not None:
-            self._driver.cuGraphDestroy(self._graph)
+    def _until_gone(self, destroy: Callable[[Any], object], made: Any) -> None:
+        """Destroy with this object: graphs keep device memory, and a search makes thousands."""
+        weakref.finalize(self, destroy, made).atexit = False  # the context may be gone by then
 
     def _allocates(self) -> bool:
         """Whether it holds allocations: they would be timed, and are no part of a kernel."""

@@ -295,6 +295,7 @@ class OpenclTimer:
     """
 
     launched_by = "stream"
+    overhead_ms = 0.0
 
     def __init__(
         self,

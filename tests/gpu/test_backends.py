@@ -16,6 +16,7 @@ from autotune.measurement import Clocks, Status
 from autotune.spec import Launch
 from autotune.store import Store
 from autotune.tuning import Request, Tuning
+from autotune.vendor import PLAIN, cublas_call
 
 CONSTANTS = """
 __constant__ float taps[3];
@@ -30,6 +31,12 @@ extern "C" __global__ void read(const float4* x, float* out, int count) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
         sum += x[i].x + x[i].y + x[i].z + x[i].w;
     if (sum == -1.0f) out[0] = sum;  // never, but the compiler cannot know
+}
+"""
+CYCLES = """
+extern "C" __global__ void cycles(int count) {
+    const long long start = clock64();
+    while (clock64() - start < count) {}
 }
 """
 DYNAMIC = """
@@ -141,6 +148,43 @@ class TestExecutingOnCuda(ExecutorContract):
         out.fill(0)
         assert all(one > 0 for one in timer(3) + timer.hot(3))
         assert (out.get() == 2 * np.arange(4096)).all()
+
+    def test_cublas_is_captured_and_computes(self, executor, views):
+        """Its workspace is not allocated in the graph, and nothing of it is TF32."""
+        x, out = views
+        a, c = x[:1024].reshape(32, 32), out[:1024].reshape(32, 32)
+        a[...] = (a % 5 + 1) * np.float32(1 + 2.0**-12)  # whose last bit TF32 rounds away
+        call = cublas_call(
+            "cublasSgemm_v2", PLAIN, PLAIN, 32, 32, 32, 1.0, a, 32, a, 32, 0.0, c, 32
+        )
+        call()
+        timer = executor.timer_of(call, cold=True)
+        assert (timer.launched_by, timer.why_by_stream) == ("graph", "")
+        out.fill(0)
+        assert all(0 < one < 0.1 for one in timer(3) + timer.hot(3))
+        exact = a.get().astype(np.float64)
+        assert np.allclose(c.get(), exact @ exact, rtol=1e-5, atol=0)
+        refused = cublas_call(
+            "cublasSgemm_v2", PLAIN, PLAIN, -1, 32, 32, 1.0, a, 32, a, 32, 0.0, c, 32
+        )
+        with pytest.raises(RuntimeError, match="cublasSgemm_v2: status 7"):
+            refused()
+
+    def test_what_timing_costs_is_taken_off(self, executor):
+        """Two kernels take twice as long as one, though events and a launch cost as much as one."""
+        module = self.loaded(executor, CYCLES)
+        one, two = (
+            self.ready(
+                executor, module, [BoundLaunch("cycles", ONE, ONE, 0, (np.int32(4000),))] * n
+            )
+            for n in (1, 2)
+        )
+        assert 0.5e-3 < one.overhead_ms < 6e-3
+        single, double = np.median(one(30)), np.median(two(30))
+        assert 1.8 < double / single < 2.4
+        assert (double + one.overhead_ms) / (single + one.overhead_ms) < 1.8
+        one.by_stream()
+        assert one.overhead_ms == 0
 
     @pytest.mark.parametrize("obstacle", ["allocates", "waits", "fails"])
     def test_what_cannot_be_captured_is_launched_one_by_one(self, executor, views, obstacle):
