@@ -1,4 +1,8 @@
-"""reduce: the sum of a float32 vector, by the ladder of kernels/reduce.cu."""
+"""reduce: the sum of a float32 vector.
+
+Two sources with the same arguments. `portable` (kernels/reduce.cu) runs on CUDA and OpenCL and has the
+classic ladder; `cuda` (kernels/reduce_cuda.cu) is a single launch that needs nothing zeroed before.
+"""
 
 import ctypes
 
@@ -14,10 +18,20 @@ def blocks_of(BLOCK, VEC, ITEMS, FINISH, **others):
     return {**block, **grid, "BLOCK_RED": "shuffle", "WARP_TAIL": "shfl_down", **others}
 
 
+def single(BLOCK, ITEMS, **others):
+    """A configuration of the single launch; with WAVES, on a fixed grid."""
+    grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
+    return {"VARIANT": "cuda", "BLOCK": BLOCK, "VEC": 4, "ITEMS": ITEMS, **grid, **others}
+
+
+#: Blocks of the CUDA source: one 64-bit word each, in MOST_BLOCKS words of the module.
+MOST_BLOCKS = 8192
+
+
 reduce = Kernel(
-    "reduce.cu",
+    sources={"portable": "reduce.cu", "cuda": "reduce_cuda.cu"},
     problems={
-        "cuda": [Problem(n=1 << e) for e in (16, 20, 22, 24, 26, 28)] + [Problem(n=10**7 + 3)],
+        "cuda": [Problem(n=1 << e) for e in range(16, 31, 2)] + [Problem(n=10**7 + 3)],
         "opencl": [Problem(n=1 << 20), Problem(n=10**6 + 3)],
     },
     quick_problems={
@@ -26,14 +40,22 @@ reduce = Kernel(
     },
     edge_problems=[Problem(n=n) for n in (1, 2, 3, 7, 1000, 4097, 65537)],
     seeds=[
+        # small vectors: one launch, loads spread over all multiprocessors
+        single(128, 1),
+        single(128, 2, LOAD="stream"),
+        single(128, 4, LOAD="stream"),
+        single(512, 2, LOAD="stream"),
+        single(512, 4, LOAD="stream"),
+        blocks_of(128, 4, 4, "atomic", WAVES=6, LOAD="stream"),
+        # larger than the L2 cache: no loop, one atomic per block
+        blocks_of(512, 4, 2, "atomic", LOAD="stream"),
+        blocks_of(512, 1, 8, "atomic", LOAD="stream"),
+        blocks_of(768, 4, 2, "atomic", LOAD="stream"),
+        blocks_of(512, 2, 4, "atomic"),
+        blocks_of(768, 4, 8, "atomic"),
+        blocks_of(1024, 4, 8, "atomic"),
         # what CUB does: 256 threads, 16-byte loads, a grid that covers the device a few times over
         blocks_of(256, 4, 4, "ticket", WAVES=8),
-        blocks_of(512, 4, 4, "atomic", WAVES=4),
-        # the fastest public kernels on H100: no loop, many loads in flight, one atomic per block
-        blocks_of(1024, 4, 8, "atomic"),
-        blocks_of(512, 4, 4, "atomic"),
-        # small vectors
-        blocks_of(1024, 4, 2, "atomic", WAVES=1),
         # the bottom of the ladder
         blocks_of(256, 1, 1, "kernel", BLOCK_RED="interleaved", WARP_TAIL="barrier"),
         # a CPU, one block or two for each core
@@ -41,10 +63,11 @@ reduce = Kernel(
         blocks_of(128, 4, 16, "ticket", WAVES=1, WARP=16),
     ],
     default=blocks_of(256, 4, 4, "ticket", WAVES=8),
+    VARIANT=("portable", "cuda"),
     BLOCK=(128, 256, 512, 768, 1024),  # threads per block
     VEC=(1, 2, 4),  # floats per load
     ITEMS=(1, 2, 4, 8, 16),  # loads in flight per thread
-    LOAD=("plain", "stream"),  # stream: tell the cache that nobody reads x again
+    LOAD=("plain", "stream", "bypass"),  # hints to the caches; bypass: cuda, see kernels/vectors.h
     GRID_MODE=("oneshot", "stride"),  # a block for every tile, or a fixed grid that walks over x
     WAVES=(1, 2, 3, 4, 6, 8, 16, 32),  # stride: blocks per multiprocessor
     BLOCK_RED=("interleaved", "sequential", "unrolled", "shuffle"),  # how a block's sums become one
@@ -60,9 +83,25 @@ def fixed_grid(GRID_MODE):
     return GRID_MODE == "stride"
 
 
+@reduce.applies("BLOCK_RED", "FINISH", "WARP")
+def portable(VARIANT):
+    return VARIANT == "portable"
+
+
 @reduce.applies("WARP_TAIL")
-def halving(BLOCK_RED):
-    return BLOCK_RED != "interleaved"
+def halving(VARIANT, BLOCK_RED):
+    return VARIANT == "portable" and BLOCK_RED != "interleaved"
+
+
+def compute_capability(device):
+    """90 for sm_90; 0 where the device is no CUDA device."""
+    return int("".join(filter(str.isdigit, device.arch)) or 0) if device.backend == "cuda" else 0
+
+
+@reduce.constraint
+def variant_runs_here(VARIANT, device):
+    """cuda: needs its memory model, compute capability 7.0."""
+    return VARIANT == "portable" or compute_capability(device) >= 70
 
 
 @reduce.constraint
@@ -107,8 +146,10 @@ def grid_is_resident(BLOCK, GRID_MODE, WAVES, device):
 
 
 @reduce.constraint
-def hints_are_cuda(LOAD, device):
-    """OpenCL has no cache hints."""
+def hints_are_cuda(VARIANT, LOAD, device):
+    """OpenCL has no cache hints; bypass is the CUDA source's, from compute capability 8.0 on."""
+    if LOAD == "bypass":
+        return VARIANT == "cuda" and compute_capability(device) >= 80
     return LOAD == "plain" or device.backend == "cuda"
 
 
@@ -118,14 +159,32 @@ def grid(c, p, device):
     return tiles if c.GRID_MODE == "oneshot" else minimum(tiles, c.WAVES * device.sm_count)
 
 
+@reduce.requires
+def requires(c, p):
+    """cuda: not more blocks than there are words for their sums."""
+    if c.VARIANT == "portable" or c.GRID_MODE == "stride":
+        return True
+    return p.n <= MOST_BLOCKS * c.BLOCK * c.VEC * c.ITEMS
+
+
+@reduce.constraint
+def fixed_grid_has_words(VARIANT, WAVES, device):
+    """cuda: a fixed grid has not more blocks than there are words for their sums."""
+    return VARIANT == "portable" or WAVES * device.sm_count <= MOST_BLOCKS
+
+
 @reduce.scratch
 def scratch(c, p, device):
+    if c.VARIANT == "cuda":
+        return {}
     return {"partial": Out(grid(c, p, device)), "ticket": Out(1, "uint32")}
 
 
 @reduce.launch
 def launch(c, p, device):
     blocks = grid(c, p, device)
+    if c.VARIANT == "cuda":
+        return Launch(grid=(blocks,), block=(c.BLOCK,), args=("x", "out", "n"))
     first = Launch(grid=(blocks,), block=(c.BLOCK,), args=("x", "out", "partial", "ticket", "n"))
     if c.FINISH == "atomic":
         return Fill("out", 0), first

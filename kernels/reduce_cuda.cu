@@ -1,0 +1,144 @@
+/* out[0] = the sum of x[0 .. n) in float32, in one launch and nothing else: knows how the blocks of a grid tell
+   one of them their sums, from compute capability 7.0 on.
+
+   The plan. A vector of a few megabytes is read in a few microseconds, and what comes before and after costs
+   as much: zeroing a ticket or an output is a step of its own on the device, a second kernel another, and a
+   ticket three trips to the L2 cache one after the other (store, draw, read what others stored). So there is
+   none of these:
+
+     block   as in reduce.cu: ITEMS loads of VEC floats under way in each thread, then warp shuffles
+     grid    each block stores its sum and the number of the launch as one word of 64 bits, which others see
+             as a whole or not at all: no fence, nothing to zero. The last block waits until the words of
+             all others bear the number of this launch, adds them up in a fixed order, and counts up.
+
+   Only one block ever waits, so all others find room to run. Number and words belong to the loaded module: two
+   launches of it must not overlap, on two streams say. Who wants that loads it twice, or takes reduce.cu. */
+
+#ifndef BLOCK
+#define BLOCK 512 /* threads per block */
+#endif
+#ifndef VEC
+#define VEC 4 /* floats per load: 1, 2 or 4 */
+#endif
+#ifndef ITEMS
+#define ITEMS 4 /* loads in flight per thread */
+#endif
+#ifndef LOAD
+#define LOAD_plain 0
+#define LOAD_stream 1
+#define LOAD_bypass 2
+#define LOAD LOAD_plain
+#endif
+#ifndef GRID_MODE
+#define GRID_MODE_oneshot 0 /* a block for every BLOCK * VEC * ITEMS elements */
+#define GRID_MODE_stride 1  /* any number of blocks, each walking over x with the stride of the grid */
+#define GRID_MODE GRID_MODE_oneshot
+#endif
+#ifndef MIN_BLOCKS
+#define MIN_BLOCKS 1 /* blocks that must fit on one multiprocessor */
+#endif
+
+#define STORE_plain 0
+#define STORE STORE_plain
+#include "vectors.h"
+
+#define WARPS (BLOCK / 32)
+
+static_assert(BLOCK % 32 == 0 && WARPS <= 32, "a block is whole warps, and a warp adds up their sums");
+
+#define MOST_BLOCKS 8192 /* as spaces/reduce.py has it */
+
+/* A block's sum, in the low half, and the number of the launch that it belongs to: 1 or more. */
+typedef unsigned long long Word;
+__device__ Word words[MOST_BLOCKS];
+__device__ unsigned launches = 0; /* that have ended */
+
+/* The sum over a warp, in every lane. */
+DEVICE float warp_sum(float value)
+{
+    UNROLL_ALL
+    for (int distance = 16; distance > 0; distance /= 2) value += SHFL_XOR(value, distance);
+    return value;
+}
+
+/* The sum over the block, in all threads of its first warp. `shared` holds a float for each warp. */
+DEVICE float block_sum(float value, float* shared)
+{
+    value = warp_sum(value);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = value;
+    __syncthreads();
+    if (threadIdx.x < 32) value = warp_sum(threadIdx.x < WARPS ? shared[threadIdx.x] : 0.0f);
+    return value;
+}
+
+/* What one thread adds up alone; x is aligned to 16 bytes. The n % VEC floats behind the last whole vector
+   are block 0's. */
+DEVICE float thread_sum(const float* __restrict__ x, i64 n)
+{
+    const int tid = threadIdx.x;
+    const i64 vectors = n / VEC;
+    const i64 tile = BLOCK * ITEMS; /* vectors that a block takes at a time */
+
+    float sums[VEC] = {}; /* VEC independent chains of additions */
+#if GRID_MODE == GRID_MODE_stride
+    for (i64 first = blockIdx.x * tile; first < vectors; first += gridDim.x * tile)
+#else
+    const i64 first = blockIdx.x * tile;
+#endif
+    {
+        const float* from = x + (first + tid) * VEC;
+        const int left = (int)(vectors - first < tile ? vectors - first : tile) - tid;
+        float items[ITEMS * VEC];
+        UNROLL_ALL
+        for (int i = 0; i < ITEMS; ++i) load_vector(items + i * VEC, from + i * BLOCK * VEC, i * BLOCK < left);
+        UNROLL_ALL
+        for (int i = 0; i < ITEMS * VEC; ++i) sums[i % VEC] += items[i];
+    }
+    if (blockIdx.x == 0 && tid < (int)(n % VEC)) sums[0] += x[vectors * VEC + tid];
+
+    UNROLL_ALL
+    for (int j = 1; j < VEC; ++j) sums[0] += sums[j];
+    return sums[0];
+}
+
+/* Seen by all blocks, whole, and in no order with anything else. */
+DEVICE void store_word(Word* p, Word word)
+{
+    asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "l"(word) : "memory");
+}
+DEVICE Word load_word(const Word* p)
+{
+    Word word;
+    asm volatile("ld.relaxed.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(__cvta_generic_to_global(p)) : "memory");
+    return word;
+}
+
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS)
+reduce(const float* __restrict__ x, float* out, i64 n)
+{
+    __shared__ float warps[WARPS];
+    const int tid = threadIdx.x, others = gridDim.x - 1;
+    const unsigned launch = *(volatile unsigned*)&launches + 1;
+
+    float sum = block_sum(thread_sum(x, n), warps);
+    if (blockIdx.x < others) {
+        if (tid == 0) store_word(words + blockIdx.x, (Word)launch << 32 | __float_as_uint(sum));
+        return;
+    }
+
+    if (tid > 0) sum = 0.0f;
+    for (int i = tid; i < others; i += BLOCK) {
+        Word word;
+        do word = load_word(words + i);
+        while (word >> 32 != launch);
+        sum += __uint_as_float((unsigned)word);
+    }
+    if (others > 0) {
+        __syncthreads(); /* nobody reads the warps' sums any more */
+        sum = block_sum(sum, warps);
+    }
+    if (tid == 0) {
+        out[0] = sum;
+        launches = launch; /* all others have read it: their words bear it */
+    }
+}
