@@ -197,6 +197,23 @@ def test_an_equal_binary_launched_otherwise_is_measured_by_itself(
 # ---------------------------------------------------------------- hints
 
 
+def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(
+    evaluator, compilers, worker, monkeypatch
+):
+    made = evaluator()
+    batch = [Configuration(BLOCK=block) for block in (32, 64, 128)]
+    at_work = []
+    measure = worker.measure
+
+    def watched(*given):
+        at_work.append((compilers._at_work, *begun_or_waiting(compilers)))
+        return measure(*given)
+
+    monkeypatch.setattr(worker, "measure", watched)
+    assert [one.status for one in made.measure(batch)] == [Status.OK] * 3
+    assert at_work == [(0,)] * 3
+
+
 def begun_or_waiting(compilers):
     return {*compilers._begun, *compilers._asked, *compilers._likely}
 
