@@ -18,6 +18,10 @@
 // Few threads with many registers, then: 128 threads at a 16 x 8 tile use up half a multiprocessor's
 // registers, and two such blocks take turns at computing and waiting.
 //
+// Where C has too few tiles for the device, k is divided as well: among SPLITK blocks of a cluster, and
+// within a block among SLICES groups of warps that share the tiles in shared memory. A slice costs no
+// traffic beyond the block, and gives a lone block on a multiprocessor the warps that hide its waiting.
+//
 // A's tile lies transposed in shared memory, [k][row], because a fragment is a column of A. cp.async in
 // units of 4 bytes does that on the way, whatever the alignment of A's rows: per step of k = 16 and per
 // thread that is 16 instructions next to 2048 FFMA. B's rows are copied in units of 16 bytes where n is a
@@ -55,12 +59,7 @@
 #define REG_DB 1  // read the fragments of step k + 1 before the multiplications of step k
 #endif
 #ifndef BURSTS
-#define BURSTS 2  // times per step at which the next copies are started, so many at a time
-#endif
-#ifndef ORDER
-#define ORDER_rows 0
-#define ORDER_serpentine 1
-#define ORDER ORDER_serpentine  // in which a thread visits its tile of C
+#define BURSTS 4  // times per step at which copies are started; all at once, they hold up the reads behind them
 #endif
 #ifndef LANES
 #define LANES_rows 0
@@ -76,11 +75,16 @@
 #ifndef SPLITK
 #define SPLITK 1  // blocks that share one tile of C, each with a part of k: a cluster, from sm_90 on
 #endif
+#ifndef SLICES
+#define SLICES 1  // groups of warps that share one tile of C, each with a part of every step
+#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 2  // blocks that must fit on one multiprocessor, 0: no demand
 #endif
 
-constexpr int THREADS = 32 * (BM / WM) * (BN / WN);
+constexpr int SLICE_THREADS = 32 * (BM / WM) * (BN / WN);  // hold the block's tile of C once
+constexpr int SLICE_K = BK / SLICES;
+constexpr int THREADS = SLICE_THREADS * SLICES;
 constexpr int LANES_M = WM / TM;
 constexpr int LANES_N = WN / TN;
 constexpr int A_PITCH = BM + PAD;
@@ -91,7 +95,9 @@ static_assert(BM % WM == 0 && BN % WN == 0, "a block is whole warp tiles");
 static_assert(LANES_M * TM == WM && LANES_N * TN == WN && LANES_M * LANES_N == 32, "32 lanes make a warp");
 static_assert(TM % 4 == 0 && TN % 4 == 0 && PAD % 4 == 0, "fragments are 16-byte reads");
 static_assert(BK % 8 == 0, "eight lanes copy a row of A");
-static_assert(STAGES >= 2 && BM % SPLITK == 0, "");
+static_assert(SLICE_K % 2 == 0, "two sets of fragments take turns");
+static_assert(SLICE_K % BURSTS == 0, "copies start between two steps of k");
+static_assert(STAGES >= 2, "one stage is read while another is filled");
 static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
 
 using Sums = float[TM][TN];
@@ -258,7 +264,7 @@ struct Place {
 
     __device__ Place()
     {
-        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const int warp = threadIdx.x % SLICE_THREADS / 32, lane = threadIdx.x % 32;
         // A 16-byte read is served for a quarter of the warp at a time. In rows, such a quarter shares one
         // quad of A and reads LANES_N of B; in pairs, two of A and half as many of B.
         const int lane_m = LANES == LANES_rows ? lane / LANES_N : lane / (2 * LANES_N) * 2 + lane % 2;
@@ -292,7 +298,7 @@ __device__ __forceinline__ void outer_product(Sums& sum, const float (&a_frag)[T
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int step = 0; step < TN; ++step) {
-            const int j = ORDER == ORDER_serpentine && i % 2 ? TN - 1 - step : step;
+            const int j = i % 2 ? TN - 1 - step : step;
             sum[i][j] = __fmaf_rn(a_frag[i], b_frag[j], sum[i][j]);
         }
 }
@@ -324,8 +330,9 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
 
     int stage = 0;                           // the one in use
     int free = STAGES - 1;                   // the one that was used last
-    const float* a_tile = shared + place.m;  // this thread's part of the stage in use
-    const float* b_tile = shared + A_FLOATS + place.n;
+    const int first_k = threadIdx.x / SLICE_THREADS * SLICE_K;  // of this thread's slice of a step
+    const float* a_tile = shared + first_k * A_PITCH + place.m;  // this thread's part of the stage in use
+    const float* b_tile = shared + A_FLOATS + first_k * BN + place.n;
     const auto next_stage = [&] {
         await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
         __syncthreads();             // everybody's is, and nobody reads the last one any more
@@ -351,10 +358,10 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
                 close_group();  // even if empty: await_groups counts groups
             }
 #pragma unroll
-            for (int i = burst * (BK / BURSTS); i < (burst + 1) * (BK / BURSTS); ++i) {
+            for (int i = burst * (SLICE_K / BURSTS); i < (burst + 1) * (SLICE_K / BURSTS); ++i) {
                 if (REG_DB) {
-                    if (i == BK - 1) next_stage();
-                    read_fragments(a_frag[(i + 1) % 2], b_frag[(i + 1) % 2], a_tile, b_tile, (i + 1) % BK);
+                    if (i == SLICE_K - 1) next_stage();
+                    read_fragments(a_frag[(i + 1) % 2], b_frag[(i + 1) % 2], a_tile, b_tile, (i + 1) % SLICE_K);
                 } else {
                     read_fragments(a_frag[0], b_frag[0], a_tile, b_tile, i);
                 }
@@ -388,9 +395,45 @@ __device__ __forceinline__ void store_quad(float* c, float4 v, float alpha, floa
     }
 }
 
+// Four neighbours of a thread's sums, and back.
+__device__ __forceinline__ float4 quad_of(const Sums& sum, int i, int j)
+{
+    return make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+}
+
+__device__ __forceinline__ void add_quad(Sums& sum, int i, int j, float4 v)
+{
+    sum[i][j] += v.x, sum[i][j + 1] += v.y, sum[i][j + 2] += v.z, sum[i][j + 3] += v.w;
+}
+
+#if SLICES > 1
+// Add the sums of all slices to those of the first, one slice after the other.
+__device__ __forceinline__ void add_slices(Sums& sum, float* shared)
+{
+    const int slice = threadIdx.x / SLICE_THREADS;
+    float4* quads = reinterpret_cast<float4*>(shared) + threadIdx.x % SLICE_THREADS;
+    await_groups<0>();
+#pragma unroll 1
+    for (int from = 1; from < SLICES; ++from) {
+        __syncthreads();  // the stages, or the sums of the slice before, are no longer in use
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                if (slice == from) quads[(i * TN + j) / 4 * SLICE_THREADS] = quad_of(sum, i, j);
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                if (slice == 0) add_quad(sum, i, j, quads[(i * TN + j) / 4 * SLICE_THREADS]);
+    }
+}
+#endif
+
 #if SPLITK > 1
-// The blocks of the cluster lay their tiles out in shared memory, and each adds up and stores its share
-// of the rows: no workspace, no second launch, and the same order of additions every time.
+// The blocks of the cluster lay their tiles out in shared memory, and each adds up and stores its share:
+// no workspace, no second launch, and the same order of additions every time.
 __device__ __forceinline__ void store_split(const Sums& sum, float* shared, float* c, float alpha, float beta,
                                             int row0, int col0, int m, int n, Place place)
 {
@@ -400,13 +443,14 @@ __device__ __forceinline__ void store_split(const Sums& sum, float* shared, floa
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; j += 4)
-            *reinterpret_cast<float4*>(shared + place.row(i) * BN + place.col(j)) =
-                make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+            if (threadIdx.x < SLICE_THREADS)
+                *reinterpret_cast<float4*>(shared + place.row(i) * BN + place.col(j)) = quad_of(sum, i, j);
     cluster_barrier();
 
-    constexpr int QUADS = BM / SPLITK * (BN / 4);
-    for (int quad = threadIdx.x; quad < QUADS; quad += THREADS) {
-        const int row = blockIdx.z * (BM / SPLITK) + quad / (BN / 4), col = quad % (BN / 4) * 4;
+    constexpr int QUADS = BM * BN / 4;
+    const int end = QUADS * (blockIdx.z + 1) / SPLITK;
+    for (int quad = QUADS * blockIdx.z / SPLITK + threadIdx.x; quad < end; quad += THREADS) {
+        const int row = quad / (BN / 4), col = quad % (BN / 4) * 4;
         float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
         for (int block = 0; block < SPLITK; ++block) {
@@ -421,7 +465,20 @@ __device__ __forceinline__ void store_split(const Sums& sum, float* shared, floa
 }
 #endif
 
-// Grid: (blocks of C, 1, SPLITK). Shared memory: max(STAGES * STAGE_FLOATS, SPLITK > 1 ? BM * BN : 0) floats.
+__device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, float beta, int row0, int col0, int m,
+                                      int n, Place place)
+{
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+        if (row0 + place.row(i) < m)
+#pragma unroll
+            for (int j = 0; j < TN; j += 4)
+                store_quad(c + static_cast<long long>(row0 + place.row(i)) * n + col0 + place.col(j),
+                           quad_of(sum, i, j), alpha, beta, n - col0 - place.col(j), n % 4 == 0);
+}
+
+// Grid: (blocks of C, 1, SPLITK).
+// Shared memory: max(STAGES * STAGE_FLOATS, SPLITK > 1 || SLICES > 1 ? BM * BN : 0) floats.
 extern "C" __global__ void
 #if SPLITK > 1
 __cluster_dims__(1, 1, SPLITK)
@@ -452,16 +509,12 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
     else
         accumulate<1>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, row0, col0, m, n, depth, k, place);
 
+#if SLICES > 1
+    add_slices(sum, shared);
+#endif
 #if SPLITK > 1
     store_split(sum, shared, c, alpha, beta, row0, col0, m, n, place);
 #else
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-        if (row0 + place.row(i) < m)
-#pragma unroll
-            for (int j = 0; j < TN; j += 4)
-                store_quad(c + static_cast<long long>(row0 + place.row(i)) * n + col0 + place.col(j),
-                           make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]), alpha, beta,
-                           n - col0 - place.col(j), n % 4 == 0);
+    if (threadIdx.x < SLICE_THREADS) store(sum, c, alpha, beta, row0, col0, m, n, place);
 #endif
 }

@@ -1,7 +1,8 @@
 """sgemm: C = alpha A B + beta C in float32, row-major, without tensor cores.
 
 Two sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
-the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, split k over a cluster.
+the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, k split within a block
+and over a cluster.
 """
 
 import numpy as np
@@ -16,7 +17,7 @@ def square(n):
 def warp_tiles(BM, BN, BK, WM, WN, TM, TN, **others):
     """A configuration of the CUDA source by its tiles."""
     tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN, "TM": TM, "TN": TN}
-    usual = {"REG_DB": True, "ORDER": "serpentine", "LANES": "pairs", "RASTER": 8}
+    usual = {"REG_DB": True, "LANES": "pairs", "RASTER": 8}
     return {"VARIANT": "cuda", **tiles, **usual, **others}
 
 
@@ -33,8 +34,15 @@ REGISTERS_BESIDES = 24
 sgemm = Kernel(
     sources={"portable": "sgemm.cu", "cuda": "sgemm_cuda.cu"},
     problems={
-        "cuda": [square(n) for n in (512, 1024, 2048, 4096, 1000)]
-        + [Problem(m=1023, n=1025, k=1027)],
+        "cuda": [
+            *[square(n) for n in (256, 512, 1024, 2048, 4096, 8192, 1000)],
+            Problem(m=1023, n=1025, k=1027),
+            Problem(m=4096, n=4096, k=64),
+            Problem(m=128, n=4096, k=4096),
+            Problem(m=4096, n=128, k=4096),
+            Problem(m=16384, n=512, k=1024),
+            Problem(m=127, n=333, k=2047),
+        ],
         "opencl": [square(256), Problem(m=255, n=257, k=259)],
     },
     quick_problems={
@@ -51,26 +59,27 @@ sgemm = Kernel(
     ],
     seeds=[
         # Found by search on an H100, from the largest problems to the smallest. 16 x 8 per thread, one
-        # block of 8 warps or two of 4 on each multiprocessor, copies spread over the step:
-        warp_tiles(128, 256, 16, 128, 32, 16, 8, STAGES=3, BURSTS=4),
-        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
+        # block of 8 warps on each multiprocessor or two of 4; a copy or two for every fourth k.
+        warp_tiles(128, 256, 32, 128, 32, 16, 8, STAGES=3, BURSTS=8),
+        warp_tiles(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4),
         warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=2),
-        # 8 x 8 per thread: more and smaller blocks, also where k is short
+        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
+        # k is short: 8 x 8 per thread, and three blocks to take turns
         warp_tiles(64, 128, 8, 32, 64, 8, 8, STAGES=3, BURSTS=2, MIN_BLOCKS=3),
-        # too few tiles for the device: k is split
-        warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, BURSTS=2, SPLITK=2),
-        warp_tiles(128, 128, 16, 64, 32, 8, 8, STAGES=3, BURSTS=2, SPLITK=2),
-        warp_tiles(32, 128, 16, 16, 64, 8, 4, STAGES=3, SPLITK=2),
-        warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, SPLITK=8),
+        # a tile or two for each multiprocessor: slices give it warps, and clusters more blocks
+        warp_tiles(128, 64, 32, 64, 32, 8, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=2),
+        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2),
+        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2),
+        # less than a tile
+        warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=8, SLICES=2),
+        warp_tiles(64, 32, 32, 32, 32, 4, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=8),
+        warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, BURSTS=4, SPLITK=8),
         # narrow tiles waste little where a side is just above a multiple of 128
-        warp_tiles(128, 32, 16, 64, 16, 8, 4, STAGES=3, SPLITK=2),
-        warp_tiles(128, 32, 16, 64, 16, 8, 4, STAGES=3, SPLITK=8),
-        # the larger tiles of CUTLASS
-        warp_tiles(256, 128, 8, 64, 64, 16, 8, STAGES=4),
+        warp_tiles(128, 32, 16, 64, 16, 8, 4, STAGES=3, BURSTS=8, SPLITK=2),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
     ],
-    default=warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, MIN_BLOCKS=2),
+    default=warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
     VARIANT=("portable", "cuda"),
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
     BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
@@ -90,10 +99,10 @@ sgemm = Kernel(
     STAGES=(2, 3, 4, 5),  # pairs of tiles, all but one on their way
     REG_DB=(False, True),  # the same as DOUBLE_FRAGMENT, of the CUDA source
     BURSTS=(1, 2, 4, 8),  # times per step at which copies start
-    ORDER=("rows", "serpentine"),  # in which a thread visits its tile
     LANES=("rows", "pairs"),  # layout of a warp over its tile
     RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
     SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
+    SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 64, 96, 128),  # the same, said as a cap on registers; 0: no cap
 )
@@ -106,7 +115,7 @@ def portable(VARIANT):
     return VARIANT == "portable"
 
 
-@sgemm.applies("WM", "WN", "STAGES", "REG_DB", "BURSTS", "ORDER", "LANES", "RASTER", "SPLITK")
+@sgemm.applies("WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "SLICES")
 def cuda(VARIANT):
     return VARIANT == "cuda"
 
@@ -139,9 +148,9 @@ def portable_inner_loop(VARIANT, ALG):
 # ------------------------------------------------------------------ what both sources need
 
 
-def threads(VARIANT, BM, BN, WM, WN, TM, TN):
-    """Threads of a block that computes BM x BN."""
-    return 32 * (BM // WM) * (BN // WN) if VARIANT == "cuda" else (BM // TM) * (BN // TN)
+def warps(BM, BN, WM, WN, SLICES):
+    """Warps of a block of the CUDA source, 0 where a warp's tile is larger than the block's."""
+    return (BM // WM) * (BN // WN) * SLICES
 
 
 def compute_capability(device):
@@ -185,10 +194,10 @@ def register_block_is_whole_warps(VARIANT, BM, BN, TM, TN, device):
 
 
 @sgemm.constraint
-def loads_divide(BM, BN, BK, TM, TN, VEC):
+def loads_divide(VARIANT, BM, BN, BK, TM, TN, VEC):
     """register: every thread loads equally many pieces of VEC floats of either tile."""
     piece = (BM // TM) * (BN // TN) * VEC
-    return BM * BK % piece == 0 and BK * BN % piece == 0
+    return VARIANT == "cuda" or (BM * BK % piece == 0 and BK * BN % piece == 0)
 
 
 @sgemm.constraint
@@ -198,21 +207,23 @@ def unroll_divides(BK, UNROLL):
 
 
 @sgemm.constraint
-def portable_fits_registers(BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, MAX_REGISTERS, device):
+def portable_fits_registers(
+    VARIANT, BM, BN, BK, TM, TN, DOUBLE_FRAGMENT, MIN_BLOCKS, MAX_REGISTERS, device
+):
     """register: accumulators, fragments and the next tiles' pieces fit the registers of a thread."""
     count = (BM // TM) * (BN // TN)
     needed = (
         TM * TN + (1 + DOUBLE_FRAGMENT) * (TM + TN) + (BM + BN) * BK // count + REGISTERS_BESIDES
     )
     available = min(255, device.registers_per_sm // (count * MIN_BLOCKS), MAX_REGISTERS or 255)
-    return device.backend != "cuda" or needed <= available
+    return VARIANT == "cuda" or device.backend != "cuda" or needed <= available
 
 
 @sgemm.constraint
-def portable_fits_shared(BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, device):
+def portable_fits_shared(VARIANT, BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, device):
     """register: the tiles fit in shared memory, of which a kernel may declare 48 KB."""
     needed = 4 * (1 + DOUBLE_SHARED) * BK * (BM + PAD + BN)
-    return needed <= min(
+    return VARIANT == "cuda" or needed <= min(
         49152, device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024
     )
 
@@ -239,15 +250,23 @@ def pairs_need_two_rows(WM, TM, LANES):
 
 
 @sgemm.constraint
-def warps_make_a_block(VARIANT, BM, BN, WM, WN):
-    """cuda: a block is 2 to 8 warp tiles."""
-    return VARIANT == "portable" or (BM % WM == BN % WN == 0 and 2 <= (BM // WM) * (BN // WN) <= 8)
+def warps_make_a_block(VARIANT, BM, BN, WM, WN, SLICES):
+    """cuda: a block is whole warp tiles, 2 to 8 warps with all slices."""
+    return VARIANT == "portable" or (
+        BM % WM == BN % WN == 0 and 2 <= warps(BM, BN, WM, WN, SLICES) <= 8
+    )
 
 
 @sgemm.constraint
-def copies_are_even(VARIANT, BM, BN, BK, WM, WN):
+def slices_are_deep(VARIANT, BK, BURSTS, SLICES):
+    """cuda: between two bursts of copies every slice has whole steps of k, and 4 in all at least."""
+    return VARIANT == "portable" or (BK // SLICES % BURSTS == 0 and BK // SLICES >= 4)
+
+
+@sgemm.constraint
+def copies_are_even(VARIANT, BM, BN, BK, WM, WN, SLICES):
     """cuda: all threads copy equally often: the block takes whole rows of A's and B's tiles at a time."""
-    count = 32 * (BM // WM) * (BN // WN)
+    count = 32 * warps(BM, BN, WM, WN, SLICES)
     lanes = next(lanes for lanes in (32, 16, 8) if BN // 4 % lanes == 0)  # along a row of B
     return VARIANT == "portable" or (
         count > 0 and BM % (count // 8) == 0 and BK % (count // lanes) == 0
@@ -255,35 +274,56 @@ def copies_are_even(VARIANT, BM, BN, BK, WM, WN):
 
 
 @sgemm.constraint
-def step_fits_instruction_cache(VARIANT, BK, TM, TN):
-    """cuda: the unrolled step is at most 2048 multiply-adds, 32 KB of code."""
-    return VARIANT == "portable" or BK * TM * TN <= 2048
+def bursts_are_short(VARIANT, BM, BN, BK, WM, WN, BURSTS, SLICES):
+    """cuda: a thread starts 1 to 8 copies at a time: more hold up the reads of fragments behind them."""
+    count = 32 * max(1, warps(BM, BN, WM, WN, SLICES))
+    copies = BK * (BM + BN // 4) // count
+    return VARIANT == "portable" or BURSTS <= copies <= 8 * BURSTS
 
 
 @sgemm.constraint
-def cuda_fits_registers(VARIANT, BM, BN, WM, WN, TM, TN, REG_DB, MIN_BLOCKS, device):
+def step_fits_instruction_cache(VARIANT, BK, TM, TN, SLICES):
+    """cuda: the unrolled step is at most 4096 multiply-adds, 64 KB of code."""
+    return VARIANT == "portable" or BK // SLICES * TM * TN <= 4096
+
+
+@sgemm.constraint
+def copies_cover_latency(VARIANT, BK, STAGES):
+    """cuda: 16 to 96 steps of k are on their way: fewer wait for memory, more gain nothing."""
+    return VARIANT == "portable" or 16 <= BK * (STAGES - 1) <= 96
+
+
+@sgemm.constraint
+def cuda_fits_registers(VARIANT, BM, BN, WM, WN, TM, TN, REG_DB, SLICES, MIN_BLOCKS, device):
     """cuda: accumulators, fragments and a pointer for each row of A that it copies fit a thread's registers."""
     if VARIANT == "portable":
         return True
-    warps = (BM // WM) * (BN // WN)
-    if warps == 0:
+    count = warps(BM, BN, WM, WN, SLICES)
+    if count == 0:
         return False
-    pointers = 2 * ceil_div(BM, 4 * warps)
+    pointers = 2 * ceil_div(BM, 4 * count)
     needed = TM * TN + (1 + REG_DB) * (TM + TN) + pointers + REGISTERS_BESIDES
     # Each of the four schedulers of a multiprocessor has a quarter of the registers for its own warps.
-    available = device.registers_per_sm // 4 // (32 * ceil_div(warps * MIN_BLOCKS, 4)) // 8 * 8
-    return needed <= min(255, available) and 32 * warps * MIN_BLOCKS <= device.max_threads_per_sm
-
-
-def cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK):
-    """Dynamic shared memory of the CUDA source: the stages, or the tile of C that a cluster adds up."""
-    return 4 * max(STAGES * BK * (BM + PAD + BN), BM * BN if SPLITK > 1 else 0)
+    available = device.registers_per_sm // 4 // (32 * ceil_div(count * MIN_BLOCKS, 4)) // 8 * 8
+    return needed <= min(255, available) and 32 * count * MIN_BLOCKS <= device.max_threads_per_sm
 
 
 @sgemm.constraint
-def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, MIN_BLOCKS, device):
+def enough_warps(VARIANT, BM, BN, WM, WN, SLICES, MIN_BLOCKS):
+    """cuda: MIN_BLOCKS is no demand, or one for 2 to 4 warps for each of a multiprocessor's schedulers."""
+    count = warps(BM, BN, WM, WN, SLICES) * MIN_BLOCKS
+    return VARIANT == "portable" or MIN_BLOCKS == 1 or 8 <= count <= 16
+
+
+def cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, SLICES):
+    """Dynamic shared memory of the CUDA source: the stages, or a tile of C to be added up."""
+    return 4 * max(STAGES * BK * (BM + PAD + BN), BM * BN if SPLITK * SLICES > 1 else 0)
+
+
+@sgemm.constraint
+def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, SLICES, MIN_BLOCKS, device):
     """cuda: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
-    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK)
+    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, SLICES)
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
     return VARIANT == "portable" or needed <= limit
 
@@ -302,11 +342,11 @@ def launch(c, p):
     if c.VARIANT == "cuda":
         return Launch(
             grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN), 1, c.SPLITK),
-            block=(threads("cuda", c.BM, c.BN, c.WM, c.WN, c.TM, c.TN),),
-            shared_bytes=cuda_shared_bytes(c.BM, c.BN, c.BK, c.PAD, c.STAGES, c.SPLITK),
+            block=(32 * warps(c.BM, c.BN, c.WM, c.WN, c.SLICES),),
+            shared_bytes=cuda_shared_bytes(c.BM, c.BN, c.BK, c.PAD, c.STAGES, c.SPLITK, c.SLICES),
         )
     if c.ALG == "register":
-        block = (threads("portable", c.BM, c.BN, c.WM, c.WN, c.TM, c.TN),)
+        block = (c.BM // c.TM * (c.BN // c.TN),)
         return Launch(grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN),), block=block)
     return Launch(
         grid=(ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X),), block=(c.BLOCK_X, c.BLOCK_Y)
