@@ -8,8 +8,8 @@
 //
 //   producer  Brings tiles of A and B for a step of DEPTH = 32 into shared memory, STAGES steps deep. A's tile
 //             is copied by cp.async as it is. B's has to be turned, since wgmma wants TF32 operands with k
-//             innermost, and is split on the way: each element once for the block. A thread loads from one
-//             column, a step ahead, and stores four hi or four lo at a time.
+//             innermost, and is split on the way: each element once for the block. A thread loads a step
+//             ahead, and stores four hi or four lo at a time.
 //   consumer  WM x BN of C. Reads its rows of A from shared memory, splits them in registers, from where
 //             wgmma takes them, and lets it multiply them by the tiles B_hi and B_lo. 64 rows at a time:
 //             12 wgmma on `part`, which are then added to `total`, in float32.
@@ -19,10 +19,6 @@
 // from it. What is left is the truncation of 32 large products.
 //
 // Registers go where they are needed: setmaxnreg moves them from the producer to the consumers.
-//
-// Which k a column of A is does not matter to wgmma, as long as B's is the same. The order chosen here lets
-// a thread read its part of a row of A as pieces of 16 bytes. Nor does the order of B's columns: this one
-// makes four neighbours in a row of C of what a thread holds.
 
 #ifndef BM
 #define BM 128  // rows of C per block
@@ -38,6 +34,10 @@
 #endif
 #ifndef RASTER
 #define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
+#endif
+
+#ifndef VECTORS
+#define VECTORS 1  // load B 16 bytes at a time where its rows are aligned
 #endif
 
 #include "sgemm_tf32x3.h"
@@ -107,93 +107,159 @@ struct Ring {
 
 // ---------------------------------------------------------------- producer
 
-// The column of B's tile that is row `i` of the tile in shared memory. An accumulator of wgmma holds
-// columns 2t and 2t + 1 of 8; so two such make four neighbours.
-__device__ __forceinline__ int b_column(int i) { return i / 16 * 16 + i % 8 / 2 * 4 + i / 8 % 2 * 2 + i % 2; }
-
-// The tensor core's columns t and t + 4 of step s of 8 are, of 32, k = s / 2 * 16 + 4 t + s % 2 * 2 and the
-// next one. So a piece of 16 bytes of a row in shared memory holds four k that are 4 apart, and half a row
-// holds 16 successive ones. Piece `i` of a half begins with:
+// Where B's elements go. wgmma does not care which k is which, nor which column; what follows from the
+// order chosen is that a consumer's thread finds its numbers of a row of A in pieces of 16 bytes, and holds
+// four neighbours of a row of C.
+//
+// Rows of the tile in shared memory are columns of B: column 16 q + 4 t + 2 p + e becomes row
+// 8 (2 q + p) + 2 t + e, since an accumulator of wgmma holds columns 2t and 2t + 1 of 8.
+//
+// Along a row: the tensor core's columns t and t + 4 of step s of 8 are k = s / 2 * 16 + 4 t + s % 2 * 2 and
+// the next one. So a piece of 16 bytes holds four k that are 4 apart, and half a row 16 successive ones.
+// Piece `i` of a half begins with k:
 __device__ constexpr int piece_k(int i) { return i / 2 * 2 + i % 2; }
 
-struct Producer {
-    const float *a, *b;
-    Tile tile;
-    int m, n, k;
-    const float* from;       // in B, of what is to be loaded next
-    float next[HALVES][16];  // of B, by k
+// Pieces change places within a row, the "128-byte swizzle" of wgmma: no bank conflicts here or there.
+__device__ __forceinline__ unsigned piece_place(int row, int piece) { return row * (DEPTH * 4) + (piece ^ row % 8) * 16; }
 
-    __device__ int column() const { return threadIdx.x % COLUMNS; }
-    __device__ int first_half() const { return threadIdx.x % GROUP / COLUMNS; }
+// Split four elements and store them as one piece of either tile.
+__device__ __forceinline__ void store_piece(unsigned hi_tile, unsigned lo_tile, unsigned place, float x0, float x1,
+                                            float x2, float x3)
+{
+    const Split s0 = split(x0), s1 = split(x1), s2 = split(x2), s3 = split(x3);
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 ::"r"(hi_tile + place), "r"(s0.hi), "r"(s1.hi), "r"(s2.hi), "r"(s3.hi) : "memory");
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
+                 ::"r"(lo_tile + place), "r"(s0.lo), "r"(s1.lo), "r"(s2.lo), "r"(s3.lo) : "memory");
+}
 
-    // Load 16 of B's column, of which `left` exist; the others are zeros. Columns beyond the matrix are
-    // replaced by the last one, which only feeds elements of C that are never stored.
-    __device__ __forceinline__ void load(int half, int left)
+// Makes the compiler work out anew what depends on `x`, where it would keep it in registers.
+__device__ __forceinline__ int anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+// A thread's part in bringing B's tile, a float at a time: a column, or half of one, whatever the alignment.
+// Columns beyond the matrix are replaced by the last one, which only feeds elements of C that are never
+// stored; beyond the end of k are zeros.
+struct Columns {
+    static constexpr int TURNS = HALVES;  // to load and to store
+    const float* from;                    // what is to be loaded next
+    int n, row, half;
+    float next[TURNS][16];  // by k
+
+    __device__ Columns(const float* b, Tile tile, int n_) : n(n_)
+    {
+        row = threadIdx.x % COLUMNS, half = threadIdx.x % GROUP / COLUMNS;
+        const int column = row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
+        from = b + static_cast<long long>(16 * half) * n + min(tile.col + column, n - 1);
+    }
+
+    // The tile of which `left` of k exist.
+    __device__ __forceinline__ void load(int turn, int left)
     {
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
-            next[half][i] = i < left ? __ldg(from) : 0.0f;
+            next[turn][i] = 16 * (half + turn) + i < left ? __ldg(from) : 0.0f;
             from += n;
         }
+        if (turn == TURNS - 1) from += static_cast<long long>(DEPTH - 16 * TURNS) * n;
     }
 
-    // `to`: this thread's row in the tiles.
-    __device__ __forceinline__ void store(int half, unsigned to_hi, unsigned to_lo) const
+    __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
     {
-        // Pieces change places within a row, the "128-byte swizzle" of wgmma: no bank conflicts here or there.
-        unsigned swizzle = column() % 8 * 16;
-        asm volatile("" : "+r"(swizzle));  // so that no register is spent on each piece's address
+        const int to = anew(row);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const unsigned at = (4 * (first_half() + half) + i) * 16 ^ swizzle;
-            Split s[4];
-#pragma unroll
-            for (int e = 0; e < 4; ++e) s[e] = split(next[half][piece_k(i) + 4 * e]);
-            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                         ::"r"(to_hi + at), "r"(s[0].hi), "r"(s[1].hi), "r"(s[2].hi), "r"(s[3].hi) : "memory");
-            asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
-                         ::"r"(to_lo + at), "r"(s[0].lo), "r"(s[1].lo), "r"(s[2].lo), "r"(s[3].lo) : "memory");
-        }
-    }
-
-    // Start copying A's tile, in pieces of UNIT floats.
-    template <int UNIT>
-    __device__ __forceinline__ void copy_a(unsigned to, int k0) const
-    {
-        constexpr int UNITS = DEPTH / UNIT, ROWS = GROUP / UNITS;
-        const int depth = threadIdx.x % UNITS * UNIT;
-#pragma unroll 4
-        for (int row = threadIdx.x % GROUP / UNITS; row < BM; row += ROWS)
-            // Odd rows have their halves exchanged, so that the threads which read two rows find no conflicts.
-            copy_async<UNIT>(to + row * (DEPTH * 4) + (depth ^ row % 2 * 16) * 4,
-                             a + static_cast<long long>(min(tile.row + row, m - 1)) * k + k0 + depth, k0 + depth < k);
-    }
-
-    __device__ __forceinline__ void run(Ring ring)
-    {
-        const bool aligned = rows_are_aligned(a, k);
-        const int first = 16 * first_half();
-        from = b + static_cast<long long>(first) * n + min(tile.col + b_column(column()), n - 1);
-#pragma unroll
-        for (int half = 0; half < HALVES; ++half) load(half, k - first - 16 * half);
-        for (int k0 = 0; k0 < k; k0 += DEPTH) {
-            await(ring.empty(), ring.parity ^ 1);  // at once the first time round
-            if (aligned) copy_a<4>(ring.a(), k0);
-            else copy_a<1>(ring.a(), k0);
-            arrive_after_copies(ring.full());
-            from += static_cast<long long>(DEPTH - 16 * HALVES) * n;
-#pragma unroll
-            for (int half = 0; half < HALVES; ++half) {
-                const unsigned row = column() * (DEPTH * 4);
-                store(half, ring.b_hi() + row, ring.b_lo() + row);
-                load(half, k - k0 - DEPTH - first - 16 * half);
-            }
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma is another kind of reader
-            arrive(ring.full());
-            ring.advance();
+            const float* x = next[turn] + piece_k(i);
+            store_piece(hi_tile, lo_tile, piece_place(to, 4 * (half + turn) + i), x[0], x[4], x[8], x[12]);
         }
     }
 };
+
+// The same where rows of B are aligned to 16 bytes: blocks of 4 k by 4 columns, in which each column is one
+// piece. A quarter of the loads and of the addresses. The lanes of a quarter warp have four successive
+// blocks of columns, and of two pieces: so their stores meet in no bank, and their loads are whole sectors.
+struct Blocks {
+    static constexpr int TURNS = HALVES;
+    const float* from;
+    int n, row, piece;
+    float next[TURNS][4][4];  // by k
+
+    __device__ Blocks(const float* b, Tile tile, int n_) : n(n_)
+    {
+        const int warp = threadIdx.x % GROUP / 32, lane = threadIdx.x % 32, t = lane % 4;
+        const int column = warp % (BN / 64) * 64 + lane / 8 * 16;
+        row = column + 2 * t;
+        piece = warp / (BN / 64) * 2 + lane / 4 % 2;  // of the first half
+        from = b + static_cast<long long>(k_of(piece)) * n + min(tile.col + column + 4 * t, n - 4);
+    }
+    static __device__ int k_of(int piece) { return piece / 4 * 16 + piece_k(piece % 4); }
+
+    __device__ __forceinline__ void load(int turn, int left)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const bool inside = k_of(piece) + 16 * turn + 4 * i < left;
+            const float4 v = inside ? __ldg(reinterpret_cast<const float4*>(from + (16ll * turn + 4 * i) * n))
+                                    : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            next[turn][i][0] = v.x, next[turn][i][1] = v.y, next[turn][i][2] = v.z, next[turn][i][3] = v.w;
+        }
+        if (turn == TURNS - 1) from += static_cast<long long>(DEPTH) * n;
+    }
+
+    __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
+    {
+        const int to = anew(row);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const float(&x)[4][4] = next[turn];
+            store_piece(hi_tile, lo_tile, piece_place(to + j / 2 * 8 + j % 2, piece + 4 * turn), x[0][j], x[1][j],
+                        x[2][j], x[3][j]);
+        }
+    }
+};
+
+// Start copying A's tile of the step that begins at k0, in pieces of UNIT floats. Beyond the end of k are zeros.
+template <int UNIT>
+__device__ __forceinline__ void copy_a(unsigned to, const float* a, Tile tile, int k0, int m, int k)
+{
+    constexpr int UNITS = DEPTH / UNIT, ROWS = GROUP / UNITS;
+    const int depth = threadIdx.x % UNITS * UNIT, first = threadIdx.x % GROUP / UNITS;
+    const float* from = a + static_cast<long long>(tile.row) * k + k0 + depth;
+    const unsigned last = m - 1 - tile.row;  // rows beyond the matrix are replaced by this one
+#pragma unroll 4
+    for (int i = 0; i < BM / ROWS; ++i) {
+        const unsigned row = first + i * ROWS;
+        // Odd rows have their halves exchanged, so that the threads which read two rows find no conflicts.
+        copy_async<UNIT>(to + row * (DEPTH * 4) + (depth ^ row % 2 * 16) * 4,
+                         from + static_cast<unsigned long long>(min(row, last)) * static_cast<unsigned>(k),
+                         k0 + depth < k);
+    }
+}
+
+template <typename Loader>
+__device__ __forceinline__ void produce(Ring ring, Loader loader, const float* a, Tile tile, int m, int k)
+{
+    const bool aligned = rows_are_aligned(a, k);
+#pragma unroll
+    for (int turn = 0; turn < Loader::TURNS; ++turn) loader.load(turn, k);
+    for (int k0 = 0; k0 < k; k0 += DEPTH) {
+        await(ring.empty(), ring.parity ^ 1);  // at once the first time round
+        if (aligned) copy_a<4>(ring.a(), a, tile, k0, m, k);
+        else copy_a<1>(ring.a(), a, tile, k0, m, k);
+        arrive_after_copies(ring.full());
+#pragma unroll
+        for (int turn = 0; turn < Loader::TURNS; ++turn) {
+            loader.store(turn, ring.b_hi(), ring.b_lo());
+            loader.load(turn, k - k0 - DEPTH);
+        }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma is another kind of reader
+        arrive(ring.full());
+        ring.advance();
+    }
+}
 
 // ---------------------------------------------------------------- consumer
 
@@ -324,8 +390,8 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        Producer producer{a, b, tile, m, n, k, nullptr, {}};
-        producer.run(ring);
+        if (VECTORS && rows_are_aligned(b, n)) produce(ring, Blocks(b, tile, n), a, tile, m, k);
+        else produce(ring, Columns(b, tile, n), a, tile, m, k);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32;

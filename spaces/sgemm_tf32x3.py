@@ -64,6 +64,7 @@ sgemm_tf32x3 = Kernel(
     WN=(32, 64),  # columns of C per warp
     STAGES=(2, 3, 4, 5),  # pairs of tiles in shared memory
     FLUSH=(16, 32),  # products of an element summed up in the tensor core
+    VECTORS=(True, False),  # wgmma: load B 16 bytes at a time where its rows are aligned
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
 )
@@ -73,6 +74,11 @@ sgemm_tf32x3 = Kernel(
 def mma(VARIANT):
     """wgmma: steps of 32, which are also what it sums up, and one block per multiprocessor."""
     return VARIANT == "mma"
+
+
+@sgemm_tf32x3.applies("VECTORS")
+def wgmma(VARIANT):
+    return VARIANT == "wgmma"
 
 
 @sgemm_tf32x3.constraint

@@ -68,9 +68,10 @@ def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) 
     space = enumerate_space(kernel, device)
     chosen = [space.configuration(i) for i in space.sample(np.random.default_rng(1), 4)]
     wgmma = [one for one in space if one["VARIANT"] == "wgmma"]
-    chosen += {(one["BM"], one["BN"]): one for one in wgmma}.values()
+    chosen += {(one["BM"], one["BN"], one["VECTORS"]): one for one in wgmma}.values()
     for configuration in chosen:
         binary = compiled_for(kernel, configuration, kernel.first_problem("cuda"), device)
         if configuration["VARIANT"] == "wgmma":
             assert "wgmma" not in binary.log  # the compiler says so where it makes them wait
-            assert binary.entry("sgemm_tf32x3").spill_bytes == 0
+            # the producer's addresses at most, which it reads again once per step
+            assert binary.entry("sgemm_tf32x3").spill_bytes <= 128

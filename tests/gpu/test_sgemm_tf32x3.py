@@ -64,12 +64,14 @@ def test_so_is_every_kind_of_configuration(
     space = enumerate_space(kernel, _device())
     kinds = {}
     for configuration in map(space.configuration, range(len(space))):
-        names = ("BK", "FLUSH") if configuration["VARIANT"] == "mma" else ("BM", "BN")
+        mma = configuration["VARIANT"] == "mma"
+        names = ("BK", "FLUSH") if mma else ("BM", "BN", "VECTORS")
         kinds.setdefault(tuple(configuration[name] for name in ("VARIANT", *names)), configuration)
     for configuration in kinds.values():
         monkeypatch.setattr(kernel, "default_values", dict(configuration))
         print(configuration, end=" ")
-        check(*errors(cupy, load(kernel), 999, 1013, 4093, data))
+        for m, n, k in ((999, 1013, 4093), (252, 260, 2052)):  # rows that are aligned, and not
+            check(*errors(cupy, load(kernel), m, n, k, data))
 
 
 def test_an_infinity_spoils_only_its_row_and_column(cupy: Any) -> None:
