@@ -11,7 +11,8 @@ finals, are what follows works on.
   not repeated: it does not look at the time.) The different winners, without the rest, are then
   raced for 1,000 rounds: how much slower the slowest truly is than the fastest.
 
-    python benchmarks/trust.py                            # some 70 s on an H100
+    python benchmarks/trust.py                            # both kernels
+    python benchmarks/trust.py --kernel reduce            # one; results merge into the same file
     python benchmarks/trust.py --device opencl:cpu --trials 5 --rounds 50    # a look
 """
 
@@ -88,25 +89,22 @@ def main() -> None:
     """Examine all subjects and write the result."""
     options = _arguments()
     device = choose_device(options.device)
-    rows = []
+    out = options.out or HERE / "results" / f"trust-{device.folder}.json"
     for subject in SUBJECTS:
         if options.kernel in ("", subject.kernel):
             row = examined(subject, device, options)
-            rows.append(row)
+            write(out, row)
             print(_line(row), flush=True)
-    result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "benchmarks/trust.py", *sys.argv[1:]]),
-        "version": __version__,
-        "device": device.name,
-        "driver": device.driver,
-        "asked": {"declared_different": ASKED_FALSE, "true_spread": ASKED_SPREAD},
-        "rows": rows,
-    }
-    out = options.out or HERE / "results" / f"trust-{device.folder}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"written to {out}")
+
+
+def write(file: Path, row: dict[str, Any]) -> None:
+    """Merge a row into the device's file: a kernel's new row replaces its old one."""
+    old = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = list({one["kernel"]: one for one in (*old, row)}.values())
+    asked = {"declared_different": ASKED_FALSE, "true_spread": ASKED_SPREAD}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"asked": asked, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 def examined(subject: Subject, device: Device, options: argparse.Namespace) -> dict[str, Any]:
@@ -128,6 +126,11 @@ def examined(subject: Subject, device: Device, options: argparse.Namespace) -> d
     return {
         "kernel": kernel.name,
         "problem": dict(problem),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", "benchmarks/trust.py", *sys.argv[1:]]),
+        "version": __version__,
+        "device": device.name,
+        "driver": device.driver,
         "finalists": len(setting.finalists),
         "same_binary_twice": {
             "trials": options.trials,
