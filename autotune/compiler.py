@@ -31,7 +31,7 @@ from autotune.cache import cache_folder, write_atomically
 from autotune.device import Device
 from autotune.errors import MissingDependencyError
 from autotune.measurement import Binary
-from autotune.process import begin_child, spawn_context
+from autotune.process import awaited, begin_child, spawn_context
 from autotune.source import flattened
 from autotune.spec import Kernel
 from autotune.values import Configuration, Problem
@@ -170,6 +170,7 @@ class CompilerPool:
     def __init__(self, processes: int) -> None:
         self._processes = processes
         self._lock = threading.RLock()
+        self._closed = False
         #: What will be compiled next, and then, by key.
         self._asked: dict[str, _Wish] = {}
         self._likely: dict[str, _Wish] = {}
@@ -207,7 +208,7 @@ class CompilerPool:
         message = ""
         for _ in range(2):
             try:
-                return self._fetched(job).result()
+                return awaited(self._fetched(job), lambda: self._closed)
             except FutureTimeout:
                 message = f"compiling took longer than {COMPILE_TIMEOUT_S:.0f} s"
                 return Compiled(None, message, message, COMPILE_TIMEOUT_S, timed_out=True)
@@ -240,6 +241,7 @@ class CompilerPool:
     def close(self) -> None:
         """Stop the processes; whatever they do is given up."""
         with self._lock:
+            self._closed = True
             self._asked.clear()
             self._likely.clear()
         _stop(self._pool)
@@ -256,6 +258,8 @@ class CompilerPool:
 
     def _feed(self) -> None:
         """Give idle processes something to do."""
+        if self._closed:
+            return
         if not self._pool.active:  # pebble gives up the pool when an idle process is killed
             threading.Thread(target=_stop, args=[self._renewed()], daemon=True).start()
         while self._at_work < self._processes and (self._asked or self._likely):

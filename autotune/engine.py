@@ -231,24 +231,26 @@ class SearchSession:
         configurations = {i: self._configuration(i) for i in indices}
         new = [i for i in indices if self._recalled(configurations[i]) is None]
         results = iter(self.evaluator.measure([configurations[i] for i in new]))
-        unbegun, ahead = (configurations[i] for i in new), 1
+        numbers = {configurations[i]: i for i in new}
+        unbegun, ahead = iter(numbers), 1
         if self.others:
             ahead = PER_DEVICE * (1 + len(self.others))
         for index in indices:
             if self.seconds_left is not None and self.seconds_left <= 0:
                 raise BudgetSpent
-            configuration = configurations[index]
-            known = self._recalled(configuration)
+            known = self._recalled(configurations[index])
             if known is None:
-                # Of several devices any may be at work on the next few already.
+                # Several devices are at work on the next few already, and any may be done first.
                 begun, ahead = list(islice(unbegun, ahead)), 1
                 self.store.open_attempts(self.run_id, self.scope, begun)
                 measurement = next(results)
                 self.store.add(self.run_id, self.scope, measurement)
+                self._note(numbers[measurement.configuration], measurement, remembered=False)
             else:
-                measurement = known
                 self.evaluator.recall(known)
-            self._note(index, measurement, remembered=known is not None)
+                self._note(index, known, remembered=True)
+        for index in indices if self.others else ():
+            self.asked[index] = self.asked.pop(index)  # in the order asked for
 
     def _recalled(self, configuration: Configuration) -> Measurement | None:
         """A remembered row, or the verdict on what killed earlier runs."""

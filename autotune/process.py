@@ -5,9 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import TypeVar
+
+from autotune.errors import AutotuneError
+
+T = TypeVar("T")
 
 #: prctl option: signal to get when the parent dies. Source: prctl(2).
 _PR_SET_PDEATHSIG = 1
@@ -62,6 +69,22 @@ def begin_child(parent: int) -> None:
         os._exit(1)
     # Standard output belongs to the parent's results: what a child prints goes to stderr.
     os.dup2(2, 1)
+
+
+def awaited(future: Future[T], is_ended: Callable[[], bool]) -> T:
+    """The result of a future, unless another thread has ended the processes that would bring it.
+
+    Pebble loses a task that a process takes up while it is being stopped.
+
+    Raises
+    ------
+    AutotuneError
+        If they were ended.
+    """
+    while not wait([future], timeout=0.5).done:
+        if is_ended():
+            raise AutotuneError("the processes of the run were ended")
+    return future.result()
 
 
 def usable_cores() -> int:

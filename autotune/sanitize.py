@@ -183,7 +183,9 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
         code, output = _waited(command, timeout_s)
         words = log.read_text(errors="replace") if log.exists() else ""
     lines = output.splitlines()
-    last = lines[-1] if lines else ""
+    # After a lost context, what CuPy cannot free complains below the last word.
+    words_of_end = [line for line in lines if line == "done" or line.startswith("failed on ")]
+    last = (words_of_end or lines or [""])[-1]
     finding = parsed(words)
     if finding is not None:
         lost = re.match(r"failed on (?P<problem>.*?): ", last)

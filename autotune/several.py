@@ -1,4 +1,4 @@
-"""Measures on several devices of one model at once; yields in the order asked, as one device would.
+"""Measures on several devices of one model at once; yields each result as soon as it is there.
 
 Knows which evaluator is free, not what measuring is. Times of two cards of one model differ by a few
 per cent: each evaluator stops early by the best of its own, and who won is for one card to say.
@@ -19,7 +19,7 @@ from autotune.values import Configuration
 
 
 class SeveralEvaluator:
-    """See `autotune.evaluator.Evaluator`. One thread per device, each in its worker's hands.
+    """See `autotune.evaluator.Evaluator`, but for the order of results. One thread per device.
 
     Parameters
     ----------
@@ -28,12 +28,15 @@ class SeveralEvaluator:
     """
 
     def __init__(self, evaluators: Sequence[DeviceEvaluator]) -> None:
+        first = evaluators[0]
+        #: Plans what is hinted, in the caller's thread; measures nothing.
+        self._planner = DeviceEvaluator(first.kernel, first.job, first.compilers, first.worker)
         self.lanes = [_Lane(one) for one in evaluators]
         for lane in self.lanes:
             lane.prepare()
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
-        self.lanes[0].evaluator.hint(configurations)
+        self._planner.hint(configurations)
 
     def recall(self, measurement: Measurement) -> None:
         for lane in self.lanes:
@@ -41,27 +44,25 @@ class SeveralEvaluator:
                 lane.evaluator.recall(measurement)
 
     def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        """Yield one measurement per configuration, each as soon as it is there."""
         self.hint(configurations)
-        waiting = deque(range(len(configurations)))
-        busy: dict[Future[Measurement], tuple[int, _Lane]] = {}
-        done: dict[int, Measurement] = {}
+        waiting = deque(configurations)
+        busy: dict[Future[Measurement], tuple[Configuration, _Lane]] = {}
         try:
-            for position in range(len(configurations)):
-                while position not in done:
-                    # No further ahead than the session has noted attempts for.
-                    last = position + PER_DEVICE * len(self.lanes)
-                    while waiting and waiting[0] < last and (lane := self._idlest()):
-                        index = waiting.popleft()
-                        busy[lane.begin(configurations[index])] = index, lane
-                    for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                        index, lane = busy.pop(future)
-                        lane.held -= 1
-                        try:
-                            done[index] = future.result()
-                        except AutotuneError as error:
-                            self._give_up(lane, error)
-                            waiting = deque(sorted([*waiting, index]))
-                yield done.pop(position)
+            while waiting or busy:
+                while waiting and (lane := self._idlest()):
+                    configuration = waiting.popleft()
+                    busy[lane.begin(configuration)] = configuration, lane
+                for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                    configuration, lane = busy.pop(future)
+                    lane.held -= 1
+                    try:
+                        measurement = future.result()
+                    except AutotuneError as error:
+                        self._give_up(lane, error)
+                        waiting.appendleft(configuration)
+                    else:
+                        yield measurement
         finally:
             for future in busy:
                 future.cancel()

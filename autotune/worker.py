@@ -17,7 +17,7 @@ from autotune import tasks
 from autotune.backends.base import ContextLostError, LaunchError
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.measurement import Binary, Measurement, Status
-from autotune.process import begin_child, spawn_context
+from autotune.process import awaited, begin_child, spawn_context
 from autotune.tasks import Job, Outcome
 from autotune.timing import StoppingRule
 from autotune.values import Configuration
@@ -138,7 +138,7 @@ class Worker:
                     future.cancel()  # which kills the process
                     self._lost()
                     raise WorkerTimeout("no progress")
-            result: R = future.result()
+            result: R = awaited(future, lambda: self._closed)
             return result
         except BrokenExecutor as error:
             self._replace()
