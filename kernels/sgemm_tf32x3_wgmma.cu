@@ -35,26 +35,25 @@
 #ifndef RASTER
 #define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
 #endif
-
 #ifndef VECTORS
 #define VECTORS 1  // load B 16 bytes at a time where its rows are aligned
 #endif
 
 #include "sgemm_tf32x3.h"
 
-constexpr int DEPTH = 32;  // of a step of k: 128 bytes, the longest row that wgmma's layouts know
+constexpr int DEPTH = 32;   // of a step of k: 128 bytes, the longest row that wgmma's layouts know
 constexpr int GROUP = 128;  // threads
 constexpr int CONSUMERS = BM / WM;
 constexpr int THREADS = (CONSUMERS + 1) * GROUP;
-constexpr int SLABS = WM / 64;                   // of 64 rows, for one wgmma
-constexpr int BATCH = WM == 64 ? 4 : 2;          // steps of 8 of k whose halves of A are in registers at a time
+constexpr int SLABS = WM / 64;           // of 64 rows, for one wgmma
+constexpr int BATCH = WM == 64 ? 4 : 2;  // steps of 8 of k whose halves of A are in registers at a time
+constexpr int HALVES = BN / 64;          // of a column of B, that a thread of the producer loads
 constexpr int A_BYTES = BM * DEPTH * 4, B_BYTES = BN * DEPTH * 4;
 constexpr int STAGE_BYTES = A_BYTES + 2 * B_BYTES;
-constexpr int HEAD_BYTES = 1024;                 // barriers; wgmma's layouts repeat every 1024 bytes
+constexpr int HEAD_BYTES = 1024;  // barriers; wgmma's layouts repeat every 1024 bytes
+// The three warpgroups start with 168 each.
 constexpr int CONSUMER_REGISTERS = WM == 64 ? 208 : 224;
-constexpr int PRODUCER_REGISTERS = 3 * 168 - 2 * CONSUMER_REGISTERS;  // of 168 each that three warpgroups start with
-constexpr int COLUMNS = BN < GROUP ? BN : GROUP; // of B that the producer loads at a time
-constexpr int HALVES = 2 * COLUMNS / GROUP;      // of 16 k, per thread and step
+constexpr int PRODUCER_REGISTERS = 3 * 168 - 2 * CONSUMER_REGISTERS;
 
 static_assert((WM == 64 || WM == 128) && (BN == 64 || BN == 128), "what fits in registers");
 static_assert(CONSUMERS == 2, "setmaxnreg deals out the registers of three warpgroups");
@@ -144,14 +143,13 @@ __device__ __forceinline__ int anew(int x)
 // Columns beyond the matrix are replaced by the last one, which only feeds elements of C that are never
 // stored; beyond the end of k are zeros.
 struct Columns {
-    static constexpr int TURNS = HALVES;  // to load and to store
-    const float* from;                    // what is to be loaded next
+    const float* from;  // what is to be loaded next
     int n, row, half;
-    float next[TURNS][16];  // by k
+    float next[HALVES][16];  // by k
 
     __device__ Columns(const float* b, Tile tile, int n_) : n(n_)
     {
-        row = threadIdx.x % COLUMNS, half = threadIdx.x % GROUP / COLUMNS;
+        row = threadIdx.x % BN, half = threadIdx.x % GROUP / BN;
         const int column = row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
         from = b + static_cast<long long>(16 * half) * n + min(tile.col + column, n - 1);
     }
@@ -164,7 +162,7 @@ struct Columns {
             next[turn][i] = 16 * (half + turn) + i < left ? __ldg(from) : 0.0f;
             from += n;
         }
-        if (turn == TURNS - 1) from += static_cast<long long>(DEPTH - 16 * TURNS) * n;
+        if (turn == HALVES - 1) from += static_cast<long long>(DEPTH - 16 * HALVES) * n;
     }
 
     __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
@@ -182,10 +180,9 @@ struct Columns {
 // piece. A quarter of the loads and of the addresses. The lanes of a quarter warp have four successive
 // blocks of columns, and of two pieces: so their stores meet in no bank, and their loads are whole sectors.
 struct Blocks {
-    static constexpr int TURNS = HALVES;
     const float* from;
     int n, row, piece;
-    float next[TURNS][4][4];  // by k
+    float next[HALVES][4][4];  // by k
 
     __device__ Blocks(const float* b, Tile tile, int n_) : n(n_)
     {
@@ -206,7 +203,7 @@ struct Blocks {
                                     : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             next[turn][i][0] = v.x, next[turn][i][1] = v.y, next[turn][i][2] = v.z, next[turn][i][3] = v.w;
         }
-        if (turn == TURNS - 1) from += static_cast<long long>(DEPTH) * n;
+        if (turn == HALVES - 1) from += static_cast<long long>(DEPTH) * n;
     }
 
     __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
@@ -244,14 +241,14 @@ __device__ __forceinline__ void produce(Ring ring, Loader loader, const float* a
 {
     const bool aligned = rows_are_aligned(a, k);
 #pragma unroll
-    for (int turn = 0; turn < Loader::TURNS; ++turn) loader.load(turn, k);
+    for (int turn = 0; turn < HALVES; ++turn) loader.load(turn, k);
     for (int k0 = 0; k0 < k; k0 += DEPTH) {
         await(ring.empty(), ring.parity ^ 1);  // at once the first time round
         if (aligned) copy_a<4>(ring.a(), a, tile, k0, m, k);
         else copy_a<1>(ring.a(), a, tile, k0, m, k);
         arrive_after_copies(ring.full());
 #pragma unroll
-        for (int turn = 0; turn < Loader::TURNS; ++turn) {
+        for (int turn = 0; turn < HALVES; ++turn) {
             loader.store(turn, ring.b_hi(), ring.b_lo());
             loader.load(turn, k - k0 - DEPTH);
         }
