@@ -47,6 +47,7 @@ reduce = Kernel(
         single(512, 2, LOAD="stream"),
         single(512, 4, LOAD="stream"),
         blocks_of(128, 4, 4, "atomic", WAVES=6, LOAD="stream"),
+        blocks_of(256, 4, 4, "atomic"),
         # larger than the L2 cache: no loop, one atomic per block
         blocks_of(512, 4, 2, "atomic", LOAD="stream"),
         blocks_of(512, 1, 8, "atomic", LOAD="stream"),

@@ -40,6 +40,7 @@ transpose = Kernel(
         tiles_of(64, 64, 256, 4, STORE="stream"),
         tiles_of(64, 64, 512, 2, MIN_BLOCKS=2),
         # large matrices: few blocks at a time, which write long pieces of the rows of out together
+        tiles_of(64, 64, 128, 4, ORDER="column", RESIDENT=3),
         tiles_of(64, 64, 256, 4, ORDER="column", RESIDENT=3),
         tiles_of(128, 64, 256, 4, ORDER="column", RESIDENT=2),
         tiles_of(128, 64, 1024, 2, ORDER="column"),
