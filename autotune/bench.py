@@ -40,7 +40,9 @@ class Bench:
         self.compilers = self._stack.enter_context(CompilerPool(processes))
         #: One per device of the request, in its order.
         self.workers = [
-            self._stack.enter_context(Worker(request.timeout_s)) for _ in request.devices
+            # On a CPU a second process that starts would disturb what is timed.
+            self._stack.enter_context(Worker(request.timeout_s, one if spare else None))
+            for one in request.devices
         ]
 
     @property

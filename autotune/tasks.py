@@ -100,6 +100,11 @@ class _State:
 _state = _State()
 
 
+def get_ready(device: Device) -> None:
+    """Import and compile what every job on a device needs; makes no context."""
+    backend(device.backend).get_ready(device)
+
+
 def prepare(job: Job) -> None:
     """Make context, kernel and device data of a job, unless they are there.
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from autotune import tasks
 from autotune.backends.base import ContextLostError, LaunchError
+from autotune.device import Device
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.measurement import Binary, Measurement, Status
 from autotune.process import awaited, begin_child, spawn_context
@@ -48,10 +49,19 @@ class Worker:
     ----------
     measure_timeout_s : float
         Longest time one configuration may take.
+    standby_for : Device, optional
+        Keep a second process, with all imported that this device needs, to take the place of the
+        first when that ends: a crash then costs a context and an upload, not an interpreter too.
     """
 
-    def __init__(self, measure_timeout_s: float = MEASURE_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        measure_timeout_s: float = MEASURE_TIMEOUT_S,
+        standby_for: Device | None = None,
+    ) -> None:
         self.measure_timeout_s = measure_timeout_s
+        self._standby_for = standby_for
+        self._standby: Any = None
         #: Processes that had to be replaced so far.
         self.respawns = 0
         self._prepared: Job | None = None
@@ -99,6 +109,9 @@ class Worker:
             return
         self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
         self._prepared = job
+        if self._standby is None and self._standby_for is not None:
+            self._standby = self._new_pool()
+            self._standby.schedule(tasks.get_ready, args=[self._standby_for])
 
     def run(
         self,
@@ -136,7 +149,7 @@ class Worker:
             while is_stuck is not None and not wait([future], _GLANCE_S).done:
                 if is_stuck():
                     future.cancel()  # which kills the process
-                    self._lost()
+                    self._replace()
                     raise WorkerTimeout("no progress")
             result: R = awaited(future, lambda: self._closed)
             return result
@@ -144,12 +157,12 @@ class Worker:
             self._replace()
             raise WorkerDied("killed before the task began") from error
         except FutureTimeout as error:
-            self._lost()
+            self._replace()
             raise WorkerTimeout(f"no answer after {timeout_s:g} s") from error
         except OSError as error:
             if type(error).__name__ != "ProcessExpired":
                 raise
-            self._lost()
+            self._replace()
             raise WorkerDied(_death(error)) from error
 
     def renew(self) -> None:
@@ -159,11 +172,9 @@ class Worker:
     def close(self) -> None:
         """End the process, whatever it is doing, for good."""
         self._closed = True
-        self._end()
-
-    def _end(self) -> None:
-        self._pool.stop()
-        self._pool.join()
+        _end(self._pool)
+        if self._standby is not None:
+            _end(self._standby)
 
     def __enter__(self) -> Worker:
         return self
@@ -239,15 +250,23 @@ class Worker:
         )
 
     def _replace(self) -> None:
-        """Retire a process whose context is broken."""
-        self._end()
-        self._lost()
-        if not self._closed:
-            self._pool = self._new_pool()
-
-    def _lost(self) -> None:
+        """Retire a process that ended or whose context is broken."""
+        _end(self._pool)
         self._prepared = None
         self.respawns += 1
+        if self._closed:
+            return
+        ready, self._standby = self._standby, None
+        if ready is not None and not ready.active:  # killed while idle
+            _end(ready)
+            ready = None
+        self._pool = ready or self._new_pool()
+
+
+def _end(pool: Any) -> None:
+    """End the process of a pool, whatever it is doing."""
+    pool.stop()
+    pool.join()
 
 
 def _no_memory(error: MemoryError) -> AutotuneError:

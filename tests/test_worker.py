@@ -77,6 +77,10 @@ def in_launch(*lines):
 # ---------------------------------------------------------------- tasks of a test's own
 
 
+def has_imported(module):
+    return module in sys.modules
+
+
 def pid():
     return os.getpid()
 
@@ -464,6 +468,22 @@ def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
         own.measure_timeout_s = 30.0
         other = Configuration(BLOCK=64)
         assert own.measure(given, other, innocent, RULE, ()).status is Status.OK
+
+
+def test_a_process_stands_by_with_everything_imported(job, device):
+    """What takes the place of a process that died has no imports before it; so does the next."""
+    given = job()
+    with Worker(30.0, standby_for=device) as own:
+        for respawns in (1, 2):
+            assert measured(own, given).status is Status.OK
+            with pytest.raises(WorkerDied):
+                own.run(60, kill_itself)
+            assert own.respawns == respawns
+            assert own.run(60, has_imported, "pyopencl")
+        with pytest.raises(WorkerDied):
+            own.run(60, kill_itself)  # and with nobody standing by yet
+        assert not own.run(60, has_imported, "pyopencl")
+        assert measured(own, given).status is Status.OK
 
 
 # ---------------------------------------------------------------- state

@@ -236,6 +236,9 @@ class Backend(Protocol):
             With the compiler's log.
         """
 
+    def get_ready(self, device: Device) -> None:
+        """Do in this process what `open` and the first checks need and what takes no context."""
+
     def open(self, device: Device) -> Executor:
         """Make the context of a device in this process.
 

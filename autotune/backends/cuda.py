@@ -113,6 +113,12 @@ class CudaBackend:
         )
         return Binary(done.code, reported, nvrtc.warnings(done.log), key="")
 
+    def get_ready(self, device: Device) -> None:
+        with suppress(ImportError):  # which `open` reports
+            import cupy  # noqa: F401
+
+            _checks_code(device.arch, "float")
+
     def open(self, device: Device) -> CudaExecutor:
         try:
             import cupy
@@ -514,15 +520,20 @@ def _c_type(dtype: np.dtype[Any]) -> str:
 
 
 @cache
-def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
-    """The module of checks.cu for one element type, and one type of expected values."""
+def _checks_code(arch: str, c_type: str, expected: str = "double") -> bytes:
+    """What `_checks` loads."""
     source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
     half = ["-DTYPE_IS_HALF"] if c_type == "__half" else []
     # A #define, because an option cannot hold a type of two words.
     text = f"#define TYPE {c_type}\n#define EXPECTED {expected}\n" + source
-    done = nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half])
+    return nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half]).code
+
+
+@cache
+def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
+    """The module of checks.cu for one element type, and one type of expected values."""
     module = cp.cuda.function.Module()
-    module.load(done.code)
+    module.load(_checks_code(arch, c_type, expected))
     return module
 
 

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,10 @@ class OpenclBackend:
         (code,) = program.get_info(cl.program_info.BINARIES)
         found = tuple(_entry(kernel, live) for kernel in program.all_kernels())
         return Binary(bytes(code), found, _build_log(program, live), key="")
+
+    def get_ready(self, device: Device) -> None:
+        with suppress(ImportError):  # which `open` reports
+            import pyopencl  # noqa: F401
 
     def open(self, device: Device) -> OpenclExecutor:
         if device.index >= len(_live_devices()):

@@ -45,6 +45,8 @@ KERNEL(BLOCK, 1, 0) faulty_stream(GLOBAL float* a, GLOBAL const float* b, GLOBAL
         if (i == 5) continue;
 #elif FAULT == FAULT_input_overwritten
         if (i == 0) a[0] = 7.0f;
+#elif FAULT == FAULT_worker_killed
+        if (n < 0) out[0] = value;  // never; but another binary than the right one's
 #elif FAULT == FAULT_hang
         // A loop on memory that nobody writes again: no compiler may assume that it ends.
         GLOBAL volatile float* flag = out;
