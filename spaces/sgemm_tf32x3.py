@@ -21,9 +21,10 @@ def mma_tiles(BM, BN, BK, WM, WN, **others):
     return {"VARIANT": "mma", **tiles, "FLUSH": 32, "RASTER": 8, **others}
 
 
-def wgmma_tiles(BM, BN, STAGES):
+def wgmma_tiles(BM, BN, STAGES, **others):
     """A configuration of the wgmma source by its tiles."""
-    return {"VARIANT": "wgmma", "BM": BM, "BN": BN, "WM": BM // 2, "STAGES": STAGES, "RASTER": 8}
+    tiles = {"BM": BM, "BN": BN, "WM": BM // 2, "STAGES": STAGES}
+    return {"VARIANT": "wgmma", **tiles, "RASTER": 8, **others}
 
 
 #: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
@@ -48,6 +49,7 @@ sgemm_tf32x3 = Kernel(
     seeds=[
         # tiles for whole waves on large matrices, and more of them for small ones
         wgmma_tiles(256, 128, 3),
+        wgmma_tiles(256, 128, 3, VECTORS=False),
         wgmma_tiles(128, 128, 4),
         wgmma_tiles(128, 64, 5),
         mma_tiles(128, 128, 16, 32, 64, STAGES=4),
