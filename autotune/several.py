@@ -6,6 +6,7 @@ per cent: each evaluator stops early by the best of its own, and who won is for 
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,9 @@ from autotune.errors import AutotuneError
 from autotune.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measurement import Measurement
 from autotune.values import Configuration
+
+#: Seconds after which the main thread gives way to one that has a device's next task.
+_SWITCH_S = 0.0002
 
 
 class SeveralEvaluator:
@@ -32,6 +36,10 @@ class SeveralEvaluator:
         #: Plans what is hinted, in the caller's thread; measures nothing.
         self._planner = DeviceEvaluator(first.kernel, first.job, first.compilers, first.worker)
         self.lanes = [_Lane(one) for one in evaluators]
+        # What the caller does with one result must not hold up the thread that has the next task: a
+        # thread that computes gives way after 5 ms by default, which is longer than many a task.
+        self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._switch_s, _SWITCH_S))
         for lane in self.lanes:
             lane.prepare()
 
@@ -77,6 +85,7 @@ class SeveralEvaluator:
         trace: TracebackType | None,
     ) -> None:
         """Wait for what is being measured though nobody asks for it any more; not on Ctrl-C."""
+        sys.setswitchinterval(self._switch_s)
         for lane in self.lanes:
             lane.thread.shutdown(wait=kind is None, cancel_futures=True)
 

@@ -35,8 +35,9 @@ Take = Callable[[int], list[float]]
 
 #: Rests after a measurement on a throttled device, before it is taken again.
 _RESTS_S = (0.1, 0.3, 1.0)
-#: Batches of hot calls of each configuration, where they take no longer than so many milliseconds.
-_HOT_BATCHES, _HOT_MS = 3, 2.0
+#: Batches of hot calls of each configuration whose cold calls take no longer than so many
+#: milliseconds: the shortest. Of the others the finals take them.
+_HOT_BATCHES, _HOT_MS = 3, 0.05
 #: The reference is timed again after so many seconds, or so many times as long as that takes,
 #: whichever is more: rechecks take at most 1 % of the time.
 _RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
@@ -325,8 +326,7 @@ def _hot(timer: Timer, samples_ms: Sequence[float], job: Job) -> tuple[float, ..
     """Hot samples beside cold ones, where they are cheap."""
     if not job.cold:
         return tuple(samples_ms)
-    cheap = _HOT_BATCHES * median(samples_ms) <= _HOT_MS
-    return tuple(timer.hot(_HOT_BATCHES)) if cheap else ()
+    return tuple(timer.hot(_HOT_BATCHES)) if median(samples_ms) <= _HOT_MS else ()
 
 
 def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:

@@ -32,6 +32,8 @@ class StoppingRule:
     false_stop : float
         Most often that one look may stop a configuration that is as fast as the best, were there
         no margin on top; see `bar_ms`. 0 where nothing is to be stopped early.
+    longest_discarded_ms : float
+        A first sample that is longer is kept: beside so much, what loading costs is nothing.
     """
 
     min_samples: int = 7
@@ -39,6 +41,7 @@ class StoppingRule:
     precision: float = 0.01
     max_seconds: float = 1.0
     false_stop: float = 0.05
+    longest_discarded_ms: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,10 @@ def sample(
     compares = best_samples_ms is not None and rule.false_stop > 0
     best = best_samples_ms if best_samples_ms is not None and compares else ()
     looks = [k for k in _LOOKS if k < rule.min_samples] if best else []
-    kept: list[float] = []
+    first = take(1)
+    kept = first if first[0] > rule.longest_discarded_ms else []
     for count in (*looks, rule.min_samples):
-        kept += take(count - len(kept)) if kept else take(1 + count)[1:]
+        kept += take(count - len(kept)) if count > len(kept) else []
         if min(kept) > (bar := bar_ms(len(kept), best, rule.false_stop)):
             return Samples(tuple(kept), "slow", bar)
     while len(kept) < rule.max_samples:

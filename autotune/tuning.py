@@ -448,9 +448,12 @@ def _chosen_again(
 def stopping_rule(device: Device) -> StoppingRule:
     """How long to time on a device.
 
-    A CPU shares its cores with everything else: slow samples in a row there prove nothing.
+    A CPU shares its cores with everything else: slow samples in a row there prove nothing. On a GPU
+    verifying has loaded the binary, and of a long launch the first sample is as good as the next.
     """
-    return StoppingRule() if device.backend == "cuda" else StoppingRule(false_stop=0.0)
+    if device.backend == "cuda":
+        return StoppingRule(longest_discarded_ms=1.0)
+    return StoppingRule(false_stop=0.0)
 
 
 def _why_nothing(kernel: Kernel, problems: Sequence[ProblemResult]) -> str:

@@ -33,6 +33,16 @@ def test_steady_times_stop_at_the_fewest_samples_and_the_first_is_discarded():
     assert not done.stopped_early
 
 
+@pytest.mark.parametrize(("first_ms", "kept"), [(0.9, False), (1.1, True)])
+def test_a_long_first_sample_is_kept(first_ms, kept):
+    take = Script(first_ms, then=(1.1,))
+    done = sample(take, StoppingRule(longest_discarded_ms=1.0))
+    assert done.samples_ms[0] == 1.1
+    assert take.taken == (7 if kept else 8)
+    stopped = sample(Script(first_ms), StoppingRule(longest_discarded_ms=1.0), (0.5,) * 21)
+    assert stopped.samples_ms == ((first_ms,) if kept else (1.0, 1.0))
+
+
 def test_noisy_times_stop_at_the_most_samples():
     take = Script(then=NOISY)
     done = sample(take, StoppingRule())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
@@ -152,6 +153,8 @@ class SeveralDevicesContract:
         seen: list[Measurement] = []
         threads = set(threading.enumerate())
 
+        switch_s = sys.getswitchinterval()
+
         def interrupt(event: object) -> None:
             if isinstance(event, Measured):
                 seen.append(event.measurement)
@@ -165,6 +168,7 @@ class SeveralDevicesContract:
         while (left := set(threading.enumerate()) - threads) and time.monotonic() < ended:
             time.sleep(0.05)
         assert not left
+        assert sys.getswitchinterval() == switch_s
 
     def test_a_device_that_fails_is_left_out_and_the_other_does_its_share(
         self, tmp_path: Path
