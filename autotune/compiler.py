@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -29,9 +28,9 @@ from autotune.backends.base import CompileError, ResourceError
 from autotune.binding import plan
 from autotune.cache import cache_folder, write_atomically
 from autotune.device import Device
-from autotune.errors import MissingDependencyError
 from autotune.measurement import Binary
-from autotune.process import awaited, begin_child, spawn_context
+from autotune.pool import ChildPool
+from autotune.process import awaited, begin_child
 from autotune.source import flattened
 from autotune.spec import Kernel
 from autotune.values import Configuration, Problem
@@ -236,7 +235,7 @@ class CompilerPool:
             busy = self._at_work > 0
             stopped = self._renewed() if busy else None
         if stopped:
-            _stop(stopped)
+            stopped.end()
 
     def close(self) -> None:
         """Stop the processes; whatever they do is given up."""
@@ -244,7 +243,7 @@ class CompilerPool:
             self._closed = True
             self._asked.clear()
             self._likely.clear()
-        _stop(self._pool)
+        self._pool.end()
 
     def _fetched(self, job: CompileJob) -> Future[Compiled]:
         """The future of a job, which is then nobody else's; one that waits is begun next."""
@@ -261,7 +260,7 @@ class CompilerPool:
         if self._closed:
             return
         if not self._pool.active:  # pebble gives up the pool when an idle process is killed
-            threading.Thread(target=_stop, args=[self._renewed()], daemon=True).start()
+            threading.Thread(target=self._renewed().end, daemon=True).start()
         while self._at_work < self._processes and (self._asked or self._likely):
             waiting = self._asked or self._likely
             key = next(iter(waiting))
@@ -281,7 +280,7 @@ class CompilerPool:
         self._at_work += 1
         task.add_done_callback(partial(self._ended, self._pool, wish.future))
 
-    def _ended(self, pool: Any, future: Future[Compiled], task: Future[Compiled]) -> None:
+    def _ended(self, pool: ChildPool, future: Future[Compiled], task: Future[Compiled]) -> None:
         """Pass a task's end on to who waits for it, and go on; called in a thread of pebble's."""
         if task.cancelled():
             future.cancel()
@@ -301,23 +300,15 @@ class CompilerPool:
             del self._unasked[key]
             self._begun.pop(key, None)
 
-    def _renewed(self) -> Any:
+    def _renewed(self) -> ChildPool:
         """Go on with new processes; returns the old pool, for the caller to stop."""
         old, self._pool = self._pool, self._new_pool()
         self._at_work = 0
         return old
 
-    def _new_pool(self) -> Any:
-        try:
-            from pebble import ProcessPool
-        except ImportError as error:
-            raise MissingDependencyError("pebble", "tune", "compiling in parallel") from error
-        return ProcessPool(
-            max_workers=self._processes,
-            context=spawn_context(),
-            initializer=_begin_compiler,  # of this module, which is what takes time to import
-            initargs=[os.getpid()],
-        )
+    def _new_pool(self) -> ChildPool:
+        # Initialized from this module, which is what takes time to import.
+        return ChildPool(self._processes, _begin_compiler, "compiling in parallel")
 
     def __enter__(self) -> CompilerPool:
         return self
@@ -343,11 +334,6 @@ class _Wish:
 
 def _begin_compiler(parent: int) -> None:
     begin_child(parent)
-
-
-def _stop(pool: Any) -> None:
-    pool.stop()
-    pool.join()
 
 
 def _cached_file(key: str) -> Path:

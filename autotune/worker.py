@@ -5,7 +5,6 @@ Knows that tasks can hang, kill their process or break their context; not what t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, wait
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -16,9 +15,10 @@ from typing import Any, TypeVar
 from autotune import tasks
 from autotune.backends.base import ContextLostError, LaunchError
 from autotune.device import Device
-from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.errors import AutotuneError
 from autotune.measurement import Binary, Measurement, Status
-from autotune.process import awaited, begin_child, spawn_context
+from autotune.pool import ChildPool
+from autotune.process import awaited, begin_child
 from autotune.tasks import Job, Outcome
 from autotune.timing import StoppingRule
 from autotune.values import Configuration
@@ -61,7 +61,7 @@ class Worker:
     ) -> None:
         self.measure_timeout_s = measure_timeout_s
         self._standby_for = standby_for
-        self._standby: Any = None
+        self._standby: ChildPool | None = None
         #: Processes that had to be replaced so far.
         self.respawns = 0
         self._prepared: Job | None = None
@@ -172,9 +172,9 @@ class Worker:
     def close(self) -> None:
         """End the process, whatever it is doing, for good."""
         self._closed = True
-        _end(self._pool)
+        self._pool.end()
         if self._standby is not None:
-            _end(self._standby)
+            self._standby.end()
 
     def __enter__(self) -> Worker:
         return self
@@ -237,36 +237,21 @@ class Worker:
         except MemoryError as error:
             raise _no_memory(error) from error
 
-    def _new_pool(self) -> Any:
-        try:
-            from pebble import ProcessPool
-        except ImportError as error:
-            raise MissingDependencyError("pebble", "tune", "measuring") from error
-        return ProcessPool(
-            max_workers=1,
-            context=spawn_context(),
-            initializer=begin_child,
-            initargs=[os.getpid()],
-        )
+    def _new_pool(self) -> ChildPool:
+        return ChildPool(1, begin_child, "measuring")
 
     def _replace(self) -> None:
         """Retire a process that ended or whose context is broken."""
-        _end(self._pool)
+        self._pool.end()
         self._prepared = None
         self.respawns += 1
         if self._closed:
             return
         ready, self._standby = self._standby, None
         if ready is not None and not ready.active:  # killed while idle
-            _end(ready)
+            ready.end()
             ready = None
         self._pool = ready or self._new_pool()
-
-
-def _end(pool: Any) -> None:
-    """End the process of a pool, whatever it is doing."""
-    pool.stop()
-    pool.join()
 
 
 def _no_memory(error: MemoryError) -> AutotuneError:
