@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 
@@ -18,7 +19,11 @@ def main() -> None:
     except KeyboardInterrupt:  # before the command line was loaded, or in its last words
         with suppress(OSError):
             sys.stderr.write("error: interrupted; what was measured is kept\n")
-        code = 130
+            sys.stderr.flush()
+        interruption.stop_listening()
+        # Where the interrupt met code that a library gave to exec(), Python takes it for unhandled
+        # (run_eval_code_obj of its pythonrun.c) and would end by SIGINT instead of this code.
+        os._exit(130)
     interruption.stop_listening()
     sys.exit(code)
 
