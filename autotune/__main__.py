@@ -19,12 +19,15 @@ def main() -> None:
     except KeyboardInterrupt:  # before the command line was loaded, or in its last words
         with suppress(OSError):
             sys.stderr.write("error: interrupted; what was measured is kept\n")
-            sys.stderr.flush()
-        interruption.stop_listening()
+        code = 130
+    interruption.stop_listening()
+    if code == 130:
         # Where the interrupt met code that a library gave to exec(), Python takes it for unhandled
         # (run_eval_code_obj of its pythonrun.c) and would end by SIGINT instead of this code.
-        os._exit(130)
-    interruption.stop_listening()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
     sys.exit(code)
 
 
