@@ -276,7 +276,7 @@ class CudaExecutor:
             in_graph_ms = median(timer.singly(_TRIED))
             by_stream_ms = median(self.samples_ms(call, _TRIED, cold))
             if by_stream_ms < _GRAPH_SLOWS * in_graph_ms:
-                timer.by_stream("a graph slows it down")
+                timer.by_stream()
         return timer
 
     def samples_ms(
@@ -430,8 +430,6 @@ class CudaTimer:
     def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:
         self._executor, self._call, self._cold = executor, call, cold
         self._calls = 0  # of a hot sample, once it is known
-        #: Why it cannot be captured; empty where it can.
-        self.why_by_stream = ""
         self._once = self._captured(cold, 1)
         self._batch: _Sample | None = None
         self.launched_by = "graph" if self._once else "stream"
@@ -451,8 +449,7 @@ class CudaTimer:
         many = partial(_repeat, self._call, self._calls)
         return self._executor.samples_ms(many, count, cold=False, calls=self._calls)
 
-    def by_stream(self, why: str = "") -> None:
-        self.why_by_stream = why
+    def by_stream(self) -> None:
         self._once, self._batch, self.launched_by, self.overhead_ms = None, None, "stream", 0.0
 
     def singly(self, count: int) -> list[float]:
@@ -468,8 +465,7 @@ class CudaTimer:
         """A sample as a graph; None where the call cannot be captured."""
         try:
             return _Sample(self._executor, partial(_repeat, self._call, calls), cold)
-        except CaptureError as error:
-            self.why_by_stream = str(error)
+        except CaptureError:
             return None
 
 

@@ -7,6 +7,7 @@ from sample_spaces import SOURCE, changed, write_space
 
 from autotune.backends import backend, choose_device
 from autotune.backends.base import BoundFill, BoundLaunch, LaunchError
+from autotune.backends.cuda import CudaTimer
 from autotune.binding import Plan as LaunchPlan
 from autotune.binding import over_limit
 from autotune.catalog import find_kernel, load_file
@@ -159,7 +160,7 @@ class TestExecutingOnCuda(ExecutorContract):
         )
         call()
         timer = executor.timer_of(call, cold=True)
-        assert (timer.launched_by, timer.why_by_stream) == ("graph", "")
+        assert timer.launched_by == "graph"
         out.fill(0)
         assert all(0 < one < 0.1 for one in timer(3) + timer.hot(3))
         exact = a.get().astype(np.float64)
@@ -222,8 +223,12 @@ class TestExecutingOnCuda(ExecutorContract):
             runtime.memcpyAsync(out.data.ptr, x.data.ptr, x.nbytes, kind, stream)
 
         call()
-        best_ms = min(executor.samples_ms(call, 5, cold=True))
-        assert min(executor.timer_of(call, cold=True)(5)) < 1.05 * best_ms
+        by_stream_ms = min(executor.samples_ms(call, 5, cold=True))
+        in_graph_ms = min(CudaTimer(executor, call, cold=True)(5))
+        timer = executor.timer_of(call, cold=True)
+        assert min(timer(5)) < 1.05 * min(by_stream_ms, in_graph_ms)
+        if by_stream_ms < 0.9 * in_graph_ms:  # well beyond what is tolerated; so on an H100
+            assert (timer.launched_by, timer.overhead_ms) == ("stream", 0)
 
     def test_thousands_of_timers_leave_no_memory_behind(self, executor, module):
         import cupy
