@@ -317,6 +317,23 @@ class Expressed:
         return self._defines[self._key(params)][name]
 
 
+def _pad_uuid() -> None:
+    """Let Kernel Tuner run on a GPU whose identifier holds a zero byte.
+
+    CuPy ends the bytes of the identifier there, as in a C string, and Kernel Tuner stops at an
+    identifier of fewer than 16 (`ValueError: bytes is not a 16-char string`).
+    """
+    import cupy
+
+    whole = cupy.cuda.runtime.getDeviceProperties
+
+    def padded(device: int) -> dict[str, Any]:
+        properties: dict[str, Any] = whole(device)
+        return {**properties, "uuid": properties["uuid"].ljust(16, b"\0")}
+
+    cupy.cuda.runtime.getDeviceProperties = padded
+
+
 def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
     """Measure one half by `tune_kernel`; return its own account of the time."""
     import kernel_tuner
@@ -334,6 +351,7 @@ def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
             "compiler_options": ["-std=c++17"],
             "smem_args": {"size": lambda params: expressed.launch(params).shared_bytes},
         }
+        _pad_uuid()
     begun = time.perf_counter()
     results, _ = kernel_tuner.tune_kernel(
         kernel.name,
