@@ -140,7 +140,7 @@ class DeviceEvaluator:
         return over_limit(self._plan(configuration), None, self.job.device)
 
     def _measured(self, configuration: Configuration, compiled: Compiled) -> Measurement:
-        """Measure what compiled; equal binary and launch share one measurement."""
+        """Measure what compiled; equal binary, launch and workspaces share one measurement."""
         if compiled.binary is None:
             return Measurement(
                 configuration,
@@ -158,7 +158,10 @@ class DeviceEvaluator:
                 entries=compiled.binary.entries,
                 compile_s=compiled.seconds,
             )
-        twin = hashlib.sha256(compiled.binary.code + repr(launches).encode()).hexdigest()
+        # A binary that is right with a large workspace may write beyond a small one.
+        workspaces = self.kernel.workspaces(configuration, self.job.problem, self.job.device)
+        called = repr((launches, workspaces)).encode()
+        twin = hashlib.sha256(compiled.binary.code + called).hexdigest()
         if twin not in self._same:
             self._same[twin] = self.worker.measure(
                 self.job, configuration, compiled.binary, self.rule, self.best_samples_ms

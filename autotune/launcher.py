@@ -30,7 +30,7 @@ from autotune.draw import Draw
 from autotune.errors import MissingDependencyError, NothingValidError, UsageError
 from autotune.measurement import Binary
 from autotune.membership import is_member
-from autotune.spec import Constant, Fill, InOut, Kernel, Out
+from autotune.spec import Constant, Fill, InOut, Kernel
 from autotune.values import Configuration, Problem
 
 #: Problems whose launch is kept ready; a serving process may see ever new sizes.
@@ -191,9 +191,7 @@ class _Prepared:
     def of(cls, kernel: Kernel, problem: Problem, device: Device) -> _Prepared:
         """Look up, check, compile and plan."""
         configuration = choose(kernel, problem, device).configuration
-        scratch: dict[str, Out] = {}
-        if "scratch" in kernel.hooks:
-            scratch = kernel.call_hook("scratch", configuration, problem, device=device)
+        scratch = kernel.workspaces(configuration, problem, device)
         return cls(
             kernel=kernel,
             problem=problem,

@@ -56,9 +56,7 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
     kernel = load_file(job.space_file)
     dataset = next(one for one in job.datasets if one.name == RANDOM)
     data = _Data(executor, {RANDOM: dataset})
-    if "scratch" in kernel.hooks:
-        wanted = kernel.call_hook("scratch", configuration, job.problem, device=job.device)
-        data.declare_scratch(wanted)
+    data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
     steps = binding.bound(
         binding.plan(kernel, configuration, job.problem, job.device),
         data.names,

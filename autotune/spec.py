@@ -398,6 +398,13 @@ class Kernel:
                 raise self.error(f"launch: step {step!r} is neither Launch nor Fill")
         return steps
 
+    def workspaces(self, c: Configuration, p: Problem, device: Any) -> Mapping[str, Out]:
+        """Scratch buffers of one configuration and problem; empty where the kernel declares none."""
+        if "scratch" not in self.hooks:
+            return {}
+        workspaces: Mapping[str, Out] = self.call_hook("scratch", c, p, device=device)
+        return workspaces
+
     def compiler_options(self, c: Configuration, device: Any) -> tuple[str, ...]:
         """Options of one configuration; empty where the kernel declares none."""
         if "options" not in self.hooks:

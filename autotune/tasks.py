@@ -220,12 +220,7 @@ class _Loaded:
         self.data, self.executor = _state.data, _state.executor
         kernel = _state.kernel
         self.plan = binding.plan(kernel, configuration, job.problem, job.device)
-        wanted = (
-            kernel.call_hook("scratch", configuration, job.problem, device=job.device)
-            if "scratch" in kernel.hooks
-            else {}
-        )
-        self.data.declare_scratch(wanted)
+        self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
         self.binary = binary
         self._bound: dict[str, tuple[Any, verify.Steps]] = {}
         self._module: Any = None

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from sample_spaces import write_space
+from sample_spaces import SOURCE, changed, write_space
 
 from autotune.backends import choose_device
 from autotune.catalog import load_file
@@ -191,6 +191,29 @@ def test_an_equal_binary_launched_otherwise_is_measured_by_itself(
 ):
     made = evaluator(("grid=(blocks(p, c),), block=(c.BLOCK,)", launch), pool=same_code)
     list(made.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)]))
+    assert len(worker.asked) == 2
+
+
+def test_an_equal_binary_with_another_workspace_is_measured_by_itself(evaluator, worker, same_code):
+    """Both write 64 elements of the workspace, which only one of them has."""
+    workspace = (
+        ("grid=(blocks(p, c),), block=(c.BLOCK,)", "grid=(32,), block=(32,)"),
+        (
+            "@scale.launch",
+            "@scale.scratch\ndef scratch(c, p):\n    return {'w': Out(c.BLOCK)}\n\n\n@scale.launch",
+        ),
+    )
+    source = changed(
+        SOURCE,
+        ("KERNEL(BLOCK", "KERNEL(32"),
+        ("* BLOCK", "* 32"),
+        ("int n)", "int n, GLOBAL float* w)"),
+        ("    if (i", "    if (i < 64) w[i] = 0;\n    if (i"),
+    )
+    made = evaluator(*workspace, pool=same_code, source=source)
+    enough, little = made.measure([Configuration(BLOCK=64), Configuration(BLOCK=32)])
+    assert enough.status is Status.OK
+    assert (little.status, little.message) == (Status.WRONG_RESULT, "wrote outside the bounds of w")
     assert len(worker.asked) == 2
 
 
