@@ -86,7 +86,8 @@ _DRIFT = 0.03
 @click.option(
     "--sanitize",
     is_flag=True,
-    help="Run finalists under compute-sanitizer too (memory, races, barriers); adds a minute.",
+    help="Run finalists under each tool of compute-sanitizer too (memory, races, initialisation, "
+    "barriers). Comes on top of the budget.",
 )
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
