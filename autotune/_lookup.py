@@ -24,6 +24,7 @@ from autotune._table import (
     Triple,
     Value,
     build_table,
+    moment,
     pick,
     value_of,
 )
@@ -367,6 +368,7 @@ def check(document: Any, kernel: str) -> dict[str, Any]:
         raise ValueError(f"schema {version!r} is newer than this autotune")
     if document["kernel"] != kernel:
         raise ValueError(f"it is of another kernel, {document['kernel']!r}")
+    moment(document["provenance"]["created"])
     table = build_table([Loaded("", "", document)])
     for one in (document["default"], *document["entries"]):
         if set(one["configuration"]) != set(document["parameters"]):

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from math import isqrt
 from typing import Any, NamedTuple, TypeAlias
 
@@ -237,7 +238,7 @@ def build_table(records: Sequence[Loaded], skipped: Callable[[str], object] = st
         Is told of each record that is left out because it has other fields or parameters than the
         newest.
     """
-    newest = max(records, key=lambda one: str(one.document["provenance"]["created"]))
+    newest = max(records, key=lambda one: moment(one.document["provenance"]["created"]))
     shape = _shape(newest.document)
     fitting = [one for one in records if _shape(one.document) == shape]
     for one in records:
@@ -255,6 +256,21 @@ def build_table(records: Sequence[Loaded], skipped: Callable[[str], object] = st
         groups = [group for group in table.devices.values() if group.arch == arch]
         table.archs[arch] = _of_arch(arch, groups, fitting)
     return table
+
+
+def moment(text: str) -> datetime:
+    """What a time of a record says: ISO 8601, in UTC where it names no zone; a day is its start.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ValueError(f"{text!r} is no time of ISO 8601") from error
 
 
 def _shape(document: dict[str, Any]) -> tuple[object, ...]:

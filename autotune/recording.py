@@ -6,7 +6,6 @@ Knows the record's schema and the run's results; writes no file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -56,7 +55,7 @@ def record_of(run: RunResult) -> tuned.TunedRecord:
             version=__version__,
             toolchain=run.toolchain,
             driver=device.driver,
-            created=_today(),
+            created=tuned.timestamp(),
         ),
     )
 
@@ -102,7 +101,7 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
         strategy=request.strategy,
         evaluations=len(result.measured),
         seed=request.seed,
-        tuned_on=_today(),
+        tuned_on=tuned.timestamp(),
         arguments=arguments_fingerprint(request.kernel, request.inputs),
         inputs=tuple(sorted(request.inputs)),
         options=request.kernel.compiler_options(configuration, request.device),
@@ -242,7 +241,3 @@ def _checks(checks: tuple[CheckResult, ...]) -> tuned.Checks | None:
 def _largest(measurement: Measurement) -> Entry | None:
     """Resources of the function that needs most registers."""
     return max(measurement.entries, key=lambda one: one.registers or 0, default=None)
-
-
-def _today() -> str:
-    return datetime.now(UTC).date().isoformat()

@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ import msgspec
 
 from autotune import device as devices
 from autotune import expression
+from autotune._table import moment
 from autotune.errors import RecordError, UsageError
 
 SCHEMA_VERSION = 1
@@ -127,7 +129,7 @@ class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     """The latest time that an entry was verified and measured again, and held."""
 
-    #: ISO date.
+    #: When; see `timestamp`.
     on: str
     driver: str
     toolchain: str
@@ -151,7 +153,7 @@ class Entry(Plan, frozen=True, kw_only=True):
     strategy: str
     evaluations: int
     seed: int
-    #: ISO date.
+    #: When; see `timestamp`.
     tuned_on: str
     steps: tuple[LaunchStep | FillStep, ...] = ()
     gb_per_s: float | None = None
@@ -209,7 +211,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     toolchain: str
     driver: str
-    #: ISO date.
+    #: When; see `timestamp`. Of several records of a kernel the latest says what its shape is.
     created: str
 
 
@@ -249,6 +251,11 @@ class Merged(msgspec.Struct, frozen=True):
 
     record: TunedRecord
     outcomes: tuple[Outcome, ...]
+
+
+def timestamp() -> str:
+    """Now, as records say it: ISO 8601, UTC, to the second. Older records have only a day."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 # ---------------------------------------------------------------------- files
@@ -485,6 +492,10 @@ def _check(record: TunedRecord) -> None:
     for name in (record.kernel, *record.fields, *record.parameters):
         if not name.isidentifier() or not name.isascii():
             raise ValueError(f"{name!r} is not a name")
+    try:
+        moment(record.provenance.created)
+    except ValueError as error:
+        raise ValueError(f"provenance.created: {error}") from error
     rows: list[Entry | FallbackRow] = [*record.entries, *record.fallback]
     for problem in [one.problem for one in rows] + [*record.portfolio.problems]:
         _check_problem(record, problem)

@@ -171,6 +171,10 @@ WRONG = {
     "nested deeply": (b"[" * 100_000, "damaged"),
     "deeper grid": (with_entry(grid=[deep(300)]), "damaged|expression"),
     "bad name": (changed(kernel="a b"), "not a name"),
+    "no time": (
+        changed(provenance={"version": "", "toolchain": "", "driver": "", "created": "yesterday"}),
+        "provenance.created: 'yesterday' is no time",
+    ),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),
         "portfolio",

@@ -1,5 +1,6 @@
 """`tune` in a program: the record, a frame of all rows, and the report."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ def test_tune_returns_record_frame_and_report(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     seen = []
+    begun = datetime.now(UTC).replace(microsecond=0)
     tuned = tune(
         SPACE,
         problems=[{"n": 4099}, {"n": 70001}],
@@ -32,6 +34,9 @@ def test_tune_returns_record_frame_and_report(
     assert (tuned.frame["status"] == "ok").all()
     assert tuned.report.exists()
     assert seen
+    times = [tuned.record.provenance.created, *(one.tuned_on for one in tuned.record.entries)]
+    for time in times:
+        assert begun <= datetime.fromisoformat(time) <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize(

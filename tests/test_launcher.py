@@ -114,7 +114,7 @@ def write_record(folder: Path, kernel: Kernel, device: Any, **values: Any) -> No
             parameters={name: (*v, 999) for name, v in kernel.parameters.items()},
             default=Plan(**plan),
             entries=(entry,),
-            provenance=Provenance(version="", toolchain="", driver="", created=""),
+            provenance=Provenance(version="", toolchain="", driver="", created="2026-11-21"),
         ),
     )
     _lookup.clear_cache()

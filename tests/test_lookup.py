@@ -365,6 +365,36 @@ def test_records_of_another_shape_are_left_out(tuned_folder: Path) -> None:
     assert config.quality == "nearest_arch"
 
 
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        ("2026-11-21T09:59:59+00:00", "2026-11-21T10:00:00+00:00"),
+        ("2026-11-21", "2026-11-21T00:00:01+00:00"),
+        ("2026-11-20T23:59:59+00:00", "2026-11-21"),
+        ("2026-11-21T08:00:00+02:00", "2026-11-21T07:00:00Z"),
+    ],
+)
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_the_newest_of_a_day_says_what_the_shape_is(
+    given_folder: Path, earlier: str, later: str, newest_first: bool
+) -> None:
+    """Two runs before and after a parameter came are often of one day."""
+    old = json.loads(tuned.encode(record([entry(problem(512, 512))], "GPU", "sm_75")))
+    new = json.loads(json.dumps(old))
+    old["parameters"].pop("SWIZZLE")
+    for one in (old["default"], *old["entries"]):
+        one["configuration"].pop("SWIZZLE")
+    old["provenance"]["created"], new["provenance"]["created"] = earlier, later
+    for folder, document in zip(
+        ("A", "B"), (new, old) if newest_first else (old, new), strict=True
+    ):
+        path = given_folder / folder / f"{KERNEL}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(document))
+    with pytest.warns(RuntimeWarning, match=f"{'B' if newest_first else 'A'}/.*left out"):
+        assert "SWIZZLE" in lookup(KERNEL, arch=75, **problem(512, 512))
+
+
 # ---------------------------------------------------------------------- which device is this
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from autotune.measurement import Status
 from autotune.retune.drift import Remeasured, against_record
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import fell
-from autotune.retune.stale import age_in_days, find_devices
+from autotune.retune.stale import Question, age_in_days, find_devices, survey
 from autotune.selection import Ratio
 
 ROOT = Path(__file__).parents[1]
@@ -199,6 +200,26 @@ def test_what_only_aged_is_measured_again_and_confirmed(
     assert getattr(found, next(iter(changes))) == next(iter(changes.values()))
     assert found.confirmed is not None and found.confirmed.ratio < 1
     assert ask() == []
+
+
+@pytest.mark.parametrize(
+    ("tuned_on", "why"),
+    [
+        ("2026-11-20T12:00:00+00:00", []),
+        ("2026-11-20T10:59:59+00:00", ["it was measured 36 hours ago"]),
+        ("2026-11-20", ["it was measured 47 hours ago"]),
+        ("2026-11-01", ["it was measured 20 days ago"]),
+        ("soon", ["its date is not one: 'soon' is no time of ISO 8601"]),
+    ],
+)
+def test_ages_are_told_to_the_second(
+    project: Path, opencl_device: str, tuned_on: str, why: list[str]
+) -> None:
+    """Of records that have no more than a day, from its start."""
+    edit_record("saxpy", tuned_on=tuned_on)
+    now = datetime(2026, 11, 21, 23, tzinfo=UTC)
+    question = Question(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
+    assert [one.why for one in survey(question).targets] == why
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:

@@ -99,7 +99,7 @@ def provenance(content: ReportContent) -> Table:
         "Driver": device.driver or about.driver,
         "Toolchain": run.get("toolchain") or about.toolchain,
         "autotune": about.version,
-        "Date": run.get("measured") or about.created,
+        "Date": run.get("measured") or about.created[:10],
         "Command": run.get("command", ""),
         "Strategy": run.get("strategy") or listed(one.strategy for one in entries),
         "Seed": run.get("seed") or listed(str(one.seed) for one in entries),

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
@@ -252,7 +251,7 @@ class Mending:
         assert known is not None and ratio is not None
         toolchain = backend(self.device.backend).toolchain()
         confirmed = tuned.Confirmed(
-            on=datetime.now(UTC).date().isoformat(),
+            on=tuned.timestamp(),
             driver=self.device.driver,
             toolchain=toolchain,
             ratio=round(ratio.value, 4),

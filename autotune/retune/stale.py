@@ -9,11 +9,12 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
 from autotune import _lookup, tuned
+from autotune._table import moment
 from autotune.backends import backend, choose_device
 from autotune.catalog import find_kernel, listings
 from autotune.device import Device
@@ -68,7 +69,7 @@ class Known:
 
     @property
     def seen_on(self) -> str:
-        """ISO date of the latest measurement."""
+        """When it was measured last, as the record says it."""
         return self.entry.confirmed.on if self.entry.confirmed else self.entry.tuned_on
 
 
@@ -130,7 +131,7 @@ class Question:
     max_age_days: float | None = None
     #: False: tune the kernels again whether they are stale or not.
     only_stale: bool = True
-    today: date = field(default_factory=lambda: datetime.now(UTC).date())
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 def survey(question: Question) -> Survey:
@@ -298,12 +299,13 @@ def _aged(question: Question, device: Device, known: Known) -> Iterator[Reason]:
     if question.max_age_days is None:
         return
     try:
-        age = (question.today - date.fromisoformat(known.seen_on)).days
-    except ValueError:
-        yield Reason(f"its date {known.seen_on!r} is not one", Action.REMEASURE)
+        age = question.now - moment(known.seen_on)
+    except ValueError as error:
+        yield Reason(f"its date is not one: {error}", Action.REMEASURE)
         return
-    if age > question.max_age_days:
-        yield Reason(f"it was measured {age} days ago", Action.REMEASURE)
+    if age > timedelta(days=question.max_age_days):
+        ago = f"{age.days} days" if age.days > 1 else f"{age // timedelta(hours=1)} hours"
+        yield Reason(f"it was measured {ago} ago", Action.REMEASURE)
 
 
 def _words(options: Iterable[str]) -> str:
