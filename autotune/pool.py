@@ -46,7 +46,8 @@ class ChildPool:
             initargs=[os.getpid()],
         )
         self._ending = threading.Lock()
-        self._is_ended = False
+        self._is_started = False
+        self._ended = threading.Event()
 
     @property
     def active(self) -> bool:
@@ -54,6 +55,7 @@ class ChildPool:
 
         Pebble gives up the whole pool when an idle process is killed.
         """
+        self._start()
         return bool(self._pool.active)
 
     def schedule(
@@ -66,8 +68,31 @@ class ChildPool:
         RuntimeError
             If the pool is not active.
         """
+        self._start()
         future: Future[Any] = self._pool.schedule(task, args=list(args), timeout=timeout)
         return future
+
+    def _start(self) -> None:
+        """Start the processes, in a thread that lasts as long as they do.
+
+        A child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and
+        callers are threads of a search, or of a pool that has ended. Those that replace one are
+        started by pebble's own thread.
+        """
+        if not self._is_started:
+            started: Future[None] = Future()
+            threading.Thread(target=self._keep, args=[started], daemon=True).start()
+            started.result()
+            self._is_started = True
+
+    def _keep(self, started: Future[None]) -> None:
+        try:
+            _ = self._pool.active  # which starts it
+        except BaseException as error:  # for the caller to raise
+            started.set_exception(error)
+        else:
+            started.set_result(None)
+            self._ended.wait()
 
     def end(self) -> None:
         """End the processes, whatever they are doing; returns when they have ended.
@@ -89,11 +114,11 @@ class ChildPool:
     def _end_for(self, done: Future[None]) -> None:
         try:
             with self._ending:
-                if not self._is_ended:
+                if not self._ended.is_set():
                     self._pool.stop()
                     self._await_manager()
                     self._pool.join()
-                    self._is_ended = True
+                    self._ended.set()
         except BaseException as error:  # for the caller to raise
             done.set_exception(error)
         else:
@@ -103,8 +128,7 @@ class ChildPool:
         """Wait until the thread that replaces processes has really ended.
 
         `Thread.join` does not tell: a Ctrl-C in it, or in `Thread.is_alive`, makes Python up to 3.12
-        take a running thread for an ended one (`Thread._wait_for_tstate_lock`), and one in the start
-        of the pool leaves pebble without its thread's name.
+        take a running thread for an ended one (`Thread._wait_for_tstate_lock`).
         """
         while any(map(self._is_manager, threading.enumerate())):
             time.sleep(_GLANCE_S)

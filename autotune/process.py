@@ -63,6 +63,7 @@ def begin_child(parent: int) -> None:
     # Pebble's own handler is Python, which a kernel or compiler that hangs never comes back to: each
     # process would then take 3 s to be stopped, one after the other.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # When the thread of the parent that started this process ends; see `ChildPool`.
     with suppress(OSError, AttributeError):  # not Linux: the pool's own pipes end it a little later
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,9 +1,11 @@
 """The end of a pool of processes: by two threads at once, and through a Ctrl-C."""
 
 import multiprocessing
+import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -27,6 +29,19 @@ def managers():
 
 def interrupt(number, frame):
     raise KeyboardInterrupt
+
+
+def test_its_processes_outlive_the_thread_that_started_them():
+    """Such as a device's thread of a search: the processes serve the next search too."""
+    made = ChildPool(1, begin_child, "testing")
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            (first,) = thread.map(lambda _: made.schedule(os.getpid).result(30), [0])
+        time.sleep(0.5)  # a signal takes no time
+        assert made.active
+        assert made.schedule(os.getpid).result(30) == first
+    finally:
+        made.end()
 
 
 @pytest.fixture
