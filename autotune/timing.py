@@ -101,6 +101,27 @@ def sample(
     return Samples(tuple(kept), "max_samples")
 
 
+def proven_slow(
+    launches_ms: Sequence[float], rule: StoppingRule, best_samples_ms: Sequence[float]
+) -> Samples | None:
+    """What launches that served another purpose prove already; None where that is not enough.
+
+    Parameters
+    ----------
+    launches_ms : sequence of float
+        Milliseconds that each took at least, in order; the first pays for loading.
+    rule : StoppingRule
+        When to stop.
+    best_samples_ms : sequence of float
+        Samples of the best configuration so far.
+    """
+    kept = [one for i, one in enumerate(launches_ms) if i or one > rule.longest_discarded_ms]
+    if rule.false_stop <= 0 or not kept:
+        return None
+    bar = bar_ms(len(kept), best_samples_ms, rule.false_stop)
+    return Samples(tuple(kept), "slow", bar) if min(kept) > bar else None
+
+
 def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> float:
     """What all of the first samples of a configuration must exceed to prove it slower than the best.
 

@@ -103,6 +103,37 @@ def test_what_is_stopped_early_is_not_measured_hot_nor_a_reference(measured):
 
 
 @pytest.mark.opencl
+def test_what_its_verification_proves_slower_is_not_timed(measured, monkeypatch):
+    """Three launches verify it; the first pays for loading and proves nothing where it is short."""
+    monkeypatch.setattr(tasks, "_LAUNCHING_MS", 0.0)
+    found = measured(best=(1e-9,) * 21)
+    assert found.status is Status.STOPPED_EARLY
+    assert found.message.endswith("all 2 launches that verified it exceed 1.5e-09 ms")
+    assert len(found.samples_ms) == 2
+    assert (found.measure_s, found.launched_by, len(found.checks)) == (0.0, "stream", 2)
+    assert measured(best=(1e9,) * 21).status is Status.OK
+
+
+@pytest.mark.opencl
+def test_what_launching_may_take_proves_nothing(measured, monkeypatch):
+    monkeypatch.setattr(tasks, "_LAUNCHING_MS", 1e6)
+    found = measured(best=(1e-9,) * 21)
+    assert found.message.endswith("all 1 samples exceed 2e-09 ms")
+    assert found.measure_s > 0
+
+
+@pytest.mark.opencl
+def test_the_reference_is_timed_again_beside_what_is_not_timed(measured, monkeypatch):
+    monkeypatch.setattr(tasks, "_RECHECK_S", 0.0)
+    monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)
+    monkeypatch.setattr(tasks, "_LAUNCHING_MS", 0.0)
+    assert measured().status is Status.OK
+    slower = measured(OTHER, best=(1e-9,) * 21)
+    assert slower.measure_s == 0.0
+    assert slower.recheck.configuration == ONE
+
+
+@pytest.mark.opencl
 def test_the_first_is_timed_again_when_it_is_due_and_seldom_enough(measured, monkeypatch):
     monkeypatch.setattr(tasks, "_RECHECK_S", 0.0)
     monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)

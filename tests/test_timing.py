@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from autotune.timing import StoppingRule, bar_ms, median_interval, sample
+from autotune.timing import StoppingRule, bar_ms, median_interval, proven_slow, sample
 
 
 class Script:
@@ -102,6 +102,21 @@ def test_what_may_be_a_new_best_is_sampled_to_the_maximum():
 @pytest.mark.parametrize("best", [None, (), (1.0,)])
 def test_nothing_stops_early_for_want_of_a_best_or_of_its_samples(best):
     assert not sample(Script(then=(50.0,)), StoppingRule(), best).stopped_early
+
+
+def test_launches_made_for_something_else_prove_as_much_as_samples():
+    rule = StoppingRule()
+    assert proven_slow((0.1, 1.6, 1.6), rule, BEST).samples_ms == (1.6, 1.6)  # the first: loading
+    assert proven_slow((9.0, 1.6, 1.4), rule, BEST) is None
+    long = StoppingRule(longest_discarded_ms=1.0)
+    assert proven_slow((1.4, 1.4, 1.4), long, BEST).stopped_early
+    assert proven_slow((1.4, 1.2, 1.4), long, BEST) is None
+
+
+def test_launches_made_for_something_else_prove_nothing_without_best_or_rule():
+    assert proven_slow((9.0, 9.0), StoppingRule(), ()) is None
+    assert proven_slow((9.0, 9.0), StoppingRule(false_stop=0.0), BEST) is None
+    assert proven_slow((9.0,), StoppingRule(), BEST) is None
 
 
 def test_nothing_stops_early_where_the_rule_says_so():

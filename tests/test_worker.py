@@ -286,8 +286,11 @@ def test_a_clearly_slower_one_says_what_it_was_compared_with(worker, job):
     given = job()
     found = worker.measure(given, C, binary(given), RULE, (1e-9,) * 21)
     assert found.status is Status.STOPPED_EARLY
-    assert found.message == "1e-09 ms is the best so far; all 1 samples exceed 2e-09 ms"
-    assert len(found.samples_ms) == 1
+    by_timing = "all 1 samples exceed 2e-09 ms"
+    by_verifying = "all 2 launches that verified it exceed 1.5e-09 ms"  # on a slow machine
+    before, _, after = found.message.partition("; ")
+    assert before == "1e-09 ms is the best so far"
+    assert (after, len(found.samples_ms)) in ((by_timing, 1), (by_verifying, 2))
 
 
 def test_a_wrong_result_names_the_first_wrong_element(worker, job):

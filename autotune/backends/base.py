@@ -154,8 +154,13 @@ class Executor(Protocol):
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         """Make a binary launchable and set its module symbols."""
 
-    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> None:
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         """Enqueue a sequence once and wait for it.
+
+        Returns
+        -------
+        float
+            Milliseconds on the device, what launching costs between the steps included.
 
         Raises
         ------

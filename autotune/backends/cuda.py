@@ -161,6 +161,8 @@ class CudaExecutor:
         self._uploader = Uploader(cupy, device.index)
         #: Where the kernels of checks.cu leave their results.
         self._flags = cupy.empty(24, cupy.uint8)
+        #: Events before and after what `run` launches.
+        self._around = cupy.cuda.Event(), cupy.cuda.Event()
 
     def allocate(self, nbytes: int) -> _Buffer:
         try:
@@ -258,9 +260,17 @@ class CudaExecutor:
             )
         return module
 
-    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> None:
-        self._guarded(self._sequence(module, steps))
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
+        sequence, (before, after) = self._sequence(module, steps), self._around
+
+        def enqueue() -> None:
+            before.record(self.stream)
+            sequence()
+            after.record(self.stream)
+
+        self._guarded(enqueue)
         self._guarded(self.stream.synchronize)
+        return float(self.cupy.cuda.get_elapsed_time(before, after))
 
     def time(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
