@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from autotune.cache import cache_folder, write_atomically
 from autotune.device import Device
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.measurement import Binary, Clocks, Entry
+from autotune.pieces import in_pieces
 
 #: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
@@ -187,17 +189,26 @@ class OpenclExecutor:
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
-        got = self.read(buffer, dtype, (count,)).astype(np.float64)
         stored = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
-        want = self.read(expected, stored, (count,)).astype(np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):
-            error = np.where(got == want, 0.0, np.abs(got - want))
-            error = np.where(np.isnan(got) & np.isnan(want), 0.0, error)
-            error = np.where(np.isnan(error), np.inf, error)
-            rms = float(np.sqrt(np.mean(error * error))) if count else 0.0
-        wrong = np.flatnonzero(error > bound)
-        worst = float(error.max()) if count else 0.0
-        return Difference(worst, rms, int(wrong[0]) if len(wrong) else None)
+        got, want = self.read(buffer, dtype, (count,)), self.read(expected, stored, (count,))
+
+        def differ(_: int, begin: int, end: int) -> tuple[float, float, int | None]:
+            """Largest error of a piece, the sum of its squares, and where the first wrong one is."""
+            one, other = (part[begin:end].astype(np.float64) for part in (got, want))
+            with np.errstate(invalid="ignore", over="ignore"):
+                error = np.where(one == other, 0.0, np.abs(one - other))
+                error[np.isnan(one) & np.isnan(other)] = 0.0
+                error[np.isnan(error)] = np.inf
+                squares = float(np.sum(error * error))
+            wrong = np.flatnonzero(error > bound)
+            return float(error.max()), squares, begin + int(wrong[0]) if len(wrong) else None
+
+        parts = in_pieces(differ, count)
+        return Difference(
+            max_error=max((worst for worst, _, _ in parts), default=0.0),
+            rms_error=math.sqrt(sum(squares for _, squares, _ in parts) / max(count, 1)),
+            first_wrong=next((first for _, _, first in parts if first is not None), None),
+        )
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         if constants:
