@@ -30,6 +30,9 @@ R = TypeVar("R")
 PREPARE_TIMEOUT_S = 600.0
 #: Longest time one configuration may take to be verified and timed.
 MEASURE_TIMEOUT_S = 20.0
+#: Processes that stand by: one that dies without a word is replaced twice within a second, and to
+#: import what a GPU needs takes longer than that.
+_STANDBYS = 2
 #: Between two looks at whether a task is stuck.
 _GLANCE_S = 0.1
 
@@ -50,8 +53,8 @@ class Worker:
     measure_timeout_s : float
         Longest time one configuration may take.
     standby_for : Device, optional
-        Keep a second process, with all imported that this device needs, to take the place of the
-        first when that ends: a crash then costs a context and an upload, not an interpreter too.
+        Keep processes with all imported that this device needs, to take the place of one that ends:
+        a crash then costs a context and an upload, not an interpreter too.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Worker:
     ) -> None:
         self.measure_timeout_s = measure_timeout_s
         self._standby_for = standby_for
-        self._standby: ChildPool | None = None
+        self._standbys: list[ChildPool] = []
         #: Processes that had to be replaced so far.
         self.respawns = 0
         self._prepared: Job | None = None
@@ -109,9 +112,7 @@ class Worker:
             return
         self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
         self._prepared = job
-        if self._standby is None and self._standby_for is not None:
-            self._standby = self._new_pool()
-            self._standby.schedule(tasks.get_ready, args=[self._standby_for])
+        self._keep_standbys()
 
     def run(
         self,
@@ -173,8 +174,8 @@ class Worker:
         """End the process, whatever it is doing, for good."""
         self._closed = True
         self._pool.end()
-        if self._standby is not None:
-            self._standby.end()
+        for one in self._standbys:
+            one.end()
 
     def __enter__(self) -> Worker:
         return self
@@ -240,6 +241,17 @@ class Worker:
     def _new_pool(self) -> ChildPool:
         return ChildPool(1, begin_child, "measuring")
 
+    def _keep_standbys(self) -> None:
+        """Begin what is missing of the processes that stand by."""
+        if self._standby_for is None or self._closed:
+            return
+        for one in [one for one in self._standbys if not one.active]:  # killed while idle
+            self._standbys.remove(one)
+            one.end()
+        while len(self._standbys) < _STANDBYS:
+            self._standbys.append(self._new_pool())
+            self._standbys[-1].schedule(tasks.get_ready, args=[self._standby_for])
+
     def _replace(self) -> None:
         """Retire a process that ended or whose context is broken."""
         self._pool.end()
@@ -247,11 +259,8 @@ class Worker:
         self.respawns += 1
         if self._closed:
             return
-        ready, self._standby = self._standby, None
-        if ready is not None and not ready.active:  # killed while idle
-            ready.end()
-            ready = None
-        self._pool = ready or self._new_pool()
+        self._keep_standbys()
+        self._pool = self._standbys.pop(0) if self._standbys else self._new_pool()
 
 
 def _no_memory(error: MemoryError) -> AutotuneError:

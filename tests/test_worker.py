@@ -473,20 +473,29 @@ def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
         assert own.measure(given, other, innocent, RULE, ()).status is Status.OK
 
 
-def test_a_process_stands_by_with_everything_imported(job, device):
-    """What takes the place of a process that died has no imports before it; so does the next."""
+def test_processes_stand_by_with_everything_imported(job, device):
+    """What takes the place of a process that died has no imports before it, twice in a row too."""
     given = job()
     with Worker(30.0, standby_for=device) as own:
-        for respawns in (1, 2):
+        for _ in range(2):
             assert measured(own, given).status is Status.OK
-            with pytest.raises(WorkerDied):
-                own.run(60, kill_itself)
-            assert own.respawns == respawns
-            assert own.run(60, has_imported, "pyopencl")
-        with pytest.raises(WorkerDied):
-            own.run(60, kill_itself)  # and with nobody standing by yet
-        assert not own.run(60, has_imported, "pyopencl")
+            for _ in range(2):
+                with pytest.raises(WorkerDied):
+                    own.run(60, kill_itself)
+                assert own.run(60, has_imported, "pyopencl")
+        assert own.respawns == 4
         assert measured(own, given).status is Status.OK
+
+
+def test_one_that_was_killed_while_standing_by_takes_no_place(job, device):
+    with Worker(30.0, standby_for=device) as own:
+        assert measured(own, job()).status is Status.OK
+        for one in list(own._standbys):
+            with pytest.raises(OSError, match="Abnormal termination"):
+                one.schedule(kill_itself).result()
+        own.renew()
+        assert measured(own, job()).status is Status.OK
+        assert len(own._standbys) == 2
 
 
 # ---------------------------------------------------------------- state
