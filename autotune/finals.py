@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -78,9 +78,9 @@ class Finals:
         measured : sequence of Measurement
             What to choose finalists from.
         seconds : float, optional
-            How long this may take: half of it for verifying, after which only the `_LEAST_FINALISTS`
-            best are still verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
-            Making the other inputs and their references, once per problem, comes on top.
+            How long this may take: half of it for making the other inputs and their references, once
+            for all finalists, and for verifying, after which only the `_LEAST_FINALISTS` best are
+            still verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
 
         Returns
         -------
@@ -98,8 +98,8 @@ class Finals:
         left = selection.candidates(measured, len(measured))
         if left:
             self.listener(Phase(evaluator.job.problem, "finals"))
-        others = self.bench.other_jobs(evaluator.job) if left else []
         end = math.inf if seconds is None else time.monotonic() + seconds
+        others = self.bench.other_jobs(evaluator.job) if left else []
         out: list[Measurement] = []
         result = None
         while left and result is None:
@@ -223,9 +223,10 @@ class Finals:
         end = math.inf if seconds is None else time.monotonic() + seconds
         columns: list[dict[Configuration, float | None]] = []
         try:
-            for position, problem in enumerate(results):
+            for position, (problem, result) in enumerate(results.items()):
                 share_s = (end - time.monotonic()) / (len(results) - position)
-                columns.append(self._measured_on(problem, candidates, share_s))
+                right = {one.measurement.configuration for one in result.finalists}
+                columns.append(self._measured_on(problem, candidates, right, share_s))
                 candidates = list(columns[-1])
         except AutotuneError as error:
             warnings.warn(
@@ -241,10 +242,15 @@ class Finals:
         )
 
     def _measured_on(
-        self, problem: Problem, configurations: Sequence[Configuration], seconds: float
+        self,
+        problem: Problem,
+        configurations: Sequence[Configuration],
+        right: Collection[Configuration],
+        seconds: float,
     ) -> dict[Configuration, float | None]:
         """Median time of configurations on one problem; None where one is not right there.
 
+        Those in ``right`` were verified on it by search and finals, the others are here.
         Of those after the first `_LEAST_PORTFOLIO` only what half of the time allows to verify.
         """
         self.listener(Phase(problem, "portfolio"))
@@ -259,7 +265,9 @@ class Finals:
                 break
             times[one] = None
             binary = evaluator.binary(one) if bench.kernel.allows(one, problem) else None
-            if binary is not None and bench.worker.check(job, one, binary).status is Status.OK:
+            if binary is None:
+                continue
+            if one in right or bench.worker.check(job, one, binary).status is Status.OK:
                 contenders.append(Contender(one, binary))
         race_s = min(_PORTFOLIO_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
         raced = race(bench.worker, job, contenders, _PORTFOLIO_ROUNDS, bench.request.seed, race_s)

@@ -100,6 +100,8 @@ class _Searched:
     #: What the finals choose from: measured now or remembered.
     choice: tuple[Measurement, ...]
     seconds: float
+    #: How long its finals will take to make data of another seed: one set, where this made two.
+    other_data_s: float
 
 
 class Tuning(Bench):
@@ -197,7 +199,8 @@ class Tuning(Bench):
             left = len(self.request.problems) - position
             seconds = self._seconds_left(but=_FINALS_SHARE + self._portfolio_share)
             if seconds is not None:
-                seconds = max(1.0, seconds / left)
+                kept_s = sum(one.other_data_s for one in searched)
+                seconds = max(1.0, (seconds - kept_s) / left)
             evaluations = total.evaluations
             if evaluations is not None:
                 spent = sum(len(one.measured) for one in searched)
@@ -226,13 +229,14 @@ class Tuning(Bench):
         begun = time.monotonic()
         self.listener(Phase(problem, "inputs"))
         job = self.job(problem)
+        other_data_s = (time.monotonic() - begun) / 2
         self.worker.prepare(job)
         evaluator = DeviceEvaluator(
             self.kernel, job, self.compilers, self.worker, stopping_rule(self.device)
         )
         seconds = budget.seconds
         if seconds is not None:
-            seconds = max(1.0, seconds - (time.monotonic() - begun))
+            seconds = max(1.0, seconds - (time.monotonic() - begun) - other_data_s)
         with self._on_every_device(evaluator) as searching:
             session = SearchSession(
                 space=space,
@@ -249,7 +253,8 @@ class Tuning(Bench):
             measured = tuple(self._search(session).values())
         self.compilers.forget()
         choice = measured if self.request.only is not None else tuple(session.known())
-        return _Searched(problem, space, evaluator, measured, choice, time.monotonic() - begun)
+        spent_s = time.monotonic() - begun
+        return _Searched(problem, space, evaluator, measured, choice, spent_s, other_data_s)
 
     @contextmanager
     def _on_every_device(self, first: DeviceEvaluator) -> Iterator[Evaluator]:

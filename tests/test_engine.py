@@ -16,6 +16,7 @@ from autotune.catalog import find_kernel, load_file
 from autotune.device import for_arch
 from autotune.engine import Budget, Measured, Phase, SearchSession, SearchStarted, search
 from autotune.errors import AutotuneError, NothingValidError, SpecError, UsageError
+from autotune.finals import Finals
 from autotune.measurement import Measurement, Status
 from autotune.space import enumerate_space
 from autotune.store import RunInfo, Scope, Store
@@ -23,6 +24,7 @@ from autotune.strategies.base import BudgetSpent
 from autotune.strategies.simple import exhaustive, random
 from autotune.tuning import EFFORTS, Request, Tuning
 from autotune.values import Configuration, Problem
+from autotune.worker import Worker
 
 SPACES = Path(__file__).parent / "data" / "spaces"
 SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
@@ -697,6 +699,64 @@ def test_a_run_keeps_to_its_budget(tuned, saxpy):
     print(f"{took:.1f} s of 12 s")
     assert len(result.solved) == 3
     assert took < 30, "the least race of each problem is all that may come on top"
+
+
+def slow_inputs(saxpy):
+    """A kernel of which every data set takes half a second to make, odd sizes aside."""
+    return saxpy(
+        ("def arguments(p, rng):\n", "def arguments(p, rng):\n    import time; time.sleep(0.5)\n")
+    )
+
+
+def test_the_search_leaves_time_for_what_the_finals_make(tuned, saxpy):
+    """Of 6 s at most 85 %, less two data sets that it needs itself, less the one of another seed."""
+    tuned(slow_inputs(saxpy), problems=(Problem(n=4111),), budget=Budget(seconds=6.0))
+    (started,) = (one for one in tuned.events if isinstance(one, SearchStarted))
+    assert 1.0 < started.budget.seconds < 0.85 * 6.0 - 3 * 0.5
+
+
+def test_data_of_another_seed_are_made_in_the_time_of_the_finals(tuned, saxpy, monkeypatch):
+    """One set for all finalists, in the half of the time that is for verifying."""
+    given_s = []
+
+    def verified(self, evaluator, chosen, others, until):
+        given_s.append(until - time.monotonic())
+        assert [[one.seed for one in job.datasets] for job in others] == [[0, 1]]
+        return inner(self, evaluator, chosen, others, until)
+
+    inner = Finals._verified
+    monkeypatch.setattr(Finals, "_verified", verified)
+    monkeypatch.setattr("autotune.tuning.Tuning._seconds_left", lambda self, but=0.0: 10.0)
+    kernel, problems = slow_inputs(saxpy), (Problem(n=4127),)
+    (result,) = tuned(kernel, problems=problems, budget=Budget(evaluations=3)).problems
+    assert len(result.finals.finalists) > 1
+    assert 0 < given_s[0] < 5.0 - 0.5
+
+
+def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, monkeypatch):
+    checked = []
+    check = Worker.check
+
+    def counted(self, job, configuration, binary):
+        if all(one.seed == 0 for one in job.datasets):
+            checked.append((job.problem, configuration))
+        return check(self, job, configuration, binary)
+
+    monkeypatch.setattr(Worker, "check", counted)
+    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
+    monkeypatch.setattr("autotune.selection.enter_portfolio", lambda *_: everyone)
+    problems = (N, Problem(n=100))
+    effort = replace(EFFORTS["quick"], finalists=2)
+    result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)}, effort=effort)
+    raced = {
+        (one.problem, finalist.measurement.configuration)
+        for one in result.problems
+        for finalist in one.finals.finalists
+    }
+    asked = {(problem, one) for problem in problems for one in everyone}
+    assert len(raced) == 4
+    assert set(checked) == asked - raced
+    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
 
 
 def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy, tmp_path):

@@ -34,7 +34,12 @@ _DRIFT = 0.03
     show_default=True,
     help="quick: 60 s on the quick problems; full: 10 minutes per problem, all problems.",
 )
-@click.option("--budget", metavar="TIME|N", help="For the whole command: 90s, 10m, 2h or 200evals.")
+@click.option(
+    "--budget",
+    metavar="TIME|N",
+    help="For the whole command: 90s, 10m, 2h or 200evals. A time covers inputs, search and finals; "
+    "each problem gets a least of each, whatever the time.",
+)
 @click.option(
     "--strategy",
     default="auto",
