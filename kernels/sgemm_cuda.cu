@@ -20,7 +20,9 @@
 //
 // Where C has too few tiles for the device, k is divided as well: among SPLITK blocks of a cluster, and
 // within a block among SLICES groups of warps that share the tiles in shared memory. A slice costs no
-// traffic beyond the block, and gives a lone block on a multiprocessor the warps that hide its waiting.
+// traffic beyond the block, and gives a lone block on a multiprocessor the warps that hide its waiting. Tiles
+// that are multiples of 12 fit where powers of two leave a sliver: 1025 columns are 8 tiles of 128 and a
+// ninth for one column, or 11 of 96.
 //
 // A's tile lies transposed in shared memory, [k][row], because a fragment is a column of A. cp.async in
 // units of 4 bytes does that on the way, whatever the alignment of A's rows: per step of k = 16 and per
@@ -90,6 +92,8 @@ constexpr int LANES_N = WN / TN;
 constexpr int A_PITCH = BM + PAD;
 constexpr int A_FLOATS = BK * A_PITCH;
 constexpr int STAGE_FLOATS = A_FLOATS + BK * BN;
+constexpr bool ADDED_UP = SPLITK * SLICES > 1;  // sums of several threads make an element of C
+constexpr int C_PITCH = BN + 4;  // of the tiles that they are added up in: quads 4 rows apart are in other banks
 
 static_assert(BM % WM == 0 && BN % WN == 0, "a block is whole warp tiles");
 static_assert(LANES_M * TM == WM && LANES_N * TN == WN && LANES_M * LANES_N == 32, "32 lanes make a warp");
@@ -160,17 +164,58 @@ __device__ __forceinline__ void cluster_barrier()
                  "barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// 16 bytes at the same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ float4 read_from_block(const float* p, int block)
+// Where `p` of this block's shared memory lies in another block of the cluster.
+__device__ __forceinline__ unsigned shared_address_in(const float* p, int block)
 {
-    float4 v;
-    asm volatile("{ .reg .b32 there; mapa.shared::cluster.u32 there, %4, %5;\n"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there]; }"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(shared_address(p)), "r"(block) : "memory");
-    return v;
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(block));
+    return there;
 }
 #endif
+
+// WIDTH neighbours, 4 or 1, which are read and written at once.
+template <int WIDTH>
+struct Unit {
+    float v[WIDTH] = {};
+
+    __device__ Unit() {}
+    __device__ explicit Unit(const float* p)
+    {
+        if constexpr (WIDTH == 4) {
+            const float4 all = *reinterpret_cast<const float4*>(p);
+            v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
+        } else {
+            v[0] = *p;
+        }
+    }
+#if SPLITK > 1
+    // From the same place in another block of the cluster.
+    __device__ Unit(const float* p, int block)
+    {
+        if constexpr (WIDTH == 4)
+            asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
+                         : "r"(shared_address_in(p, block)) : "memory");
+        else
+            asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v[0]) : "r"(shared_address_in(p, block)) : "memory");
+    }
+#endif
+    __device__ void write(float* p) const
+    {
+        if constexpr (WIDTH == 4) *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
+        else *p = v[0];
+    }
+    __device__ void add(const Unit& other, float factor = 1.0f)
+    {
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) v[j] = fmaf(factor, other.v[j], v[j]);
+    }
+    __device__ void scale(float factor)
+    {
+#pragma unroll
+        for (int j = 0; j < WIDTH; ++j) v[j] *= factor;
+    }
+};
 
 // ---------------------------------------------------------------- global to shared memory
 
@@ -185,7 +230,7 @@ struct Copies {
 
     // For B, as many lanes as make whole passes over a row; each may have several columns.
     static constexpr int B_UNITS = BN / B_UNIT;
-    static constexpr int B_LANES = B_UNITS % 32 == 0 ? 32 : B_UNITS % 16 == 0 ? 16 : 8;
+    static constexpr int B_LANES = B_UNITS % 32 == 0 ? 32 : B_UNITS % 16 == 0 ? 16 : B_UNITS % 8 == 0 ? 8 : 4;
     static constexpr int B_COLS = B_UNITS / B_LANES;
     static constexpr int B_ROWS = THREADS / B_LANES;
     static constexpr int B_PASSES = (BK + B_ROWS - 1) / B_ROWS;
@@ -395,75 +440,11 @@ __device__ __forceinline__ void store_quad(float* c, float4 v, float alpha, floa
     }
 }
 
-// Four neighbours of a thread's sums, and back.
+// Four neighbours of a thread's sums.
 __device__ __forceinline__ float4 quad_of(const Sums& sum, int i, int j)
 {
     return make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
 }
-
-__device__ __forceinline__ void add_quad(Sums& sum, int i, int j, float4 v)
-{
-    sum[i][j] += v.x, sum[i][j + 1] += v.y, sum[i][j + 2] += v.z, sum[i][j + 3] += v.w;
-}
-
-#if SLICES > 1
-// Add the sums of all slices to those of the first, one slice after the other.
-__device__ __forceinline__ void add_slices(Sums& sum, float* shared)
-{
-    const int slice = threadIdx.x / SLICE_THREADS;
-    float4* quads = reinterpret_cast<float4*>(shared) + threadIdx.x % SLICE_THREADS;
-    await_groups<0>();
-#pragma unroll 1
-    for (int from = 1; from < SLICES; ++from) {
-        __syncthreads();  // the stages, or the sums of the slice before, are no longer in use
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int j = 0; j < TN; j += 4)
-                if (slice == from) quads[(i * TN + j) / 4 * SLICE_THREADS] = quad_of(sum, i, j);
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < TM; ++i)
-#pragma unroll
-            for (int j = 0; j < TN; j += 4)
-                if (slice == 0) add_quad(sum, i, j, quads[(i * TN + j) / 4 * SLICE_THREADS]);
-    }
-}
-#endif
-
-#if SPLITK > 1
-// The blocks of the cluster lay their tiles out in shared memory, and each adds up and stores its share:
-// no workspace, no second launch, and the same order of additions every time.
-__device__ __forceinline__ void store_split(const Sums& sum, float* shared, float* c, float alpha, float beta,
-                                            int row0, int col0, int m, int n, Place place)
-{
-    await_groups<0>();
-    __syncthreads();  // the stages are no longer in use
-#pragma unroll
-    for (int i = 0; i < TM; ++i)
-#pragma unroll
-        for (int j = 0; j < TN; j += 4)
-            if (threadIdx.x < SLICE_THREADS)
-                *reinterpret_cast<float4*>(shared + place.row(i) * BN + place.col(j)) = quad_of(sum, i, j);
-    cluster_barrier();
-
-    constexpr int QUADS = BM * BN / 4;
-    const int end = QUADS * (blockIdx.z + 1) / SPLITK;
-    for (int quad = QUADS * blockIdx.z / SPLITK + threadIdx.x; quad < end; quad += THREADS) {
-        const int row = quad / (BN / 4), col = quad % (BN / 4) * 4;
-        float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-        for (int block = 0; block < SPLITK; ++block) {
-            const float4 v = read_from_block(shared + row * BN + col, block);
-            total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
-        }
-        if (row0 + row < m)
-            store_quad(c + static_cast<long long>(row0 + row) * n + col0 + col, total, alpha, beta,
-                       n - col0 - col, n % 4 == 0);
-    }
-    cluster_barrier();  // a block's shared memory lives only as long as the block
-}
-#endif
 
 __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, float beta, int row0, int col0, int m,
                                       int n, Place place)
@@ -477,8 +458,74 @@ __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, fl
                            quad_of(sum, i, j), alpha, beta, n - col0 - place.col(j), n % 4 == 0);
 }
 
+// Lay the sums of each slice out as a tile in shared memory.
+__device__ __forceinline__ void lay_out(const Sums& sum, float* tiles, Place place)
+{
+    float* tile = tiles + threadIdx.x / SLICE_THREADS * (BM * C_PITCH);
+    await_groups<0>();
+    __syncthreads();  // the stages are no longer in use
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int j = 0; j < TN; j += 4)
+            *reinterpret_cast<float4*>(tile + place.row(i) * C_PITCH + place.col(j)) = quad_of(sum, i, j);
+    __syncthreads();
+}
+
+// The sum of all slices at `at` of the first one's tile.
+template <int WIDTH>
+__device__ __forceinline__ Unit<WIDTH> sum_of_slices(const float* at)
+{
+    Unit<WIDTH> total(at);
+#pragma unroll
+    for (int slice = 1; slice < SLICES; ++slice) total.add(Unit<WIDTH>(at + slice * (BM * C_PITCH)));
+    return total;
+}
+
+// Add up what slices and blocks of the cluster have laid out, and store it. All threads of a block take part
+// in adding its slices, and all blocks of a cluster in adding their sums: no workspace, no second launch, and
+// the same order of additions every time. WIDTH 1 is for rows of C that are not aligned: stores of single
+// floats reach memory in few pieces only where neighbours of a warp write neighbours of a row.
+template <int WIDTH>
+__device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float alpha, float beta, int row0, int col0,
+                                                 int m, int n)
+{
+#if SPLITK > 1
+    if (SLICES > 1)
+#pragma unroll 4
+        for (int quad = threadIdx.x; quad < BM * BN / 4; quad += THREADS) {
+            float* at = tiles + quad / (BN / 4) * C_PITCH + quad % (BN / 4) * 4;
+            sum_of_slices<4>(at).write(at);
+        }
+    cluster_barrier();
+#endif
+    constexpr int UNITS = BM * BN / WIDTH;  // of which this block stores its share
+    const int end = UNITS * (blockIdx.z + 1) / SPLITK;
+#pragma unroll 4
+    for (int unit = UNITS * blockIdx.z / SPLITK + threadIdx.x; unit < end; unit += THREADS) {
+        const int row = unit / (BN / WIDTH), col = unit % (BN / WIDTH) * WIDTH;
+        const float* at = tiles + row * C_PITCH + col;
+#if SPLITK > 1
+        Unit<WIDTH> total;
+#pragma unroll
+        for (int block = 0; block < SPLITK; ++block) total.add(Unit<WIDTH>(at, block));
+#else
+        Unit<WIDTH> total = sum_of_slices<WIDTH>(at);
+#endif
+        if (row0 + row < m && col0 + col < n) {
+            float* to = c + static_cast<long long>(row0 + row) * n + col0 + col;
+            total.scale(alpha);
+            if (beta != 0.0f) total.add(Unit<WIDTH>(to), beta);
+            total.write(to);
+        }
+    }
+#if SPLITK > 1
+    cluster_barrier();  // a block's shared memory lives only as long as the block
+#endif
+}
+
 // Grid: (blocks of C, 1, SPLITK).
-// Shared memory: max(STAGES * STAGE_FLOATS, SPLITK > 1 || SLICES > 1 ? BM * BN : 0) floats.
+// Shared memory: max(STAGES * STAGE_FLOATS, ADDED_UP ? SLICES * BM * C_PITCH : 0) floats.
 extern "C" __global__ void
 #if SPLITK > 1
 __cluster_dims__(1, 1, SPLITK)
@@ -509,12 +556,11 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
     else
         accumulate<1>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, row0, col0, m, n, depth, k, place);
 
-#if SLICES > 1
-    add_slices(sum, shared);
-#endif
-#if SPLITK > 1
-    store_split(sum, shared, c, alpha, beta, row0, col0, m, n, place);
-#else
-    if (threadIdx.x < SLICE_THREADS) store(sum, c, alpha, beta, row0, col0, m, n, place);
-#endif
+    if constexpr (ADDED_UP) {
+        lay_out(sum, shared, place);
+        if (n % 4 == 0) add_up_and_store<4>(shared, c, alpha, beta, row0, col0, m, n);
+        else add_up_and_store<1>(shared, c, alpha, beta, row0, col0, m, n);
+    } else {
+        store(sum, c, alpha, beta, row0, col0, m, n, place);
+    }
 }

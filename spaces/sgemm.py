@@ -67,15 +67,18 @@ sgemm = Kernel(
         # k is short: 8 x 8 per thread, and three blocks to take turns
         warp_tiles(64, 128, 8, 32, 64, 8, 8, STAGES=3, BURSTS=2, MIN_BLOCKS=3),
         # a tile or two for each multiprocessor: slices give it warps, and clusters more blocks
+        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=2),
         warp_tiles(128, 64, 32, 64, 32, 8, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=2),
+        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2),
         warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2),
-        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2),
+        # sides just above a multiple of 64
+        warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4),
         # less than a tile
         warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=8, SLICES=2),
-        warp_tiles(64, 32, 32, 32, 32, 4, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=8),
+        warp_tiles(64, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=2, SPLITK=8),
+        warp_tiles(64, 48, 32, 64, 48, 8, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8),
+        warp_tiles(32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=2),
         warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, BURSTS=4, SPLITK=8),
-        # narrow tiles waste little where a side is just above a multiple of 128
-        warp_tiles(128, 32, 16, 64, 16, 8, 4, STAGES=3, BURSTS=8, SPLITK=2),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
     ],
@@ -84,13 +87,13 @@ sgemm = Kernel(
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
     BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
     BLOCK_Y=(2, 4, 8, 16, 32),  # naive, tile: threads along a column of C
-    BM=(32, 64, 96, 128, 192, 256),  # rows of C per block
-    BN=(32, 64, 96, 128, 192, 256),  # columns of C per block
+    BM=(32, 48, 64, 96, 128, 256),  # rows of C per block
+    BN=(32, 48, 64, 96, 128, 256),  # columns of C per block
     BK=(8, 16, 32),  # depth of one pair of tiles
-    WM=(16, 32, 64, 128),  # rows of C per warp
-    WN=(16, 32, 64, 128),  # columns of C per warp
-    TM=(4, 8, 16),  # rows of C per thread
-    TN=(4, 8, 16),  # columns of C per thread
+    WM=(16, 32, 48, 64, 96, 128),  # rows of C per warp
+    WN=(16, 32, 48, 64, 96, 128),  # columns of C per warp
+    TM=(4, 8, 12, 16),  # rows of C per thread
+    TN=(4, 8, 12, 16),  # columns of C per thread
     VEC=(1, 2, 4),  # floats per load from global memory
     PAD=(4, 0, 1),  # floats added to each row of A's tile, against bank conflicts
     DOUBLE_SHARED=(False, True),  # two pairs of tiles in turn
@@ -233,20 +236,16 @@ def portable_fits_shared(VARIANT, BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, de
 
 @sgemm.constraint
 def thread_tile_saves_reads(VARIANT, TM, TN):
-    """cuda: a thread tile is at least 4 x 8 and at most twice as long as wide: 5 multiply-adds per float read."""
-    return VARIANT == "portable" or (TM * TN >= 32 and TM <= 2 * TN and TN <= 2 * TM)
+    """cuda: a thread tile is at least 4 x 8 and at most three times as long as wide, and no 12 goes with 16."""
+    return VARIANT == "portable" or (
+        TM * TN >= 32 and TM <= 3 * TN and TN <= 3 * TM and {TM, TN} != {12, 16}
+    )
 
 
 @sgemm.constraint
 def lanes_make_a_warp(VARIANT, WM, WN, TM, TN):
-    """cuda: 32 thread tiles make a warp tile."""
-    return VARIANT == "portable" or (WM % TM == WN % TN == 0 and (WM // TM) * (WN // TN) == 32)
-
-
-@sgemm.constraint
-def pairs_need_two_rows(WM, TM, LANES):
-    """cuda: LANES=pairs lays lanes one above the other, so a warp has an even number of rows of them."""
-    return LANES == "rows" or WM // TM % 2 == 0
+    """cuda: 4 x 8 or 8 x 4 thread tiles make a warp tile, whose longest read is then 128 bytes, all banks once."""
+    return VARIANT == "portable" or (WM, WN) in ((4 * TM, 8 * TN), (8 * TM, 4 * TN))
 
 
 @sgemm.constraint
@@ -267,7 +266,7 @@ def slices_are_deep(VARIANT, BK, BURSTS, SLICES):
 def copies_are_even(VARIANT, BM, BN, BK, WM, WN, SLICES):
     """cuda: all threads copy equally often: the block takes whole rows of A's and B's tiles at a time."""
     count = 32 * warps(BM, BN, WM, WN, SLICES)
-    lanes = next(lanes for lanes in (32, 16, 8) if BN // 4 % lanes == 0)  # along a row of B
+    lanes = next(lanes for lanes in (32, 16, 8, 4) if BN // 4 % lanes == 0)  # along a row of B
     return VARIANT == "portable" or (
         count > 0 and BM % (count // 8) == 0 and BK % (count // lanes) == 0
     )
@@ -316,8 +315,9 @@ def enough_warps(VARIANT, BM, BN, WM, WN, SLICES, MIN_BLOCKS):
 
 
 def cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, SLICES):
-    """Dynamic shared memory of the CUDA source: the stages, or a tile of C to be added up."""
-    return 4 * max(STAGES * BK * (BM + PAD + BN), BM * BN if SPLITK * SLICES > 1 else 0)
+    """Dynamic shared memory of the CUDA source: the stages, or a tile of C from each slice, to be added up."""
+    tiles = SLICES * BM * (BN + 4) if SPLITK * SLICES > 1 else 0
+    return 4 * max(STAGES * BK * (BM + PAD + BN), tiles)
 
 
 @sgemm.constraint

@@ -52,7 +52,7 @@ def test_a_block_computes_its_tile(sgemm, space):
         # what the stages take, and what the kernel lays out in their place in the end
         assert step.shared_bytes >= 4 * c["STAGES"] * c["BK"] * (c["BM"] + c["BN"])
         if c["SPLITK"] * c["SLICES"] > 1:
-            assert step.shared_bytes >= 4 * tile
+            assert step.shared_bytes >= 4 * tile * c["SLICES"]
 
 
 def test_every_parameter_of_the_fast_path_is_one_of_its_source(sgemm, space):
