@@ -38,7 +38,7 @@ class Bench:
         # device is the CPU itself the evaluator never compiles and measures at once.
         spare = len(request.devices) if self.device.backend == "cuda" else 0
         processes = max(1, usable_cores() - spare)
-        self.compilers = self._stack.enter_context(CompilerPool(processes))
+        self.compilers = self._stack.enter_context(CompilerPool(processes, self.device.backend))
         #: One per device of the request, in its order.
         self.workers = [
             # On a CPU a second process that starts would disturb what is timed.

@@ -164,10 +164,13 @@ class CompilerPool:
     ----------
     processes : int
         How many compile at once.
+    backend_name : str, optional
+        Whose compiler each process loads when it begins; without, at its first job.
     """
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, backend_name: str = "") -> None:
         self._processes = processes
+        self._backend_name = backend_name
         self._lock = threading.RLock()
         self._closed = False
         #: What will be compiled next, and then, by key.
@@ -308,7 +311,8 @@ class CompilerPool:
 
     def _new_pool(self) -> ChildPool:
         # Initialized from this module, which is what takes time to import.
-        return ChildPool(self._processes, _begin_compiler, "compiling in parallel")
+        begin = partial(_begin_compiler, self._backend_name)
+        return ChildPool(self._processes, begin, "compiling in parallel")
 
     def __enter__(self) -> CompilerPool:
         return self
@@ -332,8 +336,11 @@ class _Wish:
     is_fetched: bool = False
 
 
-def _begin_compiler(parent: int) -> None:
+def _begin_compiler(backend_name: str, parent: int) -> None:
     begin_child(parent)
+    if backend_name:
+        with suppress(Exception):  # whatever is wrong, the first job will tell
+            backend(backend_name).toolchain()
 
 
 def _cached_file(key: str) -> Path:

@@ -49,7 +49,8 @@ class Samples:
     """Kept samples in milliseconds, and why there are no more."""
 
     samples_ms: tuple[float, ...]
-    #: ``precise``, ``max_samples``, ``max_seconds`` or ``slow``.
+    #: ``precise``, ``apart`` (from the best, by the intervals of both), ``max_samples``,
+    #: ``max_seconds`` or ``slow``.
     reason: str
     #: What all samples of a slow one exceed.
     bar_ms: float = math.inf
@@ -67,7 +68,8 @@ def sample(
     """Take samples until the rule says enough.
 
     What may be a new best is sampled to the maximum: everything after it is held against these
-    samples, and the more there are, the fewer launches prove another one slower.
+    samples, and the more there are, the fewer launches prove another one slower. What is not the
+    best for certain need not be known more precisely than that.
 
     Parameters
     ----------
@@ -93,6 +95,8 @@ def sample(
         leads = compares and (not best or median(kept) < median(best))
         if not leads and _is_precise(kept, rule.precision):
             return Samples(tuple(kept), "precise")
+        if best and median_interval(kept)[0] > median_interval(best)[1]:
+            return Samples(tuple(kept), "apart")
         if time.perf_counter() - start > rule.max_seconds:
             return Samples(tuple(kept), "max_seconds")
         kept += take(min(rule.min_samples, rule.max_samples - len(kept)))

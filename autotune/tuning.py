@@ -207,11 +207,13 @@ class Tuning(Bench):
                 evaluations = ceil_div(evaluations - spent, left)
             budget = Budget(seconds, evaluations)
             searched.append(self._searched(run_id, problem, space, budget))
-        for position, one in enumerate(searched):
+        # The last first: its data are on the device, and of many large data sets, which the disk has
+        # no room for at once, those of the latest problems are left.
+        for position, one in enumerate(reversed(searched)):
             seconds = self._seconds_left(but=self._portfolio_share)
             if seconds is not None:
                 seconds = max(0.0, seconds / (len(searched) - position))
-            self.done.append(self._decided(run_id, one, searched, seconds))
+            self.done.insert(0, self._decided(run_id, one, searched, seconds))
 
     @property
     def _portfolio_share(self) -> float:
@@ -454,10 +456,11 @@ def stopping_rule(device: Device) -> StoppingRule:
     """How long to time on a device.
 
     A CPU shares its cores with everything else: slow samples in a row there prove nothing. On a GPU
-    verifying has loaded the binary, and of a long launch the first sample is as good as the next.
+    verifying has loaded the binary, and of a long launch the first sample is as good as the next;
+    the fewest samples of a launch of several milliseconds are enough, as little disturbs it.
     """
     if device.backend == "cuda":
-        return StoppingRule(longest_discarded_ms=1.0)
+        return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
     return StoppingRule(false_stop=0.0)
 
 

@@ -72,7 +72,7 @@ def clearly_slower(samples, best):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "kept"), [(2.1, 1), (1.6, 2), (1.4, 3), (1.25, 5), (1.15, 7), (1.08, 14), (1.05, 21)]
+    ("ratio", "kept"), [(2.1, 1), (1.6, 2), (1.4, 3), (1.25, 5), (1.15, 7)]
 )
 def test_the_slower_the_fewer_samples_prove_it(ratio, kept):
     take = Script(0.1, then=(ratio, 9.0) if kept > 1 else (ratio,))  # the first is discarded
@@ -82,8 +82,17 @@ def test_the_slower_the_fewer_samples_prove_it(ratio, kept):
     assert take.taken == 1 + kept
 
 
-def test_within_the_margin_of_the_most_samples_nothing_is_stopped():
-    assert sample(Script(9.0, then=(1.04, 9.0)), StoppingRule(), BEST).reason == "max_samples"
+def test_what_is_not_the_best_for_certain_need_not_be_known_better():
+    """It is right and timed in full, whatever its noise."""
+    noisy = Script(9.0, then=(1.04, 9.0))
+    done = sample(noisy, StoppingRule(), BEST)
+    assert (done.reason, done.stopped_early, noisy.taken) == ("apart", False, 8)
+
+
+def test_what_may_be_as_fast_is_sampled_to_the_maximum_if_it_is_noisy():
+    for close in ((0.999, 9.0), (1.0, 9.0)):
+        done = sample(Script(9.0, then=close), StoppingRule(), BEST)
+        assert (done.reason, len(done.samples_ms)) == ("max_samples", 21)
 
 
 def test_one_sample_as_fast_as_the_best_is_enough_to_go_on():
