@@ -71,9 +71,7 @@ def clearly_slower(samples, best):
     return min(samples) > bar_ms(len(samples), best, 0.05)
 
 
-@pytest.mark.parametrize(
-    ("ratio", "kept"), [(2.1, 1), (1.6, 2), (1.4, 3), (1.25, 5), (1.15, 7)]
-)
+@pytest.mark.parametrize(("ratio", "kept"), [(2.1, 1), (1.6, 2), (1.4, 3), (1.25, 5), (1.15, 7)])
 def test_the_slower_the_fewer_samples_prove_it(ratio, kept):
     take = Script(0.1, then=(ratio, 9.0) if kept > 1 else (ratio,))  # the first is discarded
     done = sample(take, StoppingRule(), BEST)
