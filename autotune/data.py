@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -168,6 +169,12 @@ def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
             "free disk space and run the command again"
         )
     return prepare(kernel, problem, dataset.name, dataset.seed)
+
+
+def use_up(dataset: Dataset) -> None:
+    """Let a data set be the first to go where room is needed: nobody needs it again soon."""
+    with suppress(OSError):  # it has gone already
+        os.utime(dataset.folder / _MANIFEST, (0, 0))
 
 
 def _make(

@@ -14,6 +14,7 @@ from statistics import median
 
 from autotune import selection
 from autotune.bench import Bench
+from autotune.data import use_up
 from autotune.engine import Listener, Phase
 from autotune.errors import AutotuneError
 from autotune.evaluator import DeviceEvaluator
@@ -113,6 +114,9 @@ class Finals:
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(evaluator.job.problem), wrong)
             out += wrong
+        for dataset in {one.folder: one for job in others for one in job.datasets}.values():
+            if dataset not in evaluator.job.datasets:
+                use_up(dataset)  # its own will be needed for the portfolio
         return result, tuple(out)
 
     def _verified(

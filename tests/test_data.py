@@ -427,6 +427,19 @@ def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch
     assert kept == {sets[0].folder.name, sets[2].folder.name, newest.folder.name}
 
 
+def test_what_is_used_up_goes_first_when_room_is_short(kernel, monkeypatch):
+    given = kernel()
+    sets = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
+    data.use_up(sets[2])
+    size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
+    monkeypatch.setattr(data, "_CACHE_LIMIT_BYTES", 2 * size + size // 2)
+    newest = prepare(given, PROBLEM, EXACT, seed=3)
+    kept = {one.name for one in cache_folder("data").iterdir()}
+    assert kept == {sets[0].folder.name, sets[1].folder.name, newest.folder.name}
+    shutil.rmtree(newest.folder)
+    data.use_up(newest)  # which is no error
+
+
 def test_data_that_were_removed_to_make_room_are_made_again(kernel):
     given = kernel()
     dataset = prepare(given, PROBLEM, RANDOM, seed=4)

@@ -733,6 +733,19 @@ def test_data_of_another_seed_are_made_in_the_time_of_the_finals(tuned, saxpy, m
     assert 0 < given_s[0] < 5.0 - 0.5
 
 
+def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatch):
+    """Searches, finals and portfolio go to and fro over the problems; results are in their order."""
+    used_up = []
+    monkeypatch.setattr("autotune.finals.use_up", used_up.append)
+    problems = tuple(Problem(n=n) for n in (4133, 4139, 4153))
+    result = tuned(saxpy(), problems=problems, fixed=FIXED)
+    phases = [(one.name, one.problem) for one in tuned.events if isinstance(one, Phase)]
+    held = [[p for name, p in phases if name == kind] for kind in ("inputs", "finals", "portfolio")]
+    assert held == [[*problems], [*reversed(problems)], [*problems]]
+    assert [one.problem for one in result.problems] == [*problems]
+    assert [(one.name, one.seed) for one in used_up] == [("random", 1)] * 3
+
+
 def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, monkeypatch):
     checked = []
     check = Worker.check
