@@ -83,10 +83,13 @@
 #ifndef STORE
 #define STORE_plain 0
 #define STORE_stream 1
+#define STORE_bulk 2 /* shared, CUDA from compute capability 9.0 on: rows of the tile as asynchronous copies */
 #define STORE STORE_plain
 #endif
 
 #include "vectors.h"
+
+#define BULK (ALG == ALG_shared && STORE == STORE_bulk)
 
 #if ALG != ALG_shared
 #undef TILE_X
@@ -160,6 +163,9 @@ transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int
 #if FLOATS % (VEC * VEC) || BLOCK % TILE_X || BLOCK % TILE_Y
 #error "a thread must have whole squares of VEC x VEC, and a block whole rows of the tile on either side"
 #endif
+#if BULK && (VEC != 4 || LAYOUT != LAYOUT_padded || TILE_X < 32)
+#error "STORE=bulk needs VEC=4, LAYOUT=padded and tiles at least 32 wide"
+#endif
 
 /* Where the tile, which is kept turned, has the element of x's row and column. A vector of VEC rows
    stays together. Unsigned, here and below: division by a power of two is then a shift. */
@@ -196,12 +202,30 @@ DEVICE void read_tile(float* to, SHARED_PTR const float* from)
 #endif
 }
 
+/* The row and column of the tile where a thread's first square begins. */
+DEVICE void find_square(unsigned* row, unsigned* col)
+{
+    const unsigned tid = TID(0);
+#if BULK
+    /* Rows of the tile lie in order and PITCH is 4 more than a multiple of 32, so eight vectors that are
+       written together cover all banks where they come from 4 squares below and 2 beside each other. A
+       warp has 4 x 8 squares: it still reads 128 bytes in one piece. */
+    const unsigned warp = tid / 32, lane = tid % 32, across = PIECES_X / 8;
+    *row = (warp / across * 4 + lane % 4) * VEC;
+    *col = (warp % across * 8 + lane / 4) * VEC;
+#else
+    *row = tid / PIECES_X * VEC;
+    *col = tid % PIECES_X * VEC;
+#endif
+}
+
 /* In vectors: a thread loads squares of VEC x VEC and turns them in registers, so that it writes vectors
    to the tile too. All loads come before the first use. `x` is the tile's corner, `rows` and `cols` what
    is left of the matrix from there. */
 DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, int n, int rows, int cols)
 {
-    const unsigned tid = TID(0), row = tid / PIECES_X * VEC, col = tid % PIECES_X * VEC;
+    unsigned row, col;
+    find_square(&row, &col);
     GLOBAL const float* from = x + (i64)row * n + col;
     const int left = (int)col < cols ? rows - (int)row : 0;
     const int step = BLOCK / PIECES_X * VEC; /* rows between a thread's squares */
@@ -223,6 +247,21 @@ DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, int n, i
     }
 }
 
+#if BULK
+/* Whole rows of the tile, each by one instruction and in one piece: the copying is not the threads'. */
+DEVICE void store_rows(float* out, const float* tile, int m, int rows, int cols)
+{
+    const int bytes = 4 * (rows < TILE_Y ? rows : TILE_Y);
+    for (int col = threadIdx.x; col < TILE_X && col < cols; col += BLOCK)
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                         __cvta_generic_to_global(out + (i64)col * m)),
+                     "r"((unsigned)__cvta_generic_to_shared(tile + col * PITCH)), "r"(bytes)
+                     : "memory");
+    /* The tile must last until it has been read; nobody waits for what was written. */
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+#else
 DEVICE void store_vectors(GLOBAL float* out, SHARED_PTR const float* tile, int m, int rows, int cols)
 {
     const unsigned tid = TID(0), row = tid % PIECES_Y * VEC, col = tid / PIECES_Y;
@@ -239,6 +278,7 @@ DEVICE void store_vectors(GLOBAL float* out, SHARED_PTR const float* tile, int m
         to += (i64)step * m;
     }
 }
+#endif
 
 #if VEC > 1
 /* Element by element, where rows are no whole vectors. */
@@ -299,6 +339,9 @@ transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int
 #endif
         load_squares(tile, x, n, m - row0, n - col0);
 
+#if BULK
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* copies see what threads wrote */
+#endif
     SYNC();
 
 #if VEC > 1
@@ -306,7 +349,11 @@ transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int
         store_floats(out, tile, m, m - row0, n - col0);
     else
 #endif
+#if BULK
+        store_rows(out, tile, m, m - row0, n - col0);
+#else
         store_vectors(out, tile, m, m - row0, n - col0);
+#endif
 }
 
 #endif

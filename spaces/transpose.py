@@ -43,6 +43,7 @@ transpose = Kernel(
         tiles_of(64, 64, 128, 4, ORDER="column", RESIDENT=3),
         tiles_of(64, 64, 256, 4, ORDER="column", RESIDENT=3),
         tiles_of(128, 64, 256, 4, ORDER="column", RESIDENT=2),
+        tiles_of(64, 64, 256, 4, LAYOUT="padded", STORE="bulk", RESIDENT=3),
         tiles_of(128, 64, 1024, 2, ORDER="column"),
         # 512 bytes in one piece of a row of x
         tiles_of(64, 128, 512, 2, MIN_BLOCKS=2),
@@ -75,10 +76,15 @@ transpose = Kernel(
     ORDER=("row", "column", "diagonal", "group"),  # in which blocks take tiles
     GROUP=(4, 8, 16),  # group: rows of tiles that run together
     LOAD=("plain", "stream", "bypass"),  # hints to the caches, see kernels/vectors.h
-    STORE=("plain", "stream"),
+    STORE=("plain", "stream", "bulk"),  # bulk: shared, rows as asynchronous copies
     MIN_BLOCKS=(1, 2, 4),  # shared: blocks that must fit on one multiprocessor
     RESIDENT=(0, 1, 2, 3, 4),  # shared: blocks allowed on one multiprocessor; 0: all that fit
 )
+
+
+def compute_capability(device):
+    """90 for sm_90; 0 where the device is no CUDA device."""
+    return int("".join(filter(str.isdigit, device.arch)) or 0) if device.backend == "cuda" else 0
 
 
 @transpose.applies("BLOCK_X", "BLOCK_Y")
@@ -169,6 +175,15 @@ def fewer_than_fit(ALG, TILE_X, TILE_Y, BLOCK, MIN_BLOCKS, RESIDENT, device):
 def hints_are_cuda(LOAD, STORE, device):
     """OpenCL has no cache hints."""
     return device.backend == "cuda" or (LOAD == "plain" and STORE == "plain")
+
+
+@transpose.constraint
+def bulk_copies_rows(ALG, VEC, LAYOUT, TILE_X, STORE, device):
+    """STORE=bulk: compute capability 9.0; the rows of a tile 32 or wider in order, each begun at 16 bytes."""
+    if STORE != "bulk":
+        return True
+    rows = ALG == "shared" and VEC == 4 and LAYOUT == "padded" and TILE_X >= 32
+    return rows and compute_capability(device) >= 90
 
 
 def shared_bytes(c, device):
