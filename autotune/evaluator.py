@@ -7,6 +7,7 @@ storage; `replay.ReplayEvaluator` honours the same contract over a recorded spac
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
@@ -21,8 +22,8 @@ from autotune.timing import StoppingRule
 from autotune.values import Configuration
 from autotune.worker import Worker
 
-#: Configurations that each of several devices has at a time: one that it measures, and the next, so
-#: that it does not wait while the results of another are stored.
+#: Configurations that a device has at a time: one that it measures, and the next, which gets ready
+#: meanwhile.
 PER_DEVICE = 2
 
 #: Configurations whose compile job is remembered.
@@ -72,33 +73,36 @@ class DeviceEvaluator:
         self.rule = rule or StoppingRule()
         #: Samples of the best so far: what others are held against. Empty where there is none.
         self.best_samples_ms: tuple[float, ...] = ()
+        #: Held by whichever thread has the device.
+        self._device = threading.Lock()
         self._same: dict[str, Measurement] = {}
         #: By configuration, oldest first; no more than `_KNOWN`.
         self._known: dict[Configuration, CompileJob | Measurement] = {}
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
         self._ahead = job.device.backend == "cuda"
 
+    def prepare(self) -> None:
+        """Have the data of the problem uploaded, which else the first measurement does."""
+        with self._device:
+            self.worker.prepare(self.job)
+
     def hint(self, configurations: Sequence[Configuration]) -> None:
         if self._ahead:
             self.compilers.suggest(
-                job for one in configurations if isinstance(job := self._prepared(one), CompileJob)
+                job for one in configurations if isinstance(job := self.planned(one), CompileJob)
             )
 
     def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
-        prepared = {one: self._prepared(one) for one in configurations}
-        jobs = {one: job for one, job in prepared.items() if isinstance(job, CompileJob)}
+        planned = {one: self.planned(one) for one in configurations}
+        jobs = {one: job for one, job in planned.items() if isinstance(job, CompileJob)}
         for job in jobs.values():
             self.compilers.submit(job)
         waiting = {} if self._ahead else {one: self.compilers.result(j) for one, j in jobs.items()}
         for configuration in configurations:
-            found = prepared[configuration]
-            if isinstance(found, Measurement):
-                yield found
-                continue
-            compiled = waiting.get(configuration) or self.compilers.result(found)
-            measurement = self._measured(configuration, compiled)
-            self.recall(measurement)
-            yield measurement
+            if configuration in waiting:
+                yield self._measured(configuration, waiting[configuration])
+            else:
+                yield self.carried_out(configuration, planned[configuration])
 
     def recall(self, measurement: Measurement) -> None:
         time_ms = measurement.median_ms if measurement.status is Status.OK else None
@@ -114,7 +118,19 @@ class DeviceEvaluator:
         """The binary of a configuration; None where it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
 
-    def _prepared(self, configuration: Configuration) -> CompileJob | Measurement:
+    def carried_out(
+        self, configuration: Configuration, planned: CompileJob | Measurement
+    ) -> Measurement:
+        """Measure what was planned, here or by another evaluator for the same kind of device.
+
+        Several threads may call at once: while one has the device, the next waits for a binary and
+        gets ready.
+        """
+        if isinstance(planned, Measurement):
+            return planned
+        return self._measured(configuration, self.compilers.result(planned))
+
+    def planned(self, configuration: Configuration) -> CompileJob | Measurement:
         """What to compile, or the verdict on what need not be; remembered, as hints repeat."""
         if configuration not in self._known:
             why = self._pruned(configuration)
@@ -162,10 +178,12 @@ class DeviceEvaluator:
         workspaces = self.kernel.workspaces(configuration, self.job.problem, self.job.device)
         called = repr((launches, workspaces)).encode()
         twin = hashlib.sha256(compiled.binary.code + called).hexdigest()
-        if twin not in self._same:
-            self._same[twin] = self.worker.measure(
-                self.job, configuration, compiled.binary, self.rule, self.best_samples_ms
-            )
+        with self._device:
+            if twin not in self._same:
+                self._same[twin] = self.worker.measure(
+                    self.job, configuration, compiled.binary, self.rule, self.best_samples_ms
+                )
+            self.recall(self._same[twin])
         return replace(self._same[twin], configuration=configuration, compile_s=compiled.seconds)
 
 

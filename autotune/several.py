@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 
+from autotune.compiler import CompileJob
 from autotune.errors import AutotuneError
 from autotune.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measurement import Measurement
@@ -23,7 +24,7 @@ _SWITCH_S = 0.0002
 
 
 class SeveralEvaluator:
-    """See `autotune.evaluator.Evaluator`, but for the order of results. One thread per device.
+    """See `autotune.evaluator.Evaluator`, but for the order of results.
 
     Parameters
     ----------
@@ -60,7 +61,8 @@ class SeveralEvaluator:
             while waiting or busy:
                 while waiting and (lane := self._idlest()):
                     configuration = waiting.popleft()
-                    busy[lane.begin(configuration)] = configuration, lane
+                    planned = self._planner.planned(configuration)
+                    busy[lane.begin(configuration, planned)] = configuration, lane
                 for future in wait(busy, return_when=FIRST_COMPLETED).done:
                     configuration, lane = busy.pop(future)
                     lane.held -= 1
@@ -87,7 +89,7 @@ class SeveralEvaluator:
         """Wait for what is being measured though nobody asks for it any more; not on Ctrl-C."""
         sys.setswitchinterval(self._switch_s)
         for lane in self.lanes:
-            lane.thread.shutdown(wait=kind is None, cancel_futures=True)
+            lane.threads.shutdown(wait=kind is None, cancel_futures=True)
 
     def _idlest(self) -> _Lane | None:
         """The device with least to do; None where all have enough."""
@@ -100,7 +102,7 @@ class SeveralEvaluator:
             raise error
         if lane in self.lanes:
             self.lanes.remove(lane)
-            lane.thread.shutdown(wait=False)
+            lane.threads.shutdown(wait=False)
             device = lane.evaluator.job.device
             warnings.warn(
                 f"{device.selector} ({device.uuid}) is left out from here on, and the other "
@@ -110,23 +112,24 @@ class SeveralEvaluator:
 
 
 class _Lane:
-    """One device: its evaluator, and the thread that waits for its worker."""
+    """One device: its evaluator, and its threads.
+
+    While one waits for the worker, another gets the next configuration ready for it.
+    """
 
     def __init__(self, evaluator: DeviceEvaluator) -> None:
         self.evaluator = evaluator
         self.uuid = evaluator.job.device.uuid
-        self.thread = ThreadPoolExecutor(1)
+        self.threads = ThreadPoolExecutor(PER_DEVICE)
         #: Configurations begun and not finished.
         self.held = 0
 
     def prepare(self) -> None:
         """Have data uploaded beside the others; a failure shows at the first measurement."""
-        self.thread.submit(self.evaluator.worker.prepare, self.evaluator.job)
+        self.threads.submit(self.evaluator.prepare)
 
-    def begin(self, configuration: Configuration) -> Future[Measurement]:
+    def begin(
+        self, configuration: Configuration, planned: CompileJob | Measurement
+    ) -> Future[Measurement]:
         self.held += 1
-        return self.thread.submit(self._measured, configuration)
-
-    def _measured(self, configuration: Configuration) -> Measurement:
-        (measurement,) = self.evaluator.measure([configuration])
-        return measurement
+        return self.threads.submit(self.evaluator.carried_out, configuration, planned)

@@ -72,8 +72,6 @@ def measured(request: Request, space: Space, order: list[int]) -> dict[str, Any]
             rule = stopping_rule(device)
             evaluators.append(DeviceEvaluator(request.kernel, own, bench.compilers, worker, rule))
         startup_s = time.monotonic() - begun
-        if len(evaluators) == 1:
-            return {"startup_s": startup_s, **_timed(bench, evaluators[0], space, order)}
         with SeveralEvaluator(evaluators) as several:
             return {"startup_s": startup_s, **_timed(bench, several, space, order)}
     finally:

@@ -1,6 +1,8 @@
 """From configurations to measurements: compiled, pruned, measured, in the order asked."""
 
+import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -295,6 +297,31 @@ def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator):
     (second,) = made.measure([Configuration(BLOCK=64)])
     assert second.status is Status.STOPPED_EARLY
     assert made.best_ms == 1e-9
+
+
+def test_of_two_threads_one_has_the_device_and_the_next_knows_its_result(
+    evaluator, worker, monkeypatch
+):
+    made = evaluator()
+    configurations = [Configuration(BLOCK=32), Configuration(BLOCK=64)]
+    spans, known, measure = [], [], worker.measure
+
+    def watched(*args):
+        start = time.monotonic()
+        known.append(args[-1])
+        try:
+            return measure(*args)
+        finally:
+            spans.append((start, time.monotonic()))
+
+    monkeypatch.setattr(worker, "measure", watched)
+    with ThreadPoolExecutor(2) as threads:
+        planned = [made.planned(one) for one in configurations]
+        found = list(threads.map(made.carried_out, configurations, planned))
+    assert [one.status for one in found] == [Status.OK] * 2
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+    assert known[0] == ()
+    assert all(known[1:])
 
 
 # ---------------------------------------------------------------- how compiling can end
