@@ -121,6 +121,7 @@ def prepare(job: Job) -> None:
     _state.job, _state.data, _state.reference = None, None, None
     if _state.executor is None or _state.executor.device != job.device:
         _state.executor = backend(job.device.backend).open(job.device)
+        _state.executor.calibrate()  # while the first configurations are compiled
     _state.kernel = load_file(job.space_file)
     # Another job may have needed their room on the disk.
     datasets = [present(_state.kernel, job.problem, one) for one in job.datasets]

@@ -154,6 +154,9 @@ class Executor(Protocol):
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         """Make a binary launchable and set its module symbols."""
 
+    def calibrate(self) -> None:
+        """Find out now what the first timer would need to know."""
+
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         """Enqueue a sequence once and wait for it.
 

@@ -260,6 +260,9 @@ class CudaExecutor:
             )
         return module
 
+    def calibrate(self) -> None:
+        _ = self.graph_overhead_ms
+
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         sequence, (before, after) = self._sequence(module, steps), self._around
 
