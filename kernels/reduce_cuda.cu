@@ -1,18 +1,28 @@
-/* out[0] = the sum of x[0 .. n) in float32, in one launch and nothing else: knows how the blocks of a grid tell
-   one of them their sums, from compute capability 7.0 on.
+/* out[0] = the sum of x[0 .. n) in float32, in one launch and nothing else: knows two ways in which the blocks
+   of a grid make one sum of theirs, from compute capability 7.0 on.
 
    The plan. A vector of a few megabytes is read in a few microseconds, and what comes before and after costs
    as much: zeroing a ticket or an output is a step of its own on the device, a second kernel another, and a
    ticket three trips to the L2 cache one after the other (store, draw, read what others stored). So there is
-   none of these:
+   none of these. Each block has ITEMS loads of VEC floats under way in each thread, as in reduce.cu, and adds
+   up by warp shuffles. What it then does with its sum is COLLECT:
 
-     block   as in reduce.cu: ITEMS loads of VEC floats under way in each thread, then warp shuffles
-     grid    each block stores its sum and the number of the launch as one word of 64 bits, which others see
-             as a whole or not at all: no fence, nothing to zero. The last block waits until the words of
-             all others bear the number of this launch, adds them up in a fixed order, and counts up.
+     words   stores it and the number of the launch as one word of 64 bits, which others see as a whole or
+             not at all: no fence, nothing to zero. The last block waits until the words of all others bear
+             the number of this launch, adds them up in a fixed order, and counts up. Two trips to L2 and
+             some waiting. Only one block ever waits, so all others find room to run.
+     pair    adds it and a 1 to a pair of floats, by one atomic of two floats. The pair as it was before
+             comes back, so whoever was last knows it by the count and has the sum in the same answer, writes
+             it out and sets the pair back to zero. One trip to L2. With SENDER=warp each warp does so, which
+             saves the barrier and the second round of shuffles in a block.
 
-   Only one block ever waits, so all others find room to run. Number and words belong to the loaded module: two
-   launches of it must not overlap, on two streams say. Who wants that loads it twice, or takes reduce.cu. */
+   What pair relies on: the last to count must find all sums in the answer. Both floats lie in one sector of the
+   L2 cache and come in one request, which adds both before it takes the next. But PTX promises that only for
+   each float by itself; so pair is for compute capability 9.0, where tests/gpu/test_reduce.py puts it to the
+   proof, and for no other.
+
+   Words, number and pair belong to the loaded module: two launches of it must not overlap, on two streams say.
+   Who wants that loads it twice, or takes reduce.cu. */
 
 #ifndef BLOCK
 #define BLOCK 512 /* threads per block */
@@ -34,6 +44,16 @@
 #define GRID_MODE_stride 1  /* any number of blocks, each walking over x with the stride of the grid */
 #define GRID_MODE GRID_MODE_oneshot
 #endif
+#ifndef COLLECT
+#define COLLECT_words 0 /* the last block waits for what all others stored */
+#define COLLECT_pair 1  /* one atomic for sum and count */
+#define COLLECT COLLECT_words
+#endif
+#ifndef SENDER
+#define SENDER_block 0
+#define SENDER_warp 1 /* pair: every warp by itself */
+#define SENDER SENDER_block
+#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1 /* blocks that must fit on one multiprocessor */
 #endif
@@ -46,12 +66,9 @@
 
 static_assert(BLOCK % 32 == 0 && WARPS <= 32, "a block is whole warps, and a warp adds up their sums");
 
-#define MOST_BLOCKS 8192 /* as spaces/reduce.py has it */
-
-/* A block's sum, in the low half, and the number of the launch that it belongs to: 1 or more. */
-typedef unsigned long long Word;
-__device__ Word words[MOST_BLOCKS];
-__device__ unsigned launches = 0; /* that have ended */
+#if SENDER == SENDER_warp && COLLECT != COLLECT_pair
+#error "SENDER=warp needs COLLECT=pair"
+#endif
 
 /* The sum over a warp, in every lane. */
 DEVICE float warp_sum(float value)
@@ -101,6 +118,40 @@ DEVICE float thread_sum(const float* __restrict__ x, i64 n)
     return sums[0];
 }
 
+#if COLLECT == COLLECT_pair
+
+/* x: the sum of all who have come, y: how many they are, exact up to 2^24. Zeros between launches. */
+__device__ float2 total;
+
+extern "C" __global__ void __launch_bounds__(BLOCK, MIN_BLOCKS)
+reduce(const float* __restrict__ x, float* out, i64 n)
+{
+#if SENDER == SENDER_warp
+    const float sum = warp_sum(thread_sum(x, n));
+    const int senders = gridDim.x * WARPS;
+    if (threadIdx.x % 32 > 0) return;
+#else
+    __shared__ float warps[WARPS];
+    const float sum = block_sum(thread_sum(x, n), warps);
+    const int senders = gridDim.x;
+    if (threadIdx.x > 0) return;
+#endif
+    const float2 before = atomicAdd(&total, make_float2(sum, 1.0f));
+    if ((int)before.y == senders - 1) {
+        out[0] = before.x + sum;
+        total = make_float2(0.0f, 0.0f); /* the next launch begins when this one has ended */
+    }
+}
+
+#else
+
+#define MOST_BLOCKS 8192 /* as spaces/reduce.py has it */
+
+/* A block's sum, in the low half, and the number of the launch that it belongs to: 1 or more. */
+typedef unsigned long long Word;
+__device__ Word words[MOST_BLOCKS];
+__device__ unsigned launches = 0; /* that have ended */
+
 /* Seen by all blocks, whole, and in no order with anything else. */
 DEVICE void store_word(Word* p, Word word)
 {
@@ -142,3 +193,5 @@ reduce(const float* __restrict__ x, float* out, i64 n)
         launches = launch; /* all others have read it: their words bear it */
     }
 }
+
+#endif

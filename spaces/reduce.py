@@ -18,13 +18,14 @@ def blocks_of(BLOCK, VEC, ITEMS, FINISH, **others):
     return {**block, **grid, "BLOCK_RED": "shuffle", "WARP_TAIL": "shfl_down", **others}
 
 
-def single(BLOCK, ITEMS, **others):
+def single(BLOCK, ITEMS, COLLECT="words", **others):
     """A configuration of the single launch; with WAVES, on a fixed grid."""
     grid = {"GRID_MODE": "stride" if "WAVES" in others else "oneshot"}
-    return {"VARIANT": "cuda", "BLOCK": BLOCK, "VEC": 4, "ITEMS": ITEMS, **grid, **others}
+    block = {"BLOCK": BLOCK, "VEC": 4, "ITEMS": ITEMS, "COLLECT": COLLECT}
+    return {"VARIANT": "cuda", **block, **grid, **others}
 
 
-#: Blocks of the CUDA source: one 64-bit word each, in MOST_BLOCKS words of the module.
+#: Blocks of the CUDA source with COLLECT=words: one 64-bit word each, in MOST_BLOCKS words of the module.
 MOST_BLOCKS = 8192
 
 
@@ -40,11 +41,18 @@ reduce = Kernel(
     },
     edge_problems=[Problem(n=n) for n in (1, 2, 3, 7, 1000, 4097, 65537)],
     seeds=[
-        # small vectors: one launch, loads spread over all multiprocessors
+        # small vectors: one launch, loads spread over all multiprocessors, one trip to the L2 cache
+        single(32, 4, "pair"),
+        single(32, 8, "pair", LOAD="stream"),
+        single(64, 8, "pair", LOAD="stream", SENDER="warp"),
+        single(128, 16, "pair", LOAD="stream", SENDER="warp"),
+        single(256, 4, "pair"),
+        single(256, 8, "pair", LOAD="bypass"),
+        single(512, 4, "pair", LOAD="stream"),
+        single(512, 8, "pair", LOAD="stream"),
+        # the same, and a block that waits
         single(128, 1),
-        single(128, 2, LOAD="stream"),
         single(128, 4, LOAD="stream"),
-        single(512, 2, LOAD="stream"),
         single(512, 4, LOAD="stream"),
         blocks_of(128, 4, 4, "atomic", WAVES=6, LOAD="stream"),
         blocks_of(256, 4, 4, "atomic"),
@@ -65,7 +73,7 @@ reduce = Kernel(
     ],
     default=blocks_of(256, 4, 4, "ticket", WAVES=8),
     VARIANT=("portable", "cuda"),
-    BLOCK=(128, 256, 512, 768, 1024),  # threads per block
+    BLOCK=(32, 64, 128, 256, 512, 768, 1024),  # threads per block; fewer than 128: pair
     VEC=(1, 2, 4),  # floats per load
     ITEMS=(1, 2, 4, 8, 16),  # loads in flight per thread
     LOAD=("plain", "stream", "bypass"),  # hints to the caches; bypass: cuda, see kernels/vectors.h
@@ -74,6 +82,8 @@ reduce = Kernel(
     BLOCK_RED=("interleaved", "sequential", "unrolled", "shuffle"),  # how a block's sums become one
     WARP_TAIL=("barrier", "syncwarp", "shfl_down", "shfl_xor"),  # and the last warp's
     FINISH=("kernel", "atomic", "ticket"),  # and the blocks'
+    COLLECT=("words", "pair"),  # cuda: the same, see kernels/reduce_cuda.cu
+    SENDER=("block", "warp"),  # pair: who adds its sum to the others'
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
     WARP=(32, 16),  # threads that run in step: the device's, not a choice
 )
@@ -87,6 +97,16 @@ def fixed_grid(GRID_MODE):
 @reduce.applies("BLOCK_RED", "FINISH", "WARP")
 def portable(VARIANT):
     return VARIANT == "portable"
+
+
+@reduce.applies("COLLECT")
+def single_launch(VARIANT):
+    return VARIANT == "cuda"
+
+
+@reduce.applies("SENDER")
+def in_pairs(VARIANT, COLLECT):
+    return VARIANT == "cuda" and COLLECT == "pair"
 
 
 @reduce.applies("WARP_TAIL")
@@ -103,6 +123,24 @@ def compute_capability(device):
 def variant_runs_here(VARIANT, device):
     """cuda: needs its memory model, compute capability 7.0."""
     return VARIANT == "portable" or compute_capability(device) >= 70
+
+
+@reduce.constraint
+def pairs_are_added_at_once(COLLECT, device):
+    """pair: both floats of an atomic in one step, as compute capability 9.0 does it: PTX promises it for none."""
+    return COLLECT != "pair" or compute_capability(device) == 90
+
+
+@reduce.constraint
+def small_blocks_come_in_pairs(VARIANT, BLOCK, COLLECT):
+    """Blocks of fewer than 128 threads are for small vectors, where pair is the fastest."""
+    return BLOCK >= 128 or (VARIANT == "cuda" and COLLECT == "pair")
+
+
+@reduce.constraint
+def one_warp_is_the_block(BLOCK, SENDER):
+    """A block of one warp is the same with either SENDER."""
+    return SENDER == "block" or BLOCK > 32
 
 
 @reduce.constraint
@@ -162,16 +200,20 @@ def grid(c, p, device):
 
 @reduce.requires
 def requires(c, p):
-    """cuda: not more blocks than there are words for their sums."""
+    """cuda: not more blocks than there are words; few atomics, as `atomics_are_few` has it, where n is large."""
     if c.VARIANT == "portable" or c.GRID_MODE == "stride":
         return True
-    return p.n <= MOST_BLOCKS * c.BLOCK * c.VEC * c.ITEMS
+    tile = c.BLOCK * c.VEC * c.ITEMS
+    if c.COLLECT == "words":
+        return p.n <= MOST_BLOCKS * tile
+    sent = 32 * c.VEC * c.ITEMS if c.SENDER == "warp" else tile
+    return sent >= 4096 or p.n <= 4096 * sent
 
 
 @reduce.constraint
-def fixed_grid_has_words(VARIANT, WAVES, device):
-    """cuda: a fixed grid has not more blocks than there are words for their sums."""
-    return VARIANT == "portable" or WAVES * device.sm_count <= MOST_BLOCKS
+def fixed_grid_has_words(VARIANT, COLLECT, WAVES, device):
+    """words: a fixed grid has not more blocks than there are words for their sums."""
+    return VARIANT == "portable" or COLLECT == "pair" or WAVES * device.sm_count <= MOST_BLOCKS
 
 
 @reduce.scratch
