@@ -38,6 +38,9 @@ _RESTS_S = (0.1, 0.3, 1.0)
 #: Batches of hot calls of each configuration whose cold calls take no longer than so many
 #: milliseconds: the shortest. Of the others the finals take them.
 _HOT_BATCHES, _HOT_MS = 3, 0.05
+#: Longest age of a reading of the clocks, taken after one measurement, that serves before the next:
+#: to read them takes a millisecond or, now and then, four.
+_CLOCKS_S = 0.1
 #: What launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs that the
 #: table in `autotune.backends.cuda.CudaTimer` shows.
 _LAUNCHING_MS = 0.02
@@ -99,6 +102,9 @@ class _State:
     kernel: Kernel | None = None
     data: verify.DeviceData | None = None
     reference: _Reference | None = None
+    #: Last reading of the clocks, and when that was (`time.monotonic`).
+    clocks: Clocks | None = None
+    clocks_read_s: float = 0.0
 
 
 _state = _State()
@@ -119,14 +125,17 @@ def prepare(job: Job) -> None:
     if _state.job == job:
         return
     _state.job, _state.data, _state.reference = None, None, None
-    if _state.executor is None or _state.executor.device != job.device:
+    is_new = _state.executor is None or _state.executor.device != job.device
+    if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
-        _state.executor.calibrate()  # while the first configurations are compiled
     _state.kernel = load_file(job.space_file)
     # Another job may have needed their room on the disk.
     datasets = [present(_state.kernel, job.problem, one) for one in job.datasets]
     _state.data = verify.DeviceData(_state.executor, {one.name: one for one in datasets})
     _state.job = job
+    if is_new:  # what the first configuration would wait for, while it is compiled
+        _state.executor.calibrate()
+        verify.outputs(_state.data, datasets[0].name)
 
 
 def measure(
@@ -309,7 +318,7 @@ def _slow_when_verified(
     one would have taken as long or longer. They are held to the bar of as many cold samples.
     """
     found = proven_slow(ready.verified_ms, rule, best_samples_ms)
-    clocks = ready.executor.clocks() if found else Clocks()
+    clocks = _clocks(ready.executor) if found else Clocks()
     if found is None or clocks.is_throttled:
         return None
     return replace(
@@ -365,12 +374,23 @@ def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clock
     The last try counts whatever its clocks: they are stored with it.
     """
     for rest_s in (*_RESTS_S, None):
-        before, result = executor.clocks(), measure()
-        clocks = before.worst(executor.clocks())
+        before, result = _recent_clocks(executor), measure()
+        clocks = before.worst(_clocks(executor))
         if rest_s is None or not clocks.is_throttled:
             break
         time.sleep(rest_s)
     return result, clocks
+
+
+def _recent_clocks(executor: Executor) -> Clocks:
+    """The last reading of the clocks, or a new one where that is old."""
+    is_recent = time.monotonic() - _state.clocks_read_s < _CLOCKS_S
+    return _state.clocks if _state.clocks and is_recent else _clocks(executor)
+
+
+def _clocks(executor: Executor) -> Clocks:
+    _state.clocks, _state.clocks_read_s = executor.clocks(), time.monotonic()
+    return _state.clocks
 
 
 def _plausible(timed: Measurement, job: Job) -> Measurement:

@@ -134,6 +134,17 @@ def test_the_reference_is_timed_again_beside_what_is_not_timed(measured, monkeyp
 
 
 @pytest.mark.opencl
+@pytest.mark.parametrize(("age_s", "readings"), [(100.0, 1), (0.0, 2)])
+def test_a_recent_reading_of_the_clocks_serves_again(measured, monkeypatch, age_s, readings):
+    measured()
+    read, taken = tasks._state.executor.clocks, []
+    monkeypatch.setattr(tasks._state.executor, "clocks", lambda: taken.append(1) or read())
+    monkeypatch.setattr(tasks, "_CLOCKS_S", age_s)
+    measured(OTHER)
+    assert len(taken) == readings
+
+
+@pytest.mark.opencl
 def test_the_first_is_timed_again_when_it_is_due_and_seldom_enough(measured, monkeypatch):
     monkeypatch.setattr(tasks, "_RECHECK_S", 0.0)
     monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)

@@ -262,6 +262,7 @@ class CudaExecutor:
 
     def calibrate(self) -> None:
         _ = self.graph_overhead_ms
+        self.clocks()  # NVML takes 70 ms to begin
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         sequence, (before, after) = self._sequence(module, steps), self._around
