@@ -18,6 +18,9 @@
    rows are a multiple of 32 floats apart, that is one bank over and over (LAYOUT=plain). Either rows are
    made longer (padded), or each row has its vectors in an order of its own (xor).
 
+   STORE=bulk hands the rows of the turned tile to the copy engine, one instruction for a row. A row of out then
+   leaves in one piece, where vectors of many threads leave in the order in which their warps come by.
+
    Vectors need a row length that VEC divides, and an aligned matrix. That is found out at run time, for
    either side alone; the other way goes element by element, and as coalesced.
 
@@ -163,8 +166,8 @@ transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int
 #if FLOATS % (VEC * VEC) || BLOCK % TILE_X || BLOCK % TILE_Y
 #error "a thread must have whole squares of VEC x VEC, and a block whole rows of the tile on either side"
 #endif
-#if BULK && (VEC != 4 || LAYOUT != LAYOUT_padded || TILE_X < 32)
-#error "STORE=bulk needs VEC=4, LAYOUT=padded and tiles at least 32 wide"
+#if BULK && (VEC != 4 || LAYOUT == LAYOUT_xor)
+#error "STORE=bulk needs VEC=4, and the rows of the tile in order"
 #endif
 
 /* Where the tile, which is kept turned, has the element of x's row and column. A vector of VEC rows
@@ -202,30 +205,12 @@ DEVICE void read_tile(float* to, SHARED_PTR const float* from)
 #endif
 }
 
-/* The row and column of the tile where a thread's first square begins. */
-DEVICE void find_square(unsigned* row, unsigned* col)
-{
-    const unsigned tid = TID(0);
-#if BULK
-    /* Rows of the tile lie in order and PITCH is 4 more than a multiple of 32, so eight vectors that are
-       written together cover all banks where they come from 4 squares below and 2 beside each other. A
-       warp has 4 x 8 squares: it still reads 128 bytes in one piece. */
-    const unsigned warp = tid / 32, lane = tid % 32, across = PIECES_X / 8;
-    *row = (warp / across * 4 + lane % 4) * VEC;
-    *col = (warp % across * 8 + lane / 4) * VEC;
-#else
-    *row = tid / PIECES_X * VEC;
-    *col = tid % PIECES_X * VEC;
-#endif
-}
-
 /* In vectors: a thread loads squares of VEC x VEC and turns them in registers, so that it writes vectors
    to the tile too. All loads come before the first use. `x` is the tile's corner, `rows` and `cols` what
    is left of the matrix from there. */
 DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, int n, int rows, int cols)
 {
-    unsigned row, col;
-    find_square(&row, &col);
+    const unsigned tid = TID(0), row = tid / PIECES_X * VEC, col = tid % PIECES_X * VEC;
     GLOBAL const float* from = x + (i64)row * n + col;
     const int left = (int)col < cols ? rows - (int)row : 0;
     const int step = BLOCK / PIECES_X * VEC; /* rows between a thread's squares */
@@ -248,7 +233,7 @@ DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, int n, i
 }
 
 #if BULK
-/* Whole rows of the tile, each by one instruction and in one piece: the copying is not the threads'. */
+/* Whole rows of the tile, each by one instruction. */
 DEVICE void store_rows(float* out, const float* tile, int m, int rows, int cols)
 {
     const int bytes = 4 * (rows < TILE_Y ? rows : TILE_Y);

@@ -200,14 +200,14 @@ def grid(c, p, device):
 
 @reduce.requires
 def requires(c, p):
-    """cuda: not more blocks than there are words; few atomics, as `atomics_are_few` has it, where n is large."""
+    """cuda: not more blocks than there are words; 1024 pairs, or one per 4096 elements, as for atomics."""
     if c.VARIANT == "portable" or c.GRID_MODE == "stride":
         return True
     tile = c.BLOCK * c.VEC * c.ITEMS
     if c.COLLECT == "words":
         return p.n <= MOST_BLOCKS * tile
     sent = 32 * c.VEC * c.ITEMS if c.SENDER == "warp" else tile
-    return sent >= 4096 or p.n <= 4096 * sent
+    return sent >= 4096 or p.n <= 1024 * sent
 
 
 @reduce.constraint

@@ -44,6 +44,8 @@ transpose = Kernel(
         tiles_of(64, 64, 256, 4, ORDER="column", RESIDENT=3),
         tiles_of(128, 64, 256, 4, ORDER="column", RESIDENT=2),
         tiles_of(64, 64, 256, 4, LAYOUT="padded", STORE="bulk", RESIDENT=3),
+        tiles_of(64, 64, 128, 4, LAYOUT="padded", STORE="bulk", RESIDENT=3),
+        tiles_of(64, 64, 256, 4, LAYOUT="padded", STORE="bulk", RESIDENT=3, ORDER="diagonal"),
         tiles_of(128, 64, 1024, 2, ORDER="column"),
         # 512 bytes in one piece of a row of x
         tiles_of(64, 128, 512, 2, MIN_BLOCKS=2),
@@ -178,12 +180,11 @@ def hints_are_cuda(LOAD, STORE, device):
 
 
 @transpose.constraint
-def bulk_copies_rows(ALG, VEC, LAYOUT, TILE_X, STORE, device):
-    """STORE=bulk: compute capability 9.0; the rows of a tile 32 or wider in order, each begun at 16 bytes."""
+def bulk_copies_rows(ALG, VEC, LAYOUT, STORE, device):
+    """bulk: the rows of a padded tile, each begun at 16 bytes, from compute capability 9.0 on."""
     if STORE != "bulk":
         return True
-    rows = ALG == "shared" and VEC == 4 and LAYOUT == "padded" and TILE_X >= 32
-    return rows and compute_capability(device) >= 90
+    return (ALG, VEC, LAYOUT) == ("shared", 4, "padded") and compute_capability(device) >= 90
 
 
 def shared_bytes(c, device):
