@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -39,6 +40,9 @@ from autotune.values import Configuration, Problem
 COMPILE_TIMEOUT_S = 60.0
 #: Jobs that wait because they are likely to be asked for, and binaries kept in memory for the same reason.
 LIKELY = 256
+#: How far compilers stand back for the processes that measure and decide, which wake up often and for
+#: short, and would else wait a tick of the scheduler (4 ms) for a core now and then.
+_NICENESS = 10
 #: Bumped when the stored form of a binary changes.
 _CACHE_VERSION = 2
 
@@ -338,6 +342,8 @@ class _Wish:
 
 def _begin_compiler(backend_name: str, parent: int) -> None:
     begin_child(parent)
+    if hasattr(os, "nice"):
+        os.nice(_NICENESS)
     if backend_name:
         with suppress(Exception):  # whatever is wrong, the first job will tell
             backend(backend_name).toolchain()

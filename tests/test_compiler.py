@@ -66,6 +66,11 @@ def keyed(folder, *edits, source=SOURCE, configuration=C, device=None):
 OPTIONS = "@scale.options\ndef options(c):\n    return {}\n\n\n@scale.launch"
 
 
+def test_compilers_stand_back_for_the_processes_that_measure():
+    with CompilerPool(1) as own:
+        assert own._pool.schedule(os.nice, args=[0]).result() == min(19, os.nice(0) + 10)
+
+
 def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
     """Two configurations with one key would be measured with one of their binaries."""
     keys = {
