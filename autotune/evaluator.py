@@ -7,11 +7,11 @@ storage; `replay.ReplayEvaluator` honours the same contract over a recorded spac
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 from autotune.binding import Plan, over_limit, plan
 from autotune.compiler import Compiled, CompileJob, CompilerPool, compile_job
@@ -73,18 +73,11 @@ class DeviceEvaluator:
         self.rule = rule or StoppingRule()
         #: Samples of the best so far: what others are held against. Empty where there is none.
         self.best_samples_ms: tuple[float, ...] = ()
-        #: Held by whichever thread has the device.
-        self._device = threading.Lock()
         self._same: dict[str, Measurement] = {}
         #: By configuration, oldest first; no more than `_KNOWN`.
         self._known: dict[Configuration, CompileJob | Measurement] = {}
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
         self._ahead = job.device.backend == "cuda"
-
-    def prepare(self) -> None:
-        """Have the data of the problem uploaded, which else the first measurement does."""
-        with self._device:
-            self.worker.prepare(self.job)
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
         if self._ahead:
@@ -119,16 +112,26 @@ class DeviceEvaluator:
         return self.compilers.result(self._compile_job(configuration)).binary
 
     def carried_out(
-        self, configuration: Configuration, planned: CompileJob | Measurement
+        self,
+        configuration: Configuration,
+        planned: CompileJob | Measurement,
+        before: Future[Any] | None = None,
     ) -> Measurement:
         """Measure what was planned, here or by another evaluator for the same kind of device.
 
-        Several threads may call at once: while one has the device, the next waits for a binary and
-        gets ready.
+        Parameters
+        ----------
+        configuration : Configuration
+            What to measure.
+        planned : CompileJob or Measurement
+            See `planned`.
+        before : Future, optional
+            What another thread does on the device until then: meanwhile this one waits for a binary
+            and gets ready.
         """
         if isinstance(planned, Measurement):
             return planned
-        return self._measured(configuration, self.compilers.result(planned))
+        return self._measured(configuration, self.compilers.result(planned), before)
 
     def planned(self, configuration: Configuration) -> CompileJob | Measurement:
         """What to compile, or the verdict on what need not be; remembered, as hints repeat."""
@@ -155,7 +158,9 @@ class DeviceEvaluator:
             return f"it requires what {self.job.problem} does not meet"
         return over_limit(self._plan(configuration), None, self.job.device)
 
-    def _measured(self, configuration: Configuration, compiled: Compiled) -> Measurement:
+    def _measured(
+        self, configuration: Configuration, compiled: Compiled, before: Future[Any] | None = None
+    ) -> Measurement:
         """Measure what compiled; equal binary, launch and workspaces share one measurement."""
         if compiled.binary is None:
             return Measurement(
@@ -178,12 +183,13 @@ class DeviceEvaluator:
         workspaces = self.kernel.workspaces(configuration, self.job.problem, self.job.device)
         called = repr((launches, workspaces)).encode()
         twin = hashlib.sha256(compiled.binary.code + called).hexdigest()
-        with self._device:
-            if twin not in self._same:
-                self._same[twin] = self.worker.measure(
-                    self.job, configuration, compiled.binary, self.rule, self.best_samples_ms
-                )
-            self.recall(self._same[twin])
+        if before is not None:
+            wait([before])
+        if twin not in self._same:
+            self._same[twin] = self.worker.measure(
+                self.job, configuration, compiled.binary, self.rule, self.best_samples_ms
+            )
+        self.recall(self._same[twin])
         return replace(self._same[twin], configuration=configuration, compile_s=compiled.seconds)
 
 

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
+from typing import Any
 
 from autotune.compiler import CompileJob
 from autotune.errors import AutotuneError
@@ -53,29 +54,34 @@ class SeveralEvaluator:
                 lane.evaluator.recall(measurement)
 
     def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
-        """Yield one measurement per configuration, each as soon as it is there."""
+        """Yield one measurement per configuration, each as soon as it is there.
+
+        Those of one device come in the order in which it began them.
+        """
         self.hint(configurations)
         waiting = deque(configurations)
-        busy: dict[Future[Measurement], tuple[Configuration, _Lane]] = {}
         try:
-            while waiting or busy:
+            while waiting or any(lane.begun for lane in self.lanes):
                 while waiting and (lane := self._idlest()):
                     configuration = waiting.popleft()
-                    planned = self._planner.planned(configuration)
-                    busy[lane.begin(configuration, planned)] = configuration, lane
-                for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                    configuration, lane = busy.pop(future)
-                    lane.held -= 1
+                    lane.begin(configuration, self._planner.planned(configuration))
+                first = {lane.begun[0][1]: lane for lane in self.lanes if lane.begun}
+                done = wait(first, return_when=FIRST_COMPLETED).done
+                for future, lane in first.items():
+                    if future not in done:
+                        continue
                     try:
                         measurement = future.result()
                     except AutotuneError as error:
                         self._give_up(lane, error)
-                        waiting.appendleft(configuration)
-                    else:
-                        yield measurement
+                        waiting.extendleft(reversed([one for one, _ in lane.begun]))
+                        continue
+                    lane.begun.popleft()
+                    yield measurement
         finally:
-            for future in busy:
-                future.cancel()
+            for lane in self.lanes:
+                while lane.begun:
+                    lane.begun.popleft()[1].cancel()
 
     def __enter__(self) -> SeveralEvaluator:
         return self
@@ -93,8 +99,8 @@ class SeveralEvaluator:
 
     def _idlest(self) -> _Lane | None:
         """The device with least to do; None where all have enough."""
-        lane = min(self.lanes, key=lambda one: one.held)
-        return lane if lane.held < PER_DEVICE else None
+        lane = min(self.lanes, key=lambda one: len(one.begun))
+        return lane if len(lane.begun) < PER_DEVICE else None
 
     def _give_up(self, lane: _Lane, error: AutotuneError) -> None:
         """Go on without a device that failed for good; not without the first, which decides."""
@@ -121,15 +127,16 @@ class _Lane:
         self.evaluator = evaluator
         self.uuid = evaluator.job.device.uuid
         self.threads = ThreadPoolExecutor(PER_DEVICE)
-        #: Configurations begun and not finished.
-        self.held = 0
+        #: What was begun and not yielded, in that order.
+        self.begun: deque[tuple[Configuration, Future[Measurement]]] = deque()
+        #: What was given to the threads last.
+        self._last: Future[Any] | None = None
 
     def prepare(self) -> None:
         """Have data uploaded beside the others; a failure shows at the first measurement."""
-        self.threads.submit(self.evaluator.prepare)
+        self._last = self.threads.submit(self.evaluator.worker.prepare, self.evaluator.job)
 
-    def begin(
-        self, configuration: Configuration, planned: CompileJob | Measurement
-    ) -> Future[Measurement]:
-        self.held += 1
-        return self.threads.submit(self.evaluator.carried_out, configuration, planned)
+    def begin(self, configuration: Configuration, planned: CompileJob | Measurement) -> None:
+        future = self.threads.submit(self.evaluator.carried_out, configuration, planned, self._last)
+        self._last = future
+        self.begun.append((configuration, future))

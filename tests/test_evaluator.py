@@ -1,8 +1,7 @@
 """From configurations to measurements: compiled, pruned, measured, in the order asked."""
 
-import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -299,11 +298,10 @@ def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator):
     assert made.best_ms == 1e-9
 
 
-def test_of_two_threads_one_has_the_device_and_the_next_knows_its_result(
-    evaluator, worker, monkeypatch
-):
+def test_the_next_gets_ready_and_waits_for_the_device(evaluator, worker, monkeypatch):
+    """It is compiled meanwhile, measured after, and held against the result of the one before."""
     made = evaluator()
-    configurations = [Configuration(BLOCK=32), Configuration(BLOCK=64)]
+    first, second = Configuration(BLOCK=32), Configuration(BLOCK=64)
     spans, known, measure = [], [], worker.measure
 
     def watched(*args):
@@ -315,13 +313,17 @@ def test_of_two_threads_one_has_the_device_and_the_next_knows_its_result(
             spans.append((start, time.monotonic()))
 
     monkeypatch.setattr(worker, "measure", watched)
+    free = Future()
     with ThreadPoolExecutor(2) as threads:
-        planned = [made.planned(one) for one in configurations]
-        found = list(threads.map(made.carried_out, configurations, planned))
-    assert [one.status for one in found] == [Status.OK] * 2
-    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
-    assert known[0] == ()
-    assert all(known[1:])
+        one = threads.submit(made.carried_out, first, made.planned(first), free)
+        two = threads.submit(made.carried_out, second, made.planned(second), one)
+        for job in (made.planned(first), made.planned(second)):
+            made.compilers.result(job)
+        assert known == []
+        free.set_result(None)
+        assert [one.result().status, two.result().status] == [Status.OK] * 2
+    assert spans[0][1] <= spans[1][0]
+    assert known == [(), one.result().samples_ms]
 
 
 # ---------------------------------------------------------------- how compiling can end

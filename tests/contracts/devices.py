@@ -18,10 +18,14 @@ from pathlib import Path
 import pytest
 
 from autotune.backends import choose_device
+from autotune.bench import Bench
 from autotune.catalog import find_kernel
 from autotune.engine import Budget, Listener, Measured, SearchStarted, ignore
 from autotune.errors import Interrupted
+from autotune.evaluator import DeviceEvaluator
 from autotune.measurement import Measurement, Status
+from autotune.several import SeveralEvaluator
+from autotune.space import enumerate_space
 from autotune.store import Store
 from autotune.tuning import Request, RunResult, Tuning
 from contracts.faults import EXPECTED, SPACES
@@ -87,6 +91,23 @@ class SeveralDevicesContract:
         assert ran.total() == sum(
             row.status in (*TIMED, Status.WRONG_RESULT, Status.LAUNCH_FAILED) for row in rows
         )
+
+    def test_results_of_one_device_come_in_the_order_asked(self) -> None:
+        """Though the next that does not compile is done long before the one that is measured."""
+        request = self.request("none", "syntax_error", "too_much_shared", twins=False)
+        space = enumerate_space(request.kernel, request.device).restricted(request.fixed)
+        asked = sorted(space, key=lambda one: (one["BLOCK"], one["FAULT"]))
+        bench = Bench(request)
+        try:
+            job = bench.job(request.problems[0])
+            single = DeviceEvaluator(request.kernel, job, bench.compilers, bench.worker)
+            with SeveralEvaluator([single]) as evaluator:
+                measured = list(evaluator.measure(asked))
+        finally:
+            bench.close()
+        assert [one.configuration for one in measured] == asked
+        for one in measured:
+            assert one.status in EXPECTED[str(one.configuration["FAULT"])]
 
     def test_finals_hold_the_best_of_each_device_on_the_first(self, tmp_path: Path) -> None:
         result = self.tuned(self.request("none"), tmp_path / "s.sqlite")

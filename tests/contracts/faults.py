@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -120,8 +121,10 @@ class FaultContract:
 
         def kill(event: object) -> None:
             if isinstance(event, Measured):
-                killed.append(tuning.worker.run(60, os.getpid))
-                os.kill(killed[-1], signal.SIGKILL)
+                while not (there := tuning.worker.process_ids):
+                    time.sleep(0.01)
+                killed.extend(there)
+                os.kill(there[0], signal.SIGKILL)
 
         with Store.open(tmp_path / "s.sqlite") as store:
             tuning = Tuning(request, store, kill)
