@@ -113,7 +113,7 @@ def _cells(row: Row) -> list[str]:
     if row["ratio"]:
         low, high = row["ratio_ci"]
         ratio = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
-    if row["limit_fraction"]:
+    if row["limit_fraction"] and row["ratio"]:  # without a vendor it is a limit of others itself
         share = f"{row['limit_fraction']:.1%} {row['limit']}"
     mark = "" if row["quality"] == "exact" else "\\*"
     return [_time(row["ours_ms"]) + mark, _rate(row), ratio, share]
