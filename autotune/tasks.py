@@ -38,8 +38,7 @@ _RESTS_S = (0.1, 0.3, 1.0)
 #: Batches of hot calls of each configuration whose cold calls take no longer than so many
 #: milliseconds: the shortest. Of the others the finals take them.
 _HOT_BATCHES, _HOT_MS = 3, 0.05
-#: Longest age of a reading of the clocks, taken after one measurement, that serves before the next:
-#: to read them takes a millisecond or, now and then, four.
+#: Longest age of a reading of the clocks, taken after one measurement, that serves before the next.
 _CLOCKS_S = 0.1
 #: What launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs that the
 #: table in `autotune.backends.cuda.CudaTimer` shows.
