@@ -58,11 +58,6 @@ class ChildPool:
         self._start()
         return bool(self._pool.active)
 
-    @property
-    def process_ids(self) -> list[int]:
-        """Of the processes there are right now."""
-        return list(self._pool._pool_manager.worker_manager.workers)
-
     def schedule(
         self, task: Callable[..., Any], args: Sequence[Any] = (), timeout: float | None = None
     ) -> Future[Any]:

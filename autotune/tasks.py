@@ -158,7 +158,7 @@ def measure(
             dynamic_shared_bytes=ready.plan.first.shared_bytes,
         )
         return Outcome(
-            _slow_when_verified(draft, ready, rule, best_samples_ms)
+            _slow_when_verified(draft, ready, job, rule, best_samples_ms)
             or _timed(draft, ready, job, rule, best_samples_ms)
         )
     except verify.WrongResult as error:
@@ -309,14 +309,19 @@ def _timed(
 
 
 def _slow_when_verified(
-    draft: Measurement, ready: _Loaded, rule: StoppingRule, best_samples_ms: tuple[float, ...]
+    draft: Measurement,
+    ready: _Loaded,
+    job: Job,
+    rule: StoppingRule,
+    best_samples_ms: tuple[float, ...],
 ) -> Measurement | None:
     """The measurement of what its verification has proved slower already; None of all else.
 
     The launches of `verify` found their data in the cache, as far as it has room, so that a cold
-    one would have taken as long or longer. They are held to the bar of as many cold samples.
+    one would have taken as long or longer. They are held to the bar of as many cold samples; of
+    hot ones, which find the outputs there too, they prove nothing.
     """
-    found = proven_slow(ready.verified_ms, rule, best_samples_ms)
+    found = proven_slow(ready.verified_ms, rule, best_samples_ms) if job.cold else None
     clocks = _clocks(ready.executor) if found else Clocks()
     if found is None or clocks.is_throttled:
         return None

@@ -166,11 +166,6 @@ class Worker:
             self._replace()
             raise WorkerDied(_death(error)) from error
 
-    @property
-    def process_ids(self) -> list[int]:
-        """Of the process that holds the context; none while it is being replaced."""
-        return self._pool.process_ids
-
     def renew(self) -> None:
         """Begin a new process: the context of this one is lost."""
         self._replace()

@@ -115,6 +115,14 @@ def test_what_its_verification_proves_slower_is_not_timed(measured, monkeypatch)
 
 
 @pytest.mark.opencl
+def test_where_hot_is_what_counts_verifying_proves_nothing(measured, monkeypatch):
+    """Its launches found less in the cache than calls back to back do."""
+    monkeypatch.setattr(tasks, "_LAUNCHING_MS", 0.0)
+    found = measured(cold=False, best=(1e-9,) * 21)
+    assert found.message.endswith("all 1 samples exceed 2e-09 ms")
+
+
+@pytest.mark.opencl
 def test_what_launching_may_take_proves_nothing(measured, monkeypatch):
     monkeypatch.setattr(tasks, "_LAUNCHING_MS", 1e6)
     found = measured(best=(1e-9,) * 21)

@@ -22,6 +22,7 @@ from autotune.space import enumerate_space
 from autotune.store import Store
 from autotune.tasks import Contender
 from autotune.tuning import Request, RunResult, Tuning
+from autotune.worker import Worker
 
 SPACES = Path(__file__).parents[1] / "data" / "spaces"
 
@@ -121,7 +122,7 @@ class FaultContract:
 
         def kill(event: object) -> None:
             if isinstance(event, Measured):
-                while not (there := tuning.worker.process_ids):
+                while not (there := processes_of(tuning.worker)):
                     time.sleep(0.01)
                 killed.extend(there)
                 os.kill(there[0], signal.SIGKILL)
@@ -172,6 +173,11 @@ class FaultContract:
         assert check.first_wrong == 3
         assert check.dataset == "exact"
         assert check.bound == 0
+
+
+def processes_of(worker: Worker) -> list[int]:
+    """Process ids of a worker's pool right now, without a task of it; pebble tells nobody."""
+    return list(worker._pool._pool._pool_manager.worker_manager.workers)
 
 
 def _only(run: RunResult, status: Status) -> Measurement:
