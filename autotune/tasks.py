@@ -40,8 +40,8 @@ _RESTS_S = (0.1, 0.3, 1.0)
 _HOT_BATCHES, _HOT_MS = 3, 0.05
 #: Longest age of a reading of the clocks, taken after one measurement, that serves before the next.
 _CLOCKS_S = 0.1
-#: What launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs that the
-#: table in `autotune.backends.cuda.CudaTimer` shows.
+#: What launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs of the last
+#: column of docs/timing.md.
 _LAUNCHING_MS = 0.02
 #: The reference is timed again after so many seconds, or so many times as long as that takes,
 #: whichever is more: rechecks take at most 1 % of the time.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from pathlib import Path
 from statistics import fmean
-from types import ModuleType
 
+import early_stop  # type: ignore[import-not-found]
 import numpy as np
 import pytest
 
 from autotune.timing import StoppingRule
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "early_stop.py"
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
 SPACES = {
     "convolution_milo-A100": 0.15,
@@ -27,21 +24,10 @@ SPACES = {
 RULE = StoppingRule(max_seconds=math.inf)
 
 
-@pytest.fixture(scope="module")
-def early_stop() -> ModuleType:
-    """The benchmark as a module."""
-    spec = importlib.util.spec_from_file_location("early_stop", BENCHMARK)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "share"), SPACES.items())
 @pytest.mark.parametrize("size", [None, 300])
-def test_recorded_spaces_keep_their_best_at_a_fraction_of_the_time(early_stop, name, share, size):
+def test_recorded_spaces_keep_their_best_at_a_fraction_of_the_time(name, share, size):
     path = RECORDED / f"{name}.json.gz"
     if not path.exists():
         pytest.skip(f"no recorded spaces beside this checkout ({RECORDED})")
@@ -63,7 +49,7 @@ def made(noise, hiccups=0.0, count=300, samples=32):
 
 
 @pytest.mark.parametrize(("noise", "hiccups"), [(0.002, 0.0), (0.01, 0.02), (0.05, 0.1)])
-def test_the_noisier_the_device_the_more_is_spent_and_the_best_is_kept(early_stop, noise, hiccups):
+def test_the_noisier_the_device_the_more_is_spent_and_the_best_is_kept(noise, hiccups):
     recorded = made(noise, hiccups)
     rule = RULE if noise < 0.05 else StoppingRule(max_seconds=math.inf, max_samples=31)
     found = [
@@ -75,7 +61,7 @@ def test_the_noisier_the_device_the_more_is_spent_and_the_best_is_kept(early_sto
     assert quiet.time_share <= found[0].time_share
 
 
-def test_without_the_rule_everything_slow_is_timed_in_full(early_stop):
+def test_without_the_rule_everything_slow_is_timed_in_full():
     """What the rule is held against: at least the fewest samples of each."""
     recorded = made(0.002)
     full = early_stop.replay(recorded, range(300), StoppingRule(max_seconds=math.inf, false_stop=0))

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
 import pytest
+import throughput  # type: ignore[import-not-found]
 
 from autotune.binding import plan
 from autotune.device import for_arch
 
-FILE = Path(__file__).resolve().parents[1] / "benchmarks" / "throughput.py"
 H100 = replace(for_arch("sm_90"), sm_count=132)
 
 
-@pytest.fixture(scope="module")
-def throughput() -> ModuleType:
-    made = importlib.util.spec_from_file_location("throughput", FILE)
-    assert made is not None
-    assert made.loader is not None
-    module = importlib.util.module_from_spec(made)
-    sys.modules["throughput"] = module  # dataclasses look their module up
-    made.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", ["sgemm", "reduce", "transpose"])
-def test_kernel_tuner_gets_the_same_configurations_grids_and_symbols(
-    throughput: ModuleType, name: str
-) -> None:
+def test_kernel_tuner_gets_the_same_configurations_grids_and_symbols(name: str) -> None:
     pytest.importorskip("kernel_tuner")
     from kernel_tuner.searchspace import Searchspace
 

@@ -8,7 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import demands  # type: ignore[import-not-found]
 import pytest
+import readme_table  # type: ignore[import-not-found]
+import vendor  # type: ignore[import-not-found]
+import vendor_task  # type: ignore[import-not-found]
 
 from autotune import tuned
 from autotune.backends import choose_device
@@ -20,13 +24,6 @@ from autotune.launcher import choose
 from autotune.tasks import Contender
 from autotune.values import Problem
 from autotune.worker import Worker
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
-import demands  # type: ignore[import-not-found]
-import readme_table  # type: ignore[import-not-found]
-import vendor  # type: ignore[import-not-found]
-import vendor_task  # type: ignore[import-not-found]
 
 
 def row(kernel: str, problem: dict[str, Any], ratio: float = 1.3, **others: Any) -> dict[str, Any]:

@@ -421,24 +421,9 @@ class CudaExecutor:
 class CudaTimer:
     """See `autotune.backends.base.Timer`.
 
-    A sample is one launch of a graph that holds the flush, an event, the call and another event; it
-    is compared below, on an H100, with what CUPTI says of the same kernels, in microseconds (median
-    of 48, quartiles' distance in parentheses)::
-
-                         CUPTI   events in the graph   graph between events   no graph
-        a kernel of 5 µs  4.96       7.26 (0.03)           7.49 (0.32)       7.34 (0.54)
-        two kernels       6.24       8.38 (0.03)           8.51 (0.35)       9.71 (0.76)
-        CUB sum, 2^16     3.42       5.54 (0.04)           5.73 (0.32)       7.22 (1.06)
-        CUB sum, 2^20     5.62       7.74 (0.14)           7.84 (0.32)       9.10 (0.77)
-        64 MiB read      31.36      33.70 (0.95)          34.19 (0.76)      34.10 (1.05)
-
-    Events in the graph vary least, cost nothing more, and leave of the second kernel's launch what
-    the device itself needs. They are always 2.1 to 2.4 µs too long: that is measured once per
-    process (`CudaExecutor.graph_overhead_ms`) and taken off. A difference of graphs with and
-    without the call is as short as CUPTI's times, but a call that leaves the cache otherwise than
-    it found it changes the flush after it (1.4 µs less for the 64 MiB). Rotated buffers instead of
-    a flush overlap one call's end with the next one's start (2.8 µs for a read of 3.9), and a
-    vendor's call would have to be prepared for each.
+    A sample is one launch of a graph that holds the flush, an event, the call and another event.
+    What the events add is measured once per process (`CudaExecutor.graph_overhead_ms`) and taken
+    off. docs/timing.md compares this with CUPTI and with the ways that lost.
     """
 
     def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from accuracy import DATA, Accuracy, Exact
 
 from autotune import launcher, load
 from autotune.catalog import find_kernel
 from autotune.space import enumerate_space
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-from accuracy import DATA, Accuracy, Exact
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
