@@ -114,11 +114,25 @@ sgemm = Kernel(
         warp_tiles(64, 32, 32, 64, 32, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
         # k is long, and C has a tile or a few
         warp_tiles(
-            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=16, RASTER=1
+            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=15, RASTER=1
         ),
-        warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, GRIDK=16, RASTER=1),
         warp_tiles(
-            128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2, GRIDK=16, RASTER=1
+            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=2, GRIDK=3, RASTER=1
+        ),
+        warp_tiles(
+            128,
+            128,
+            16,
+            64,
+            64,
+            16,
+            8,
+            STAGES=3,
+            BURSTS=4,
+            MIN_BLOCKS=2,
+            SPLITK=4,
+            GRIDK=3,
+            RASTER=1,
         ),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
@@ -146,7 +160,7 @@ sgemm = Kernel(
     LANES=("rows", "pairs"),  # layout of a warp over its tile
     RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
     SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
-    GRIDK=(1, 4, 16),  # such clusters, or lone blocks, that share a tile of C
+    GRIDK=(1, 3, 15),  # such clusters, or lone blocks, that share a tile of C
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 64, 96, 128),  # the same, said as a cap on registers; 0: no cap
@@ -373,9 +387,9 @@ def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, MI
 
 
 @sgemm.constraint
-def clusters_are_full(SPLITK, GRIDK):
-    """cuda: where clusters share k, they are the largest, or lone blocks: sums cost less within a cluster."""
-    return GRIDK == 1 or SPLITK in (1, 8)
+def clusters_come_first(SPLITK, GRIDK, device):
+    """cuda: k is split over the grid only beyond a cluster, where sums cost less, if there are clusters."""
+    return GRIDK == 1 or SPLITK > 1 or compute_capability(device) < 90
 
 
 @sgemm.constraint
