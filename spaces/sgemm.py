@@ -55,17 +55,21 @@ sgemm = Kernel(
             # between powers of two: part of a wave of tiles, and rows that are not aligned
             *[square(n) for n in (128, 768, 1536, 3000, 2049)],
             product(333, 777, 555),
+            product(4000, 199, 2000),
             # k is short, or C is slim, or both
             product(1024, 1024, 64),
             product(8192, 8192, 128),
             product(10000, 64, 64),
             product(64, 10000, 64),
             product(2000, 100, 3000),
+            product(300, 2100, 2000),
+            product(13, 128, 2000),
             product(32, 4096, 4096),
             product(4096, 32, 4096),
             product(1, 4096, 4096),
             product(4096, 1, 4096),
             # k is all there is
+            product(128, 128, 16384),
             product(256, 256, 8192),
             product(512, 512, 32768),
             product(64, 64, 65536),
@@ -91,6 +95,7 @@ sgemm = Kernel(
         warp_tiles(128, 256, 32, 128, 32, 16, 8, STAGES=3, BURSTS=8),
         warp_tiles(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4),
         warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=2),
+        warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=4),
         warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
         # k is short: 8 x 8 per thread, and three blocks to take turns
         warp_tiles(64, 128, 8, 32, 64, 8, 8, STAGES=3, BURSTS=2, MIN_BLOCKS=3),
@@ -99,14 +104,18 @@ sgemm = Kernel(
         warp_tiles(128, 64, 32, 64, 32, 8, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=2),
         warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2),
         warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2),
-        # sides just above a multiple of 64
+        # sides that are no multiple of 64
         warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4),
+        warp_tiles(
+            96, 96, 16, 48, 96, 12, 12, STAGES=3, BURSTS=2, SLICES=2, SPLITK=2, MIN_BLOCKS=2
+        ),
         # less than a tile
         warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=8, SLICES=2),
         warp_tiles(64, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=2, SPLITK=8),
         warp_tiles(64, 48, 32, 64, 48, 8, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8),
         warp_tiles(32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=2),
         warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, BURSTS=4, SPLITK=8),
+        warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=4, BURSTS=8, SLICES=2, SPLITK=2, MIN_BLOCKS=4),
         # C is slim: B, or A, is read once and that is all
         warp_tiles(16, 128, 32, 16, 64, 4, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
         warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
@@ -117,23 +126,13 @@ sgemm = Kernel(
             64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=15, RASTER=1
         ),
         warp_tiles(
-            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=2, GRIDK=3, RASTER=1
+            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=3, RASTER=1
         ),
+        warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, GRIDK=15, RASTER=1),
         warp_tiles(
-            128,
-            128,
-            16,
-            64,
-            64,
-            16,
-            8,
-            STAGES=3,
-            BURSTS=4,
-            MIN_BLOCKS=2,
-            SPLITK=4,
-            GRIDK=3,
-            RASTER=1,
+            128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2, GRIDK=15, RASTER=1
         ),
+        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
     ],
@@ -384,12 +383,6 @@ def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, MI
     needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES)
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
     return VARIANT == "portable" or needed <= limit
-
-
-@sgemm.constraint
-def clusters_come_first(SPLITK, GRIDK, device):
-    """cuda: k is split over the grid only beyond a cluster, where sums cost less, if there are clusters."""
-    return GRIDK == 1 or SPLITK > 1 or compute_capability(device) < 90
 
 
 @sgemm.constraint
