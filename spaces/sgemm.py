@@ -87,7 +87,7 @@ sgemm = Kernel(
         product(129, 4, 33),
         product(100, 132, 68),
         product(127, 131, 129),
-        product(33, 65, 4099),
+        product(33, 65, 8197),
     ],
     seeds=[
         # Found by search on an H100, from the largest problems to the smallest. 16 x 8 per thread, one
