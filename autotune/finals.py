@@ -210,6 +210,9 @@ class Finals:
     ) -> selection.Portfolio | None:
         """Measure configurations on every problem that has a winner.
 
+        The quickest problem first: what one needs less than its share of the time is left for the
+        others, and the slowest decide how many configurations can be measured on all.
+
         Parameters
         ----------
         results : mapping from Problem to Result
@@ -225,13 +228,13 @@ class Finals:
             None where the device process failed: the winners stand without it.
         """
         end = math.inf if seconds is None else time.monotonic() + seconds
-        columns: list[dict[Configuration, float | None]] = []
+        columns: dict[Problem, dict[Configuration, float | None]] = {}
         try:
-            for position, (problem, result) in enumerate(results.items()):
-                share_s = (end - time.monotonic()) / (len(results) - position)
-                right = {one.measurement.configuration for one in result.finalists}
-                columns.append(self._measured_on(problem, candidates, right, share_s))
-                candidates = list(columns[-1])
+            for problem in sorted(results, key=lambda one: results[one].winner.median_ms):
+                share_s = (end - time.monotonic()) / (len(results) - len(columns))
+                right = {one.measurement.configuration for one in results[problem].finalists}
+                columns[problem] = self._measured_on(problem, candidates, right, share_s)
+                candidates = list(columns[problem])
         except AutotuneError as error:
             warnings.warn(
                 f"{self.bench.kernel.name}: the best were not compared on every problem, so "
@@ -242,7 +245,7 @@ class Finals:
         return selection.Portfolio(
             configurations=tuple(candidates),
             problems=tuple(results),
-            median_ms=tuple(tuple(column[one] for column in columns) for one in candidates),
+            median_ms=tuple(tuple(columns[p][one] for p in results) for one in candidates),
         )
 
     def _measured_on(
