@@ -26,8 +26,8 @@ from autotune._table import (
     build_table,
     moment,
     pick,
-    value_of,
 )
+from autotune.expression import value_of
 
 FORMAT = "autotune tuned record"
 SCHEMA_VERSION = 1

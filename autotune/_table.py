@@ -11,7 +11,8 @@ same rule, so that both answer alike:
 
 The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
 the first. Categorical fields match exactly or the row does not count, and neither does a row whose
-``requires`` the problem breaks.
+``requires`` the problem breaks. Where the row names a prediction, that answers: with the plan of
+the smallest predicted time, ties going to the first, of those that the problem allows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from datetime import UTC, datetime
 from math import isqrt
 from typing import Any, NamedTuple, TypeAlias
 
-from autotune.expression import OPERATORS, Json
+from autotune._prediction import Cost, Term, waves_of, weight
+from autotune.expression import MAX_INTEGER, OPERATORS, Json, value_of
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
@@ -34,9 +36,6 @@ QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
 #: Shared memory that every CUDA architecture grants a block without asking.
 COMMON_SHARED_BYTES = 48 * 1024
-
-#: Largest integer of an expression, either sign.
-MAX_INTEGER = 2**63 - 1
 
 Value: TypeAlias = "int | bool | str"
 Problem: TypeAlias = "tuple[int | str, ...]"
@@ -69,24 +68,27 @@ class Plan(NamedTuple):
         return self.shared_bytes <= COMMON_SHARED_BYTES
 
 
-def value_of(form: Json, fields: Mapping[str, Any]) -> int:
-    """Walk a stored expression in 64 bits, as the exported header does.
+class Prediction(NamedTuple):
+    """What chooses a plan for a problem that was not measured; see `autotune.tuned.Prediction`."""
 
-    Raises
-    ------
-    ValueError
-        If a value on the way does not fit 64 bits, or something is divided by zero.
-    """
-    if isinstance(form, list):
-        left, right = value_of(form[1], fields), value_of(form[2], fields)
-        if right == 0 and form[0] in ("//", "%"):
-            raise ValueError("division by zero")
-        value = OPERATORS[str(form[0])](left, right)
-    else:
-        value = fields[form] if isinstance(form, str) else form
-    if not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise ValueError("more than 64 bits")
-    return value
+    problems: tuple[Problem, ...]
+    places: tuple[Problem, ...]
+    reach: int
+    multiple: int
+    apart: int
+    plans: tuple[Plan, ...]
+    costs: tuple[Cost, ...]
+
+    def weights(self, problem: Problem, place: Problem) -> list[float]:
+        """What each measured problem counts for this one."""
+        multiple, weights = self.multiple, []
+        for measured, its_place in zip(self.problems, self.places, strict=True):
+            away = distance(place, its_place) or 0
+            for one, other in zip(problem, measured, strict=True):
+                if isinstance(one, int) and (one % multiple == 0) != (other % multiple == 0):
+                    away += self.apart
+            weights.append(weight(away, self.reach))
+        return weights
 
 
 class Row(NamedTuple):
@@ -101,6 +103,8 @@ class Row(NamedTuple):
     stale_reasons: tuple[str, ...] = ()
     #: Grid for exactly this problem, where the plan's could not be traced.
     grid: Triple | None = None
+    #: What answers for other problems in place of the plan.
+    prediction: Prediction | None = None
 
 
 class Group:
@@ -178,8 +182,26 @@ def pick(
             if one.plan.allows(fields) and (foreign is None or one.plan.fits(foreign)):
                 best, best_distance = one, apart
         if best:
-            return best, near
+            return best._replace(plan=_fastest(best, problem, place, fields, foreign)), near
     return table.default, DEFAULT
+
+
+def _fastest(
+    row: Row, problem: Problem, place: Problem, fields: Mapping[str, Any], foreign: str | None
+) -> Plan:
+    """The plan that a row's prediction chooses; the row's own where it has none."""
+    chosen, least_ms = row.plan, None
+    if row.prediction is None or any(
+        isinstance(one, int) and abs(one) > MAX_INTEGER for one in problem
+    ):
+        return chosen
+    weights = row.prediction.weights(problem, place)
+    for plan, cost in zip(row.prediction.plans, row.prediction.costs, strict=True):
+        if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
+            time_ms = cost.time_ms(fields, weights)
+            if time_ms is not None and (least_ms is None or time_ms < least_ms):
+                chosen, least_ms = plan, time_ms
+    return chosen
 
 
 def _candidates(
@@ -292,7 +314,13 @@ def _add_device(table: Table, one: Loaded) -> None:
             stale_reasons=tuple(entry["stale_reasons"]),
             grid=_concrete_grid(entry),
         )
-    rows = [_row(table, row, row["plan"], one.source) for row in one.document["fallback"]]
+    predictions = _predictions(table, one.document["portfolio"])
+    rows = [
+        _row(table, row, row["plan"], one.source)._replace(
+            prediction=_chosen(predictions, row.get("prediction"))
+        )
+        for row in one.document["fallback"]
+    ]
     # What was tuned but is not in the fallback table is a row as well, after it.
     for row in [*rows, *(row._replace(expected_fraction=None) for row in exact.values())]:
         evidence = exact.get(row.problem)
@@ -302,11 +330,53 @@ def _add_device(table: Table, one: Loaded) -> None:
         group.exact.setdefault(problem, row)
 
 
+def _predictions(table: Table, portfolio: dict[str, Any]) -> list[Prediction]:
+    """The predictions of a record; none in records of older versions."""
+    found = []
+    for one in portfolio.get("predictions", ()):
+        measured = [portfolio["problems"][column] for column in one["columns"]]
+        problems = tuple(_problem(table, problem) for problem in measured)
+        plans = tuple(_plan(cost["plan"], table.fields) for cost in one["costs"])
+        costs = tuple(
+            _cost(cost, plan, table, len(problems))
+            for cost, plan in zip(one["costs"], plans, strict=True)
+        )
+        places = tuple(map(table.place, problems))
+        reach, multiple, apart = (int(one[name]) for name in ("reach", "multiple", "apart"))
+        if min(reach, multiple) < 1 or apart < 0:
+            raise ValueError("a prediction with a reach or multiple below 1, or apart below 0")
+        found.append(Prediction(problems, places, reach, multiple, apart, plans, costs))
+    return found
+
+
+def _chosen(predictions: Sequence[Prediction], position: int | None) -> Prediction | None:
+    return None if position is None else predictions[position]
+
+
+def _cost(one: dict[str, Any], plan: Plan, table: Table, count: int) -> Cost:
+    if plan.grid is None or int(one["slots"]) < 1:
+        raise ValueError("a cost without grid or slots")
+    corrections = tuple(None if ratio is None else float(ratio) for ratio in one["corrections"])
+    if len(corrections) != count:
+        raise ValueError("a cost of other problems than its prediction")
+    return Cost(
+        waves_of(plan.grid, int(one["slots"])),
+        _terms(one["fixed"], table),
+        _terms(one["per_wave"], table),
+        corrections,
+    )
+
+
+def _terms(terms: Sequence[Any], table: Table) -> tuple[Term, ...]:
+    for _, names in terms:
+        for name in names:
+            if not table.fields[name]:
+                raise ValueError(f"a cost over {name!r}, which is no integer problem field")
+    return tuple((float(coefficient), tuple(names)) for coefficient, names in terms)
+
+
 def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str) -> Row:
-    problem = tuple(holder["problem"][name] for name in table.fields)
-    for value, integer in zip(problem, table.fields.values(), strict=True):
-        if not isinstance(value, int if integer else str):
-            raise ValueError(f"{holder['problem']!r} is not a problem of this kernel")
+    problem = _problem(table, holder["problem"])
     return Row(
         problem,
         table.place(problem),
@@ -314,6 +384,14 @@ def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str
         source,
         holder.get("expected_fraction"),
     )
+
+
+def _problem(table: Table, named: Mapping[str, Any]) -> Problem:
+    problem = tuple(named[name] for name in table.fields)
+    for value, integer in zip(problem, table.fields.values(), strict=True):
+        if not isinstance(value, int if integer else str):
+            raise ValueError(f"{named!r} is not a problem of this kernel")
+    return problem
 
 
 def _plan(one: dict[str, Any], fields: Mapping[str, bool]) -> Plan:

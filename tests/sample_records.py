@@ -9,11 +9,13 @@ from typing import Any
 
 from autotune.tuned import (
     Checks,
+    Cost,
     Entry,
     FallbackRow,
     LaunchStep,
     Plan,
     Portfolio,
+    Prediction,
     Provenance,
     RecordedDevice,
     TunedRecord,
@@ -114,8 +116,20 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
     ]
     unique = {tuple(one.values()): one for one in at}.values()
     entries = [entry(one, rng.choice(plans)) for one in unique]
+    predicted = ("float32", "half2")
+    predictions = [
+        _random_prediction(rng, plans, [i for i, one in enumerate(unique) if one["dtype"] == dtype])
+        for dtype in predicted
+    ]
     rows = [
-        FallbackRow(problem=one, plan=rng.choice(plans), expected_fraction=rng.random())
+        FallbackRow(
+            problem=one,
+            plan=rng.choice(plans),
+            expected_fraction=rng.random(),
+            prediction=predicted.index(one["dtype"])
+            if one["dtype"] in predicted and rng.random() < 0.8
+            else None,
+        )
         for one in rng.sample(list(unique), 12)
     ]
     configurations = {str(one.configuration): one.configuration for one in plans}.values()
@@ -126,8 +140,32 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
             tuple(rng.choice((None, rng.random(), rng.random())) for _ in unique)
             for _ in configurations
         ),
+        predictions=tuple(predictions),
     )
     return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio)
+
+
+def _random_prediction(rng: random.Random, plans: Sequence[Plan], columns: list[int]) -> Prediction:
+    """One that may be asked, whatever it says: costs of all signs, with gaps."""
+    fields = ((), ("m",), ("n",), ("m", "n"), ("m", "m", "n"))
+
+    def terms() -> tuple[Any, ...]:
+        chosen = rng.sample(fields, rng.randrange(4))
+        return tuple((rng.uniform(-0.2, 1) * 10 ** rng.randrange(-9, 2), one) for one in chosen)
+
+    costs = [
+        Cost(
+            plan=one,
+            slots=rng.choice((1, 7, 132, 2**31)),
+            fixed=terms(),
+            per_wave=terms(),
+            corrections=tuple(rng.choice((None, rng.uniform(0.5, 2), 1.25)) for _ in columns),
+        )
+        for one in plans
+        if one.grid is not None
+    ]
+    about = {"reach": rng.choice((1, 16, 48)), "multiple": rng.choice((1, 4)), "apart": 32}
+    return Prediction(columns=tuple(columns), costs=tuple(costs), **about)
 
 
 def changed(**changes: Any) -> bytes:

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune import __version__
+from autotune._prediction import Cost, Term
 from autotune._table import (
     COMMON_SHARED_BYTES,
-    MAX_INTEGER,
     SIXTEENTHS,
     Group,
     Loaded,
     Plan,
+    Prediction,
     Problem,
     Row,
     Table,
@@ -34,6 +35,7 @@ from autotune._table import (
 )
 from autotune.errors import UsageError
 from autotune.export.reserved import RESERVED
+from autotune.expression import MAX_INTEGER
 from autotune.tuned import Entry, TunedRecord, encode
 
 _INT = range(-(2**31) + 1, 2**31)
@@ -97,6 +99,15 @@ def literal(value: int) -> str:
     return f"number{{{value}LL}}" if value in _LONG else "number{0, false}"
 
 
+def sum_of(terms: Sequence[Term]) -> str:
+    """A sum of products of problem fields in C++, over doubles."""
+    products = (
+        " * ".join([repr(coefficient), *(f"real({identifier(name)})" for name in names)])
+        for coefficient, names in terms
+    )
+    return " + ".join(products) or "0.0"
+
+
 def _is_negation(form: Any) -> bool:
     return isinstance(form, list) and form[:2] == ["-", 0]
 
@@ -150,8 +161,13 @@ class _Writer:
         # The rows of an architecture with one device are the device's.
         shared = [one for one in self.table.archs.values() if len(self._devices_of(one)) > 1]
         self.groups = [*self.table.devices.values(), *shared]
+        self.predictions: list[Prediction] = []
         for row in (row for group in self.groups for row in _rows(group)):
             self.number(row.plan)
+            if row.prediction is not None and self.prediction(row) < 0:
+                self.predictions.append(row.prediction)
+        for plan in (plan for one in self.predictions for plan in one.plans):
+            self.number(plan)
         named = [arch for plan in self.plans.values() for arch in plan.archs or ()]
         numbers = {arch_number(arch) for arch in named} - {None}
         self.archs = sorted(one for one in numbers if one is not None) or [0]
@@ -217,7 +233,42 @@ class _Writer:
     def near_row(self, row: Row) -> str:
         """One line of the table of nearest problems."""
         fraction = _fraction(row.expected_fraction)
-        return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}"
+        prediction = self.prediction(row)
+        return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}, {prediction}"
+
+    def prediction(self, row: Row) -> int:
+        """The position of a row's prediction among those of the header; -1 where it has none."""
+        found = (i for i, one in enumerate(self.predictions) if one is row.prediction)
+        return next(found, -1)
+
+    def prediction_rows(self) -> list[dict[str, Any]]:
+        """The predictions: where their costs, problems and corrections are, and how to weigh."""
+        rows = []
+        cost = problem = correction = 0
+        for one in self.predictions:
+            ends = cost + len(one.costs), problem + len(one.problems)
+            about = (
+                cost,
+                ends[0],
+                problem,
+                ends[1],
+                correction,
+                one.reach,
+                one.multiple,
+                one.apart,
+            )
+            rows.append(
+                {
+                    "about": _joined(map(str, about)),
+                    "problems": [self.problem(measured) for measured in one.problems],
+                    "plans": [self.number(plan) for plan in one.plans],
+                    "times": [_time(each) for each in one.costs],
+                    "corrections": [_joined(map(_fraction, c.corrections)) for c in one.costs],
+                }
+            )
+            cost, problem = ends
+            correction += len(one.costs) * len(one.problems)
+        return rows
 
     def spans(self) -> dict[Group, str]:
         """Where the rows of each device and architecture are: its arch, and both tables' spans."""
@@ -314,7 +365,9 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
             for group in writer.groups
         ],
         "no_exact": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, {{0, 0, 0}}",
-        "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1",
+        "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, -1",
+        "predictions": writer.prediction_rows(),
+        "most_problems": max((len(one.problems) for one in writer.predictions), default=0),
         "assertions": writer.assertions(),
     }
 
@@ -385,6 +438,10 @@ def _measured(entry: Entry) -> str:
         parts.append(f"{ratio} times as fast as {entry.vendor.name}")
     parts += [f"stale: {reason}" for reason in entry.stale_reasons]
     return f"{problem}: {', '.join(parts)}"
+
+
+def _time(cost: Cost) -> str:
+    return f"{expression(cost.waves)}, {sum_of(cost.fixed)}, {sum_of(cost.per_wave)}"
 
 
 def _rows(group: Group) -> list[Row]:
