@@ -132,10 +132,6 @@ class Table:
         #: Driver names and uuids of devices, to their folders.
         self.names: dict[str, str] = {}
 
-    def place(self, problem: Problem) -> Problem:
-        """Where a problem lies: categories, and integers on a scale of sixteenths of octaves."""
-        return tuple(one if isinstance(one, str) else sixteenths(one) for one in problem)
-
 
 #: ``ceil(2**(63 + j/16))`` for j from 1 to 15: the floor of a 16th root is four floors of square
 #: roots, and none of these is a whole number. Exact, so that C++ has the same numbers.
@@ -151,6 +147,11 @@ def sixteenths(n: int) -> int:
     octave = n.bit_length() - 1
     mantissa = n << (63 - octave) if octave <= 63 else n >> (octave - 63)
     return 16 * octave + bisect_right(SIXTEENTHS, mantissa)
+
+
+def place_of(problem: Problem) -> Problem:
+    """Where a problem lies: categories, and integers on a scale of sixteenths of octaves."""
+    return tuple(one if isinstance(one, str) else sixteenths(one) for one in problem)
 
 
 def distance(a: Problem, b: Problem) -> int | None:
@@ -169,7 +170,7 @@ def pick(
 ) -> tuple[Row, str]:
     """The row for a problem on a device (its folder) or architecture, and how good it is."""
     fields = dict(zip(table.fields, problem, strict=True))
-    place = table.place(problem)
+    place = place_of(problem)
     for group, exact, near, foreign in _candidates(table, device, arch):
         row = group.exact.get(problem)
         if row and row.plan.allows(fields) and (foreign is None or row.plan.fits(foreign)):
@@ -341,7 +342,7 @@ def _predictions(table: Table, portfolio: dict[str, Any]) -> list[Prediction]:
             _cost(cost, plan, table, len(problems))
             for cost, plan in zip(one["costs"], plans, strict=True)
         )
-        places = tuple(map(table.place, problems))
+        places = tuple(map(place_of, problems))
         reach, multiple, apart = (int(one[name]) for name in ("reach", "multiple", "apart"))
         if min(reach, multiple) < 1 or apart < 0:
             raise ValueError("a prediction with a reach or multiple below 1, or apart below 0")
@@ -379,7 +380,7 @@ def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str
     problem = _problem(table, holder["problem"])
     return Row(
         problem,
-        table.place(problem),
+        place_of(problem),
         _plan(plan, table.fields),
         source,
         holder.get("expected_fraction"),

@@ -6,6 +6,7 @@ Knows the record's schema and the run's results; writes no file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -136,17 +137,19 @@ def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow
         problems=tuple(dict(one) for one in measured.problems),
         median_ms=measured.median_ms,
     )
-    example = measured.problems[0]
-    plans = [_plan(kernel, one, example, device) for one in measured.configurations]
-    rows = fallback_table(matrix, plans)
-    return matrix, tuple(_replanned(kernel, row, device) for row in rows)
+    return _with_fallback(kernel, device, matrix)
 
 
-def _replanned(kernel: Kernel, row: tuned.FallbackRow, device: Device) -> tuned.FallbackRow:
-    """A row with the launch of its own problem: categorical fields may change the sequence."""
-    configuration = Configuration(dict(row.plan.configuration))
-    plan = _plan(kernel, configuration, Problem(dict(row.problem)), device)
-    return msgspec.structs.replace(row, plan=plan)
+def _with_fallback(
+    kernel: Kernel, device: Device, matrix: tuned.Portfolio
+) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow, ...]]:
+    """A matrix with the predictions that are fitted to it, and the table made of it."""
+
+    def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> tuned.Plan:
+        return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
+
+    rows, predictions = fallback_table(matrix, planner, device.sm_count)
+    return msgspec.structs.replace(matrix, predictions=predictions), rows
 
 
 def _plan(
