@@ -2,7 +2,7 @@
 
 Walks what was fitted when the record was made (`autotune.prediction` says how); knows neither plans
 nor tables. Standard library only, and only operations that the exported header does bit for bit
-alike: sums, products and quotients of doubles in one order, and integers of 64 bits.
+alike: sums and products of doubles in one order, and integers of 64 bits.
 """
 
 from __future__ import annotations
@@ -17,58 +17,44 @@ Term: TypeAlias = "tuple[float, tuple[str, ...]]"
 
 
 class Cost(NamedTuple):
-    """What one configuration takes: ``fixed + waves * per_wave``, corrected by what is near."""
+    """The time of one configuration as a function of the problem; see `autotune.tuned.Cost`."""
 
-    #: Rounds of blocks that it takes until all were resident once: a stored expression.
-    waves: Json
     fixed: tuple[Term, ...]
-    per_wave: tuple[Term, ...]
-    #: Measured over predicted time, one per problem of the portfolio; None where it was not measured.
-    corrections: tuple[float | None, ...]
+    #: Stored expressions of how many waves a grid takes, with the time of each.
+    waves: tuple[tuple[Json, tuple[Term, ...]], ...]
+    #: Factors where a field is no multiple of so much: field, multiple, factor.
+    misaligned: tuple[tuple[str, int, float], ...]
 
-    def time_ms(self, fields: Mapping[str, Any], weights: Sequence[float]) -> float | None:
-        """The time for a problem; None where it cannot be told.
+    def time_ms(self, fields: Mapping[str, Any]) -> float:
+        """The time for a problem whose integers have at most 64 bits.
 
-        Parameters
-        ----------
-        fields : mapping
-            The problem, its integers of at most 64 bits.
-        weights : sequence of float
-            What each problem of the portfolio counts.
+        Raises
+        ------
+        ValueError
+            If the grid cannot be told.
         """
-        try:
-            waves = value_of(self.waves, fields)
-        except ValueError:
-            return None
-        weight = correction = 0.0
-        for one, ratio in zip(weights, self.corrections, strict=True):
-            if ratio is not None:
-                weight += one
-                correction += one * ratio
-        if weight == 0:
-            return None
-        total = _sum(self.fixed, fields) + waves * _sum(self.per_wave, fields)
-        return total * (correction / weight)
+        total = sum_of(self.fixed, fields)
+        for waves, terms in self.waves:
+            total += value_of(waves, fields) * sum_of(terms, fields)
+        for name, multiple, factor in self.misaligned:
+            if fields[name] % multiple:
+                total *= factor
+        return total
 
 
-def _sum(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
+def sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
+    """A sum of products."""
     total = 0.0
-    for coefficient, names in terms:
+    for product, names in terms:
         for name in names:
-            coefficient *= fields[name]
-        total += coefficient
+            product *= fields[name]
+        total += product
     return total
 
 
-def weight(distance: int, reach: int) -> float:
-    """What a measured problem counts at a distance: 1 where it lies, a quarter at ``reach``."""
-    share = reach / (reach + distance)
-    return share * share
-
-
 def waves_of(grid: Sequence[Json], slots: int) -> Json:
-    """Stored expression of the rounds that a grid takes where ``slots`` blocks are resident."""
-    blocks: Json = grid[0]
-    for axis in grid[1:]:
+    """Stored expression of the waves that a grid takes where ``slots`` blocks run at a time."""
+    blocks: Json = 1
+    for axis in grid:
         blocks = axis if blocks == 1 else blocks if axis == 1 else ["*", blocks, axis]
     return ["-", 0, ["//", ["-", 0, blocks], slots]]

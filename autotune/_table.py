@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from math import isqrt
 from typing import Any, NamedTuple, TypeAlias
 
-from autotune._prediction import Cost, Term, waves_of, weight
+from autotune._prediction import Cost, Term, waves_of
 from autotune.expression import MAX_INTEGER, OPERATORS, Json, value_of
 
 EXACT = "exact"
@@ -69,26 +69,10 @@ class Plan(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What chooses a plan for a problem that was not measured; see `autotune.tuned.Prediction`."""
+    """What chooses a plan for a problem that was not measured: plans, and the cost of each."""
 
-    problems: tuple[Problem, ...]
-    places: tuple[Problem, ...]
-    reach: int
-    multiple: int
-    apart: int
     plans: tuple[Plan, ...]
     costs: tuple[Cost, ...]
-
-    def weights(self, problem: Problem, place: Problem) -> list[float]:
-        """What each measured problem counts for this one."""
-        multiple, weights = self.multiple, []
-        for measured, its_place in zip(self.problems, self.places, strict=True):
-            away = distance(place, its_place) or 0
-            for one, other in zip(problem, measured, strict=True):
-                if isinstance(one, int) and (one % multiple == 0) != (other % multiple == 0):
-                    away += self.apart
-            weights.append(weight(away, self.reach))
-        return weights
 
 
 class Row(NamedTuple):
@@ -183,24 +167,23 @@ def pick(
             if one.plan.allows(fields) and (foreign is None or one.plan.fits(foreign)):
                 best, best_distance = one, apart
         if best:
-            return best._replace(plan=_fastest(best, problem, place, fields, foreign)), near
+            return best._replace(plan=_fastest(best, fields, foreign)), near
     return table.default, DEFAULT
 
 
-def _fastest(
-    row: Row, problem: Problem, place: Problem, fields: Mapping[str, Any], foreign: str | None
-) -> Plan:
+def _fastest(row: Row, fields: Mapping[str, Any], foreign: str | None) -> Plan:
     """The plan that a row's prediction chooses; the row's own where it has none."""
     chosen, least_ms = row.plan, None
-    if row.prediction is None or any(
-        isinstance(one, int) and abs(one) > MAX_INTEGER for one in problem
-    ):
+    sizes = [one for one in fields.values() if isinstance(one, int)]
+    if row.prediction is None or any(abs(one) > MAX_INTEGER for one in sizes):
         return chosen
-    weights = row.prediction.weights(problem, place)
     for plan, cost in zip(row.prediction.plans, row.prediction.costs, strict=True):
         if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
-            time_ms = cost.time_ms(fields, weights)
-            if time_ms is not None and (least_ms is None or time_ms < least_ms):
+            try:
+                time_ms = cost.time_ms(fields)
+            except ValueError:
+                continue
+            if least_ms is None or time_ms < least_ms:
                 chosen, least_ms = plan, time_ms
     return chosen
 
@@ -316,12 +299,11 @@ def _add_device(table: Table, one: Loaded) -> None:
             grid=_concrete_grid(entry),
         )
     predictions = _predictions(table, one.document["portfolio"])
-    rows = [
-        _row(table, row, row["plan"], one.source)._replace(
-            prediction=_chosen(predictions, row.get("prediction"))
-        )
-        for row in one.document["fallback"]
-    ]
+    rows = [_row(table, row, row["plan"], one.source) for row in one.document["fallback"]]
+    for position, row in enumerate(one.document["fallback"]):
+        if row.get("prediction") is not None:
+            chooser = predictions[row["prediction"]]
+            rows[position] = rows[position]._replace(prediction=chooser)
     # What was tuned but is not in the fallback table is a row as well, after it.
     for row in [*rows, *(row._replace(expected_fraction=None) for row in exact.values())]:
         evidence = exact.get(row.problem)
@@ -335,36 +317,25 @@ def _predictions(table: Table, portfolio: dict[str, Any]) -> list[Prediction]:
     """The predictions of a record; none in records of older versions."""
     found = []
     for one in portfolio.get("predictions", ()):
-        measured = [portfolio["problems"][column] for column in one["columns"]]
-        problems = tuple(_problem(table, problem) for problem in measured)
         plans = tuple(_plan(cost["plan"], table.fields) for cost in one["costs"])
-        costs = tuple(
-            _cost(cost, plan, table, len(problems))
-            for cost, plan in zip(one["costs"], plans, strict=True)
-        )
-        places = tuple(map(place_of, problems))
-        reach, multiple, apart = (int(one[name]) for name in ("reach", "multiple", "apart"))
-        if min(reach, multiple) < 1 or apart < 0:
-            raise ValueError("a prediction with a reach or multiple below 1, or apart below 0")
-        found.append(Prediction(problems, places, reach, multiple, apart, plans, costs))
+        pairs = zip(one["costs"], plans, strict=True)
+        costs = tuple(_cost(cost, plan, int(one["multiple"]), table) for cost, plan in pairs)
+        found.append(Prediction(plans, costs))
     return found
 
 
-def _chosen(predictions: Sequence[Prediction], position: int | None) -> Prediction | None:
-    return None if position is None else predictions[position]
-
-
-def _cost(one: dict[str, Any], plan: Plan, table: Table, count: int) -> Cost:
-    if plan.grid is None or int(one["slots"]) < 1:
-        raise ValueError("a cost without grid or slots")
-    corrections = tuple(None if ratio is None else float(ratio) for ratio in one["corrections"])
-    if len(corrections) != count:
-        raise ValueError("a cost of other problems than its prediction")
+def _cost(one: dict[str, Any], plan: Plan, multiple: int, table: Table) -> Cost:
+    slots = [int(slots) for slots, _ in one["waves"]]
+    if plan.grid is None or min(slots, default=1) < 1 or multiple < 1:
+        raise ValueError("a cost without grid, slots or multiple")
+    misaligned = _terms([(factor, [name]) for name, factor in one["misaligned"].items()], table)
     return Cost(
-        waves_of(plan.grid, int(one["slots"])),
         _terms(one["fixed"], table),
-        _terms(one["per_wave"], table),
-        corrections,
+        tuple(
+            (waves_of(plan.grid, number), _terms(terms, table))
+            for number, (_, terms) in zip(slots, one["waves"], strict=True)
+        ),
+        tuple((name, multiple, factor) for factor, (name,) in misaligned),
     )
 
 
@@ -377,7 +348,10 @@ def _terms(terms: Sequence[Any], table: Table) -> tuple[Term, ...]:
 
 
 def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str) -> Row:
-    problem = _problem(table, holder["problem"])
+    problem = tuple(holder["problem"][name] for name in table.fields)
+    for value, integer in zip(problem, table.fields.values(), strict=True):
+        if not isinstance(value, int if integer else str):
+            raise ValueError(f"{holder['problem']!r} is not a problem of this kernel")
     return Row(
         problem,
         place_of(problem),
@@ -385,14 +359,6 @@ def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str
         source,
         holder.get("expected_fraction"),
     )
-
-
-def _problem(table: Table, named: Mapping[str, Any]) -> Problem:
-    problem = tuple(named[name] for name in table.fields)
-    for value, integer in zip(problem, table.fields.values(), strict=True):
-        if not isinstance(value, int if integer else str):
-            raise ValueError(f"{named!r} is not a problem of this kernel")
-    return problem
 
 
 def _plan(one: dict[str, Any], fields: Mapping[str, bool]) -> Plan:

@@ -1,42 +1,47 @@
 """The portfolio matrix -> how long each configuration would take for problems never measured.
 
-A configuration's time is fitted as ``fixed + waves * per_wave``: ``waves`` is the number of rounds
-in which a grid runs where only so many blocks are resident, so that the 144 blocks of one tile size
-are seen to take twice as long as the 120 of another on 132 multiprocessors; ``fixed`` is a sum over
-products of up to two problem fields, ``per_wave`` over single ones. Coefficients are not negative,
-and relative errors count: non-negative least squares. How many blocks are resident is not asked of
-the device but fitted too. What the fit misses, alignment above all, comes from the problems nearest
-to the one asked: ratios of measured to fitted time, by their distance. Knows no kernels or devices.
+The time of a configuration is fitted to its row of the matrix as a sum of what
+
+- is spent once: products of up to two problem fields,
+- each round of blocks takes, of which a multiprocessor has ``ceil(blocks / multiprocessors)``, and
+- each wave takes, of which a device has ``ceil(blocks / resident blocks)``: single fields.
+
+So 144 blocks are seen to take twice as long as 120 on 132 multiprocessors. Coefficients are not
+negative and relative errors count: non-negative least squares (Lawson and Hanson, *Solving Least
+Squares Problems*, 1974). How many blocks of a configuration are resident is fitted as well, by
+trying. Then it is asked, field by field, how much longer what is misaligned took than that says.
+Knows no kernels and no devices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, TypeAlias
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from autotune import _table
 from autotune._prediction import waves_of
+from autotune.errors import AutotuneError
 from autotune.expression import value_of
-from autotune.tuned import Cost, Plan, Portfolio, Prediction
+from autotune.tuned import Cost, Plan, Portfolio, Prediction, Term
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array: TypeAlias = np.ndarray[Any, Any]
 
-#: Blocks that may be resident per multiprocessor.
-RESIDENT = (1, 2, 3, 4, 6, 8, 16)
-#: Share of the shortest time of a portfolio that every configuration takes at least: a launch is
-#: not free, whatever a few large problems let a fit believe.
+#: Blocks that may be resident on a multiprocessor.
+RESIDENT = (1, 2, 4, 8)
+#: Share of the shortest time of the matrix that everything takes at least: a launch costs
+#: something, whatever the row of a configuration that was measured on large problems only says.
 LEAST_SHARE = 0.5
-#: How far measured problems correct a prediction, and how much further a misaligned one is from an
-#: aligned one, in sixteenths of octaves. Within the largest reach all count nearly alike.
-REACHES = (16, 64, 4096)
-APARTS = (0, 32)
-#: Vector loads need fields of which this is a factor.
+#: Weight of wanting small coefficients: where a few problems leave a choice, neither all nor nothing.
+RIDGE = 0.03
+#: What counts as aligned: four elements, 16 bytes of float32, are the widest load.
 MULTIPLE = 4
+#: Share of the best speed where nothing can be told of a problem.
+FAILED = 1e-3
+#: Problems worth of evidence that alignment does not matter.
+INDIFFERENCE = 4
 
 
 def fitted(
@@ -59,31 +64,22 @@ def fitted(
     -------
     tuple of Prediction and float, or None
         With the geometric mean of the shares of the best speed that it answers with for problems
-        that were left out of it. None where no grid is known.
+        that were left out of it. None where nothing can be fitted.
     """
     matrix = _Matrix(portfolio, columns, plans, sm_count)
-    everything = range(len(columns))
-    left_out = [matrix.times_by([p for p in everything if p != out]) for out in everything]
-    scores = {
-        (reach, apart): matrix.score(left_out, matrix.weights(reach, apart))
-        for reach, apart in product(REACHES, APARTS)
-    }
-    reach, apart = max(scores, key=lambda one: scores[one])
-    costs = [matrix.cost(c, plan) for c, plan in enumerate(plans) if plan]
-    known = tuple(one for one in costs if one)
-    about = {"reach": reach, "multiple": MULTIPLE, "apart": apart}
-    if not known:
-        return None
-    return Prediction(columns=tuple(columns), costs=known, **about), scores[reach, apart]
+    curves = matrix.curves(range(len(columns)))
+    costs = tuple(matrix.cost(plan, one) for plan, one in zip(plans, curves, strict=True) if one)
+    return (Prediction(multiple=MULTIPLE, costs=costs), matrix.score()) if costs else None
 
 
-@dataclass(frozen=True)
-class _Curve:
+class _Curve(NamedTuple):
     """A configuration's fitted time."""
 
-    slots: int
-    #: One for each column of the design for so many slots.
+    resident: int
+    #: One for each column of the design of so many resident blocks.
     coefficients: Array
+    #: Logarithms of the factors of fields that are misaligned.
+    misaligned: Array
 
 
 class _Matrix:
@@ -99,13 +95,16 @@ class _Matrix:
         import numpy as np
 
         self.problems = [dict(portfolio.problems[column]) for column in columns]
-        rows = [[row[column] or np.nan for column in columns] for row in portfolio.median_ms]
-        self.times = np.array(rows)
+        self.times = np.array(
+            [[row[column] or np.nan for column in columns] for row in portfolio.median_ms]
+        )
         self.least_ms = LEAST_SHARE * float(np.nanmin(self.times))
-        names = [name for name, value in self.problems[0].items() if isinstance(value, int)]
-        self.per_wave: list[tuple[str, ...]] = [(), *((name,) for name in names)]
-        self.fixed = [*self.per_wave, *combinations(names, 2)]
-        self.slots = [sm_count * resident for resident in RESIDENT]
+        self.sm_count = sm_count
+        self.names = [name for name, value in self.problems[0].items() if isinstance(value, int)]
+        self.single: list[tuple[str, ...]] = [(), *((name,) for name in self.names)]
+        self.double = [*self.single, *combinations(self.names, 2)]
+        values = [[one[name] for name in self.names] for one in self.problems]
+        self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
         self.designs = [self._designs(plan) for plan in plans]
 
     def _designs(self, plan: Plan | None) -> dict[int, Array]:
@@ -114,15 +113,22 @@ class _Matrix:
 
         if plan is None or plan.grid is None:
             return {}
-        fixed, per_wave = self._products(self.fixed), self._products(self.per_wave)
+        single, double = self._products(self.single), self._products(self.double)
         designs = {}
-        for slots in self.slots:
-            try:
-                waves = [value_of(waves_of(plan.grid, slots), one) for one in self.problems]
-            except ValueError:
-                return {}
-            designs[slots] = np.hstack([fixed, np.array(waves, float)[:, None] * per_wave])
+        for resident in RESIDENT:
+            parts = [double]
+            for slots in self._slots(resident):
+                try:
+                    waves = [value_of(waves_of(plan.grid, slots), one) for one in self.problems]
+                except ValueError:
+                    return {}
+                parts.append(np.array(waves, float)[:, None] * single)
+            designs[resident] = np.hstack(parts)
         return designs
+
+    def _slots(self, resident: int) -> list[int]:
+        """Blocks that run at a time, of rounds and of waves; with one resident, these are those."""
+        return sorted({self.sm_count, self.sm_count * resident})
 
     def _products(self, terms: Sequence[tuple[str, ...]]) -> Array:
         import numpy as np
@@ -130,87 +136,102 @@ class _Matrix:
         factors = [[[float(one[name]) for name in term] for term in terms] for one in self.problems]
         return np.array([[np.prod(values) for values in row] for row in factors])
 
-    def curve(self, configuration: int, known: Sequence[int]) -> _Curve | None:
-        """Fit the time of one configuration on the known problems; None where that fails."""
+    def curves(self, known: Sequence[int]) -> list[_Curve | None]:
+        """Fit every configuration to its times on the known problems; None where that fails."""
+        return [self._curve(c, known) for c in range(len(self.times))]
+
+    def _curve(self, configuration: int, known: Sequence[int]) -> _Curve | None:
+        import numpy as np
+
+        rows = [p for p in known if np.isfinite(self.times[configuration, p])]
+        if len(rows) < 2:
+            return None
+        times, misaligned = self.times[configuration, rows], self.misaligned[rows]
+        designs = {r: one[rows] for r, one in self.designs[configuration].items()}
+        aligned = self._fit(designs, times)
+        if aligned is None:
+            return None
+        # Means of the logarithms, beside a constant, drawn towards 0 by INDIFFERENCE.
+        missed = np.log(times / (self.least_ms + designs[aligned.resident] @ aligned.coefficients))
+        columns = np.hstack([misaligned, np.ones((len(rows), 1))])
+        drawn = np.diag([INDIFFERENCE] * len(self.names) + [1e-6])
+        factors = np.linalg.solve(columns.T @ columns + drawn, columns.T @ missed)[:-1].clip(0)
+        curve = self._fit(designs, times / np.exp(misaligned @ factors))
+        return curve and curve._replace(misaligned=factors)
+
+    def _fit(self, designs: dict[int, Array], times: Array) -> _Curve | None:
+        """The best of the designs for some times."""
         import numpy as np
         from scipy.optimize import nnls
 
-        rows = [p for p in known if np.isfinite(self.times[configuration, p])]
-        times = self.times[configuration, rows]
         best, least_error = None, np.inf
-        for slots, design in self.designs[configuration].items():
-            relative = design[rows] / times[:, None]
-            scale = np.maximum(relative.max(axis=0, initial=0), np.finfo(float).tiny)
+        for resident, design in designs.items():
+            relative = design / times[:, None]
+            scale = np.abs(relative).max(axis=0)
+            scale[scale == 0] = 1
+            count = len(scale)
+            wanted = np.concatenate([(1 - self.least_ms / times).clip(0), np.zeros(count)])
             try:
-                found, error = nnls(relative / scale, 1 - self.least_ms / times)
+                found, error = nnls(np.vstack([relative / scale, RIDGE * np.eye(count)]), wanted)
             except RuntimeError:  # it did not converge
                 continue
             if error < least_error:
-                best, least_error = _Curve(slots, found / scale), error
+                best, least_error = _Curve(resident, found / scale, np.zeros(0)), error
         return best
 
-    def times_by(self, known: Sequence[int]) -> Array:
-        """Times of all problems by what is known of some; not a number without a curve."""
+    def times_of(self, configuration: int, curve: _Curve) -> Array:
+        """What a curve says for every problem."""
         import numpy as np
 
-        times = np.full(self.times.shape, np.nan)
-        for c in range(len(times)):
-            if curve := self.curve(c, known):
-                times[c] = self.least_ms + self.designs[c][curve.slots] @ curve.coefficients
-        return times
+        design = self.designs[configuration][curve.resident]
+        aligned: Array = self.least_ms + design @ curve.coefficients
+        late: Array = np.exp(self.misaligned @ curve.misaligned)
+        return aligned * late
 
-    def weights(self, reach: int, apart: int) -> Array:
-        """What each problem counts for each other."""
-        import numpy as np
-
-        problems = tuple(tuple(one.values()) for one in self.problems)
-        places = tuple(map(_table.place_of, problems))
-        asked = _table.Prediction(problems, places, reach, MULTIPLE, apart, (), ())
-        return np.array(list(map(asked.weights, problems, places)))
-
-    def score(self, left_out: Sequence[Array], weights: Array) -> float:
+    def score(self) -> float:
         """Geometric mean of the shares of the best speed for problems that were left out."""
         import numpy as np
 
+        everything = range(len(self.problems))
         logs = []
-        for problem, fitted_ms in enumerate(left_out):
-            ratios = np.delete(self.times / fitted_ms, problem, axis=1)
-            counts = np.delete(weights[problem], problem) * np.isfinite(ratios)
-            with np.errstate(invalid="ignore"):
-                corrections = np.nansum(ratios * counts, axis=1) / counts.sum(axis=1)
-            predicted = fitted_ms[:, problem] * corrections
+        for problem in everything:
+            curves = self.curves([p for p in everything if p != problem])
             times = self.times[:, problem]
             # What does not run there, `requires` would tell a lookup.
-            predicted[~np.isfinite(predicted) | ~np.isfinite(times)] = np.inf
-            logs.append(np.log(np.nanmin(times) / times[predicted.argmin()]))
+            predicted = [
+                self.times_of(c, one)[problem] if one and np.isfinite(times[c]) else np.inf
+                for c, one in enumerate(curves)
+            ]
+            share = np.nanmin(times) / times[np.argmin(predicted)]
+            logs.append(np.log(share if np.isfinite(min(predicted)) else FAILED))
         return float(np.exp(np.mean(logs)))
 
-    def cost(self, configuration: int, plan: Plan) -> Cost | None:
-        """What a record says of a configuration; None where nothing could be fitted."""
-        curve = self.curve(configuration, range(len(self.problems)))
-        if curve is None:
-            return None
-        coefficients = list(curve.coefficients)
-        coefficients[self.fixed.index(())] += self.least_ms
-        count = len(self.fixed)
-        design = self.designs[configuration][curve.slots]
-        ratios = self.times[configuration] / (self.least_ms + design @ curve.coefficients)
+    def cost(self, plan: Plan | None, curve: _Curve) -> Cost:
+        """What a record says of a configuration."""
+        import numpy as np
+
+        if plan is None:
+            raise AutotuneError("a curve without a plan")
+        first, count = len(self.double), len(self.single)
+        parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))
+        parts[0][self.double.index(())] += self.least_ms
+        factors = zip(self.names, np.exp(curve.misaligned), strict=True)
         return Cost(
             plan=plan,
-            slots=curve.slots,
-            fixed=_terms(coefficients[:count], self.fixed),
-            per_wave=_terms(coefficients[count:], self.per_wave),
-            corrections=tuple(_rounded(one, 4) if one == one else None for one in ratios),
+            fixed=_terms(parts[0], self.double),
+            waves=tuple(
+                (slots, _terms(part, self.single))
+                for slots, part in zip(self._slots(curve.resident), parts[1:], strict=True)
+            ),
+            misaligned={name: _rounded(factor) for name, factor in factors if factor > 1.005},
         )
 
 
-def _terms(
-    coefficients: Sequence[float], factors: Sequence[tuple[str, ...]]
-) -> tuple[tuple[float, tuple[str, ...]], ...]:
-    pairs = zip(coefficients, factors, strict=True)
-    return tuple((_rounded(value, 6), names) for value, names in pairs if value > 0)
+def _terms(coefficients: Array, products: Sequence[tuple[str, ...]]) -> tuple[Term, ...]:
+    pairs = zip(map(float, coefficients), products, strict=True)
+    return tuple((_rounded(value), names) for value, names in pairs if value > 0)
 
 
-def _rounded(value: float, digits: int) -> float:
-    """So many significant digits: more would be noise, in every header."""
-    return float(f"{value:.{digits}g}")
+def _rounded(value: float) -> float:
+    """Four significant digits: more would be noise, in every header."""
+    return float(f"{value:.4g}")

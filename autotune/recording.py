@@ -12,13 +12,13 @@ import msgspec
 
 from autotune import __version__, binding, limits, selection, tuned
 from autotune.device import Device
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.expression import Json
 from autotune.fallback import fallback_table
 from autotune.measurement import CheckResult, Entry, Measurement
 from autotune.membership import valid_archs
 from autotune.request import timing
-from autotune.source import arguments_fingerprint
+from autotune.source import arguments_fingerprint, source_fingerprint
 from autotune.spec import Fill, Kernel, Launch, Work
 from autotune.tuning import ProblemResult, RunResult
 from autotune.values import Configuration, Problem
@@ -138,6 +138,31 @@ def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow
         median_ms=measured.median_ms,
     )
     return _with_fallback(kernel, device, matrix)
+
+
+def refitted(record: tuned.TunedRecord, kernel: Kernel) -> tuned.TunedRecord:
+    """A record with the answers for problems never measured made anew from its matrix.
+
+    For records of older versions: what was measured stays, and no device is needed.
+
+    Raises
+    ------
+    UsageError
+        If the record is of another state of the kernel, whose launches are not known any more.
+    """
+    source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
+    for one in record.entries:
+        if one.source != source or (not one.inputs and one.arguments not in ("", arguments)):
+            raise UsageError(
+                f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
+                f"run: autotune retune {record.kernel}"
+            )
+    if not record.portfolio.problems:
+        return record
+    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), record.portfolio)
+    known = [dict(row.problem) for row in rows]
+    others = (row for row in record.fallback if dict(row.problem) not in known)
+    return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
 
 
 def _with_fallback(

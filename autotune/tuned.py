@@ -10,6 +10,7 @@ equal records are written as equal bytes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import math
@@ -18,7 +19,7 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +30,9 @@ from autotune.errors import RecordError, UsageError
 
 SCHEMA_VERSION = 1
 FORMAT = "autotune tuned record"
+
+#: What slots and multiples may be.
+_POSITIVE = range(1, 2**31)
 
 #: How thorough a search was, least first.
 EFFORTS = ("quick", "full")
@@ -62,6 +66,13 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
     def folder(self) -> str:
         """Name of the device as a folder."""
         return devices.Device(self.backend, self.name, self.arch).folder
+
+    def planned_for(self) -> devices.Device:
+        """The device as far as it is known without being here, to plan launches for."""
+        known = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.backend != "cuda":
+            return devices.Device(**known)
+        return dataclasses.replace(devices.for_arch(self.arch), **known)
 
 
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):
@@ -188,33 +199,28 @@ class Entry(Plan, frozen=True, kw_only=True):
     stale_reasons: tuple[str, ...] = ()
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration's time as a function of the problem: ``fixed + waves * per_wave``.
+#: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
+Term: TypeAlias = tuple[float, tuple[str, ...]]
 
-    Terms are milliseconds and the integer problem fields that they are multiplied by.
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration's time as a function of the problem.
+
+    ``fixed``, plus for each of ``waves`` its terms times ``ceil(blocks / slots)``, times the
+    factors of the fields that are ``misaligned``: no multiple of the prediction's ``multiple``.
     """
 
     plan: Plan
-    #: Blocks that run at a time: the grid takes ``ceil(blocks / slots)`` waves.
-    slots: int
-    fixed: tuple[tuple[float, tuple[str, ...]], ...]
-    per_wave: tuple[tuple[float, tuple[str, ...]], ...]
-    #: Measured over predicted time, one per problem of the prediction; None where not measured.
-    corrections: tuple[float | None, ...]
+    fixed: tuple[Term, ...]
+    #: Blocks that run at a time, and the terms.
+    waves: tuple[tuple[int, tuple[Term, ...]], ...]
+    misaligned: Mapping[str, float] = {}
 
 
 class Prediction(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for problems that were not measured: which configuration would be fastest.
+    """What chooses for problems that were not measured: the least of the costs that they allow."""
 
-    A correction counts ``(reach / (reach + distance))**2``. Fields of which one is a multiple of
-    ``multiple`` and the other is not are ``apart`` further from each other.
-    """
-
-    #: Positions of its problems in the portfolio: those that share their categorical fields.
-    columns: tuple[int, ...]
-    reach: int
     multiple: int
-    apart: int
     costs: tuple[Cost, ...]
 
 
@@ -572,20 +578,16 @@ def _check_plan(record: TunedRecord, plan: Plan) -> None:
 
 def _check_prediction(record: TunedRecord, prediction: Prediction) -> None:
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
-    columns = prediction.columns
-    if any(not 0 <= column < len(record.portfolio.problems) for column in columns):
-        raise ValueError("a prediction of problems that the portfolio lacks")
-    if min(prediction.reach, prediction.multiple) < 1 or prediction.apart < 0:
-        raise ValueError("a prediction with a reach or multiple below 1, or apart below 0")
+    if prediction.multiple not in _POSITIVE:
+        raise ValueError("a prediction whose multiple is not positive")
     for cost in prediction.costs:
-        terms = (*cost.fixed, *cost.per_wave)
-        numbers = [*(number for number, _ in terms), *(one or 0 for one in cost.corrections)]
-        if cost.slots < 1 or cost.plan.grid is None or not all(map(math.isfinite, numbers)):
-            raise ValueError("a cost without slots or grid, or not finite")
-        if len(cost.corrections) != len(columns) or any(
-            set(names) - integers for _, names in terms
-        ):
-            raise ValueError("a cost of other problems or fields than its prediction")
+        terms = [*cost.fixed, *(term for _, terms in cost.waves for term in terms)]
+        numbers = [*(number for number, _ in terms), *cost.misaligned.values()]
+        names = {name for _, names in terms for name in names} | set(cost.misaligned)
+        if names - integers or not all(map(math.isfinite, numbers)):
+            raise ValueError(f"a cost over {sorted(names - integers) or numbers}")
+        if cost.plan.grid is None or any(slots not in _POSITIVE for slots, _ in cost.waves):
+            raise ValueError("a cost without grid or slots")
 
 
 def _check_names(record: TunedRecord, configuration: Mapping[str, Any]) -> None:

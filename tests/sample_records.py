@@ -117,10 +117,7 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
     unique = {tuple(one.values()): one for one in at}.values()
     entries = [entry(one, rng.choice(plans)) for one in unique]
     predicted = ("float32", "half2")
-    predictions = [
-        _random_prediction(rng, plans, [i for i, one in enumerate(unique) if one["dtype"] == dtype])
-        for dtype in predicted
-    ]
+    predictions = [_random_prediction(rng, plans) for _ in predicted]
     rows = [
         FallbackRow(
             problem=one,
@@ -145,27 +142,25 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
     return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio)
 
 
-def _random_prediction(rng: random.Random, plans: Sequence[Plan], columns: list[int]) -> Prediction:
-    """One that may be asked, whatever it says: costs of all signs, with gaps."""
-    fields = ((), ("m",), ("n",), ("m", "n"), ("m", "m", "n"))
+def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
+    """One that may be asked, whatever it says: costs of all signs."""
+    products = ((), ("m",), ("n",), ("m", "n"), ("m", "m", "n"))
 
     def terms() -> tuple[Any, ...]:
-        chosen = rng.sample(fields, rng.randrange(4))
+        chosen = rng.sample(products, rng.randrange(4))
         return tuple((rng.uniform(-0.2, 1) * 10 ** rng.randrange(-9, 2), one) for one in chosen)
 
     costs = [
         Cost(
             plan=one,
-            slots=rng.choice((1, 7, 132, 2**31)),
             fixed=terms(),
-            per_wave=terms(),
-            corrections=tuple(rng.choice((None, rng.uniform(0.5, 2), 1.25)) for _ in columns),
+            waves=tuple((rng.choice((1, 7, 132, 2**31 - 1)), terms()) for _ in range(3)),
+            misaligned={name: rng.uniform(1, 3) for name in "nm" if rng.random() < 0.5},
         )
         for one in plans
         if one.grid is not None
     ]
-    about = {"reach": rng.choice((1, 16, 48)), "multiple": rng.choice((1, 4)), "apart": 32}
-    return Prediction(columns=tuple(columns), costs=tuple(costs), **about)
+    return Prediction(multiple=rng.choice((1, 4, 24)), costs=tuple(costs))
 
 
 def changed(**changes: Any) -> bytes:

@@ -99,11 +99,22 @@ def literal(value: int) -> str:
     return f"number{{{value}LL}}" if value in _LONG else "number{0, false}"
 
 
-def sum_of(terms: Sequence[Term]) -> str:
-    """A sum of products of problem fields in C++, over doubles."""
+def time(cost: Cost) -> str:
+    """The time of a configuration in C++, as an `estimate` of the header."""
+    text = f"estimate{{{_sum(cost.fixed)}}}"
+    for waves, terms in cost.waves:
+        text += f" + in_waves({expression(waves)}, {_sum(terms)})"
+    factors = "".join(
+        f" * unless_multiple({identifier(name)}, {multiple}, {factor!r})"
+        for name, multiple, factor in cost.misaligned
+    )
+    return f"({text}){factors}" if factors else text
+
+
+def _sum(terms: Sequence[Term]) -> str:
     products = (
-        " * ".join([repr(coefficient), *(f"real({identifier(name)})" for name in names)])
-        for coefficient, names in terms
+        " * ".join([repr(product), *(f"real({identifier(name)})" for name in names)])
+        for product, names in terms
     )
     return " + ".join(products) or "0.0"
 
@@ -241,33 +252,14 @@ class _Writer:
         found = (i for i, one in enumerate(self.predictions) if one is row.prediction)
         return next(found, -1)
 
-    def prediction_rows(self) -> list[dict[str, Any]]:
-        """The predictions: where their costs, problems and corrections are, and how to weigh."""
-        rows = []
-        cost = problem = correction = 0
+    def prediction_rows(self) -> list[dict[str, str]]:
+        """The plans of each prediction, and where they are in the table of all."""
+        rows, first = [], 0
         for one in self.predictions:
-            ends = cost + len(one.costs), problem + len(one.problems)
-            about = (
-                cost,
-                ends[0],
-                problem,
-                ends[1],
-                correction,
-                one.reach,
-                one.multiple,
-                one.apart,
-            )
-            rows.append(
-                {
-                    "about": _joined(map(str, about)),
-                    "problems": [self.problem(measured) for measured in one.problems],
-                    "plans": [self.number(plan) for plan in one.plans],
-                    "times": [_time(each) for each in one.costs],
-                    "corrections": [_joined(map(_fraction, c.corrections)) for c in one.costs],
-                }
-            )
-            cost, problem = ends
-            correction += len(one.costs) * len(one.problems)
+            plans = _joined(str(self.number(plan)) for plan in one.plans)
+            last = first + len(one.costs)
+            rows.append({"span": f"{first}, {last}", "plans": plans})
+            first = last
         return rows
 
     def spans(self) -> dict[Group, str]:
@@ -367,7 +359,7 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
         "no_exact": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, {{0, 0, 0}}",
         "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, -1",
         "predictions": writer.prediction_rows(),
-        "most_problems": max((len(one.problems) for one in writer.predictions), default=0),
+        "times": [time(cost) for one in writer.predictions for cost in one.costs],
         "assertions": writer.assertions(),
     }
 
@@ -438,10 +430,6 @@ def _measured(entry: Entry) -> str:
         parts.append(f"{ratio} times as fast as {entry.vendor.name}")
     parts += [f"stale: {reason}" for reason in entry.stale_reasons]
     return f"{problem}: {', '.join(parts)}"
-
-
-def _time(cost: Cost) -> str:
-    return f"{expression(cost.waves)}, {sum_of(cost.fixed)}, {sum_of(cost.per_wave)}"
 
 
 def _rows(group: Group) -> list[Row]:
