@@ -653,7 +653,7 @@ def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
 def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
     """JSON with one line per entry field, table row and cost, so that a diff reads well."""
     compact = json.dumps(value, allow_nan=False)
-    if depth == deepest or not isinstance(value, dict | list) or len(compact) < 96:
+    if depth == deepest or not isinstance(value, dict | list | tuple) or len(compact) < 96:
         return compact
     inner = " " * (depth + 1)
     if isinstance(value, dict):

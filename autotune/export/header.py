@@ -100,20 +100,20 @@ def literal(value: int) -> str:
 
 
 def time(cost: Cost) -> str:
-    """The time of a configuration in C++, as an `estimate` of the header."""
-    text = f"estimate{{{_sum(cost.fixed)}}}"
-    for waves, terms in cost.waves:
-        text += f" + in_waves({expression(waves)}, {_sum(terms)})"
-    factors = "".join(
-        f" * unless_multiple({identifier(name)}, {multiple}, {factor!r})"
+    """The time of a configuration in C++, as an `estimate` of the header, in several lines."""
+    parts = [f"estimate{{{_sum(cost.fixed)}}}"]
+    parts += [f"in_waves({expression(waves)}, {_sum(terms)})" for waves, terms in cost.waves]
+    factors = [
+        f"unless_multiple({identifier(name)}, {multiple}, {factor!r})"
         for name, multiple, factor in cost.misaligned
-    )
-    return f"({text}){factors}" if factors else text
+    ]
+    total = "\n    + ".join(parts)
+    return "\n    * ".join([f"({total})", *factors]) if factors else total
 
 
 def _sum(terms: Sequence[Term]) -> str:
     products = (
-        " * ".join([repr(product), *(f"real({identifier(name)})" for name in names)])
+        " * ".join([repr(product), *(identifier(name) for name in names)])
         for product, names in terms
     )
     return " + ".join(products) or "0.0"
@@ -359,7 +359,9 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
         "no_exact": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, {{0, 0, 0}}",
         "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, -1",
         "predictions": writer.prediction_rows(),
-        "times": [time(cost) for one in writer.predictions for cost in one.costs],
+        "times": [
+            time(cost).replace("\n", "\n      ") for one in writer.predictions for cost in one.costs
+        ],
         "assertions": writer.assertions(),
     }
 

@@ -19,7 +19,7 @@ _HEADER = """
     expected_fraction extent extent_of fastest fits floor_div found generations_apart grid
     grid_of group hit in_waves is_extent largest lookup maximum met minimum near_row near_rows
     number number_of_cost number_of_plan pick place place_of plan plans prediction predictions
-    problem product_fits quality real requires_met roots shape shared_bytes sixteenths sum_fits
+    problem product_fits quality requires_met roots shape shared_bytes sixteenths sum_fits
     time_of unless_multiple which
 """
 
