@@ -24,6 +24,7 @@ from autotune._table import (
     Triple,
     Value,
     build_table,
+    fastest,
     moment,
     pick,
 )
@@ -376,6 +377,8 @@ def check(document: Any, kernel: str) -> dict[str, Any]:
     for group in table.devices.values():
         for row in (*group.exact.values(), *group.nearest.values()):
             _tuned_config(table, *pick(table, row.problem, arch=group.arch), row.problem)
+        for row in {id(one.prediction): one for one in group.nearest.values()}.values():
+            fastest(row, dict(zip(table.fields, row.problem, strict=True)), None)
     portfolio = document["portfolio"]
     for _, times in zip(portfolio["configurations"], portfolio["median_ms"], strict=True):
         for _, time_ms in zip(portfolio["problems"], times, strict=True):

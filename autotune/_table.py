@@ -167,12 +167,12 @@ def pick(
             if one.plan.allows(fields) and (foreign is None or one.plan.fits(foreign)):
                 best, best_distance = one, apart
         if best:
-            return best._replace(plan=_fastest(best, fields, foreign)), near
+            return best._replace(plan=fastest(best, fields, foreign)), near
     return table.default, DEFAULT
 
 
-def _fastest(row: Row, fields: Mapping[str, Any], foreign: str | None) -> Plan:
-    """The plan that a row's prediction chooses; the row's own where it has none."""
+def fastest(row: Row, fields: Mapping[str, Any], foreign: str | None) -> Plan:
+    """The plan that a row's prediction chooses for a problem; the row's own where it has none."""
     chosen, least_ms = row.plan, None
     sizes = [one for one in fields.values() if isinstance(one, int)]
     if row.prediction is None or any(abs(one) > MAX_INTEGER for one in sizes):

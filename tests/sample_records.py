@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from autotune.tuned import (
     Checks,
     Cost,
@@ -163,6 +165,11 @@ def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
     return Prediction(multiple=rng.choice((1, 4, 24)), costs=tuple(costs))
 
 
+def builtins_of(chosen: Plan) -> dict[str, Any]:
+    """A plan as a record's JSON holds it."""
+    return json.loads(msgspec.json.encode(chosen))  # type: ignore[no-any-return]
+
+
 def changed(**changes: Any) -> bytes:
     """A record's bytes with top-level members replaced."""
     document = json.loads(encode(record([entry(problem(64, 64))])))
@@ -181,6 +188,22 @@ def with_entry(**changes: Any) -> bytes:
     """A record's bytes with members of its entry replaced."""
     document = json.loads(changed())
     document["entries"][0] |= changes
+    return json.dumps(document).encode()
+
+
+def with_cost(**changes: Any) -> bytes:
+    """A record's bytes with a prediction of one cost, of which members are replaced."""
+    chosen = plan()
+    cost = Cost(plan=chosen, fixed=((0.5, ("m",)),), waves=((132, ((0.25, ()),)),))
+    portfolio = Portfolio(
+        configurations=(chosen.configuration,),
+        problems=(problem(64, 64),),
+        median_ms=((1.0,),),
+        predictions=(Prediction(multiple=4, costs=(cost,)),),
+    )
+    row = FallbackRow(problem=problem(64, 64), plan=chosen, prediction=0)
+    document = json.loads(encode(record(portfolio=portfolio, fallback=(row,))))
+    document["portfolio"]["predictions"][0]["costs"][0] |= changes
     return json.dumps(document).encode()
 
 
@@ -207,6 +230,19 @@ WRONG = {
     "no time": (
         changed(provenance={"version": "", "toolchain": "", "driver": "", "created": "yesterday"}),
         "provenance.created: 'yesterday' is no time",
+    ),
+    "cost of no field": (with_cost(fixed=[[0.5, ["q"]]]), r"a cost over \['q'\]"),
+    "cost of a category": (with_cost(misaligned={"dtype": 2.0}), r"a cost over \['dtype'\]"),
+    "cost without number": (with_cost(fixed=[[None, []]]), "float"),
+    "cost without grid": (with_cost(plan={**builtins_of(plan()), "grid": None}), "without grid"),
+    "deep cost": (
+        with_cost(plan={**builtins_of(plan()), "grid": [deep(300)]}),
+        "damaged|expression",
+    ),
+    "waves of no blocks": (with_cost(waves=[[0, []]]), "slots"),
+    "no such prediction": (
+        with_cost().replace(b'"prediction": 0', b'"prediction": 1'),
+        "names a prediction that is not there",
     ),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),
