@@ -16,9 +16,15 @@ from sample_records import KERNEL, entry, plan, problem, record
 
 from autotune import _current, _lookup, tuned
 from autotune._lookup import clear_cache, lookup
+from autotune.catalog import find_kernel
+from autotune.cli import run
+from autotune.device import for_arch
+from autotune.errors import UsageError
 from autotune.export.header import render
 from autotune.fallback import fallback_table
+from autotune.membership import is_member
 from autotune.prediction import fitted
+from autotune.recording import refitted
 from autotune.tuned import Cost, FallbackRow, Plan, Portfolio, Prediction
 
 SM_COUNT = 10
@@ -281,3 +287,58 @@ def test_a_header_of_fields_named_like_its_functions() -> None:
     row = FallbackRow(problem={"fastest": 1, "estimate": 2, "kind": "x"}, plan=chosen, prediction=0)
     one = record(fields=fields, default=chosen, portfolio=portfolio, fallback=(row,))
     assert "unless_multiple(estimate_, 4, 2.0)" in render([one])
+
+
+# ---------------------------------------------------------------------- fitting again
+
+
+@pytest.fixture
+def unfitted() -> tuned.TunedRecord:
+    """A record of a bundled kernel as an older version wrote it: a matrix, and nothing fitted."""
+    kernel = find_kernel("transpose")
+    seeds = [kernel.completed(one) for one in kernel.seeds]
+    configurations = [one for one in seeds if is_member(kernel, one, for_arch("sm_90"))][:3]
+    rng = random.Random(5)
+    sizes = [(rng.randrange(1, 9000), rng.randrange(1, 9000)) for _ in range(12)]
+    device = tuned.RecordedDevice(backend="cuda", name="GPU", arch="sm_90", sm_count=132)
+    return tuned.TunedRecord(
+        kernel=kernel.name,
+        device=device,
+        fields=dict.fromkeys(kernel.fields, "integer"),
+        parameters=dict(kernel.parameters),
+        default=plan(configuration=dict(kernel.default()), grid=None),
+        portfolio=Portfolio(
+            configurations=tuple(dict(one) for one in configurations),
+            problems=tuple({"m": m, "n": n} for m, n in sizes),
+            median_ms=tuple(
+                tuple(0.01 * position + 1e-8 * m * n / position for m, n in sizes)
+                for position in range(1, len(configurations) + 1)
+            ),
+        ),
+        provenance=record().provenance,
+    )
+
+
+def test_older_records_are_fitted_without_a_device(
+    unfitted: tuned.TunedRecord, tmp_path: Path
+) -> None:
+    """`export --refit` writes what tuning again would, and doing so twice changes nothing."""
+    tuned.write(tmp_path / "old", unfitted)
+    for source in ("old", "new"):
+        command = ["export", "transpose", "json", "--refit", "--from", str(tmp_path / source)]
+        assert run([*command, "--out", str(tmp_path / "new")]) == 0
+        found = tuned.read(tuned.path_of(tmp_path / "new", unfitted))
+        assert found.portfolio.median_ms == unfitted.portfolio.median_ms
+        assert [dict(row.problem) for row in found.fallback] == list(found.portfolio.problems)
+        assert {row.prediction for row in found.fallback} == {0}
+        assert found == refitted(found, find_kernel("transpose"))
+    costs = found.portfolio.predictions[0].costs
+    assert len(costs) == len(unfitted.portfolio.configurations)
+    assert all(cost.plan.archs and "sm_90" in cost.plan.archs for cost in costs)
+
+
+def test_records_of_another_source_are_not_fitted_again(unfitted: tuned.TunedRecord) -> None:
+    """Its configurations may be launched in another way now."""
+    made = entry({"m": 1, "n": 2}, unfitted.default, source="older")
+    with pytest.raises(UsageError, match=r"transpose on GPU: .* autotune retune transpose"):
+        refitted(msgspec.structs.replace(unfitted, entries=(made,)), find_kernel("transpose"))
