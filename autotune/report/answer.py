@@ -159,23 +159,20 @@ def portfolio(content: ReportContent) -> Table:
 
 def fallback(content: ReportContent) -> Table:
     """What lookup uses for problems that were never measured, and how good that should be."""
-    told = [one for one in content.record.fallback if one.expected_fraction is not None]
-    predicted = Counter(
-        (one.prediction, one.expected_fraction) for one in told if one.prediction is not None
-    )
-    rows = [
-        (f"any of {plural(count, 'problem')}", "the fastest predicted", wording.percent(fraction))
-        for (_, fraction), count in predicted.items()
-    ]
-    rows += [
-        (
-            wording.one_line(str(Problem(dict(one.problem)))),
-            configuration_text(content, one.plan.configuration),
-            wording.percent(one.expected_fraction),
-        )
-        for one in told
-        if one.prediction is None
-    ]
+    predicted: Counter[tuple[int, float]] = Counter()
+    rows = []
+    for one in content.record.fallback:
+        if one.expected_fraction is None:
+            continue
+        if one.prediction is not None:
+            predicted[one.prediction, one.expected_fraction] += 1
+            continue
+        name = wording.one_line(str(Problem(dict(one.problem))))
+        text = configuration_text(content, one.plan.configuration)
+        rows.append((name, text, wording.percent(one.expected_fraction)))
+    for (_, fraction), count in predicted.items():
+        name = f"any of {plural(count, 'problem')}"
+        rows.append((name, "the fastest predicted", wording.percent(fraction)))
     columns = ("Nearest to", "Configuration", "Expected share of the best speed")
     return Table(columns, tuple(rows), frozenset({2}), frozenset({1}))
 
