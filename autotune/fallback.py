@@ -26,6 +26,8 @@ from autotune.tuned import FallbackRow, Plan, Portfolio, Prediction
 WIDTHS = (0, 8, 16, 32, 64, 128)
 #: Fewer problems than this tell nothing about those that were not measured.
 ENOUGH_PROBLEMS = 4
+#: A prediction makes records and headers longer, for which it must answer better by this.
+WORTHWHILE = 0.002
 #: Fraction of a configuration that fails on a problem: worse than any that runs.
 _FAILED = 1e-3
 
@@ -63,7 +65,7 @@ def fallback_table(
         if len(group) >= ENOUGH_PROBLEMS:
             expected = matrix.score(width)
             found = fitted(portfolio, group, _plans(portfolio, group, planner), sm_count)
-            if found and found[1] > expected:
+            if found and found[1] > expected + WORTHWHILE:
                 expected, position = found[1], len(predictions)
                 predictions.append(found[0])
         for row, column in enumerate(group):

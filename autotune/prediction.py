@@ -35,7 +35,7 @@ RESIDENT = (1, 2, 4, 8)
 #: something, whatever the row of a configuration that was measured on large problems only says.
 LEAST_SHARE = 0.5
 #: Weight of wanting small coefficients: where a few problems leave a choice, neither all nor nothing.
-RIDGE = 0.03
+RIDGE = 0.1
 #: What counts as aligned: four elements, 16 bytes of float32, are the widest load.
 MULTIPLE = 4
 #: Share of the best speed where nothing can be told of a problem.
@@ -144,7 +144,7 @@ class _Matrix:
         import numpy as np
 
         rows = [p for p in known if np.isfinite(self.times[configuration, p])]
-        if len(rows) < 2:
+        if not rows:
             return None
         times, misaligned = self.times[configuration, rows], self.misaligned[rows]
         designs = {r: one[rows] for r, one in self.designs[configuration].items()}

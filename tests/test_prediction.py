@@ -30,9 +30,7 @@ from autotune.tuned import Cost, FallbackRow, Plan, Portfolio, Prediction
 SM_COUNT = 10
 TILES = (32, 64, 128)
 RESIDENT = {32: 4, 64: 2, 128: 1}
-SIZES = [
-    (m, n) for m in (64, 200, 512, 1000, 1280, 2048, 4096) for n in (64, 130, 512, 1000, 2304, 4096)
-]
+SIZES = [(m, n) for m in (64, 200, 520, 1280, 4096) for n in (64, 130, 300, 514, 1000, 2304)]
 
 
 def tile_plan(configuration: Any, problem: Any = None) -> Plan:
@@ -101,13 +99,13 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
         one, fallback=[msgspec.structs.replace(row, prediction=None) for row in one.fallback]
     )
     rng = random.Random(3)
-    asked = [(rng.randrange(40, 5000), rng.randrange(40, 5000)) for _ in range(200)]
+    asked = [(int(2 ** rng.uniform(5, 11)), int(2 ** rng.uniform(5, 11))) for _ in range(200)]
     shares = {}
     for name, each in (("predicted", one), ("nearest", nearest)):
         tiles = _tiles(each, asked)
         ratios = [best(*at) / time_ms(bm, *at) for at, bm in zip(asked, tiles, strict=True)]
         shares[name] = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    assert shares["predicted"] > 0.98 > shares["nearest"]
+    assert 3 * (1 - shares["predicted"]) < 1 - shares["nearest"]
     assert expected is not None and abs(expected - shares["predicted"]) < 0.03
 
 
@@ -125,7 +123,9 @@ def test_what_was_measured_comes_back() -> None:
     costs = tuned_record(portfolio_of(SIZES)).portfolio.predictions[0].costs
     for cost in costs:
         bm = int(cost.plan.configuration["BM"])
-        assert {slots for slots, _ in cost.waves} == {SM_COUNT, SM_COUNT * RESIDENT[bm]}
+        if RESIDENT[bm] > 1:
+            assert [slots for slots, _ in cost.waves] == [SM_COUNT, SM_COUNT * RESIDENT[bm]]
+        assert cost.fixed[0][0] == pytest.approx(0.004, rel=0.15)
         assert cost.misaligned.get("m", 1) == pytest.approx(1, abs=0.05)
     factors = [cost.misaligned.get("n", 1) for cost in costs]
     assert factors[1] > 1.4 > max(factors[0], factors[2])
