@@ -173,7 +173,7 @@ class CompilerPool:
     """
 
     def __init__(self, processes: int, backend_name: str = "") -> None:
-        self._processes = processes
+        self.processes = processes
         self._backend_name = backend_name
         self._lock = threading.RLock()
         self._closed = False
@@ -268,7 +268,7 @@ class CompilerPool:
             return
         if not self._pool.active:  # pebble gives up the pool when an idle process is killed
             threading.Thread(target=self._renewed().end, daemon=True).start()
-        while self._at_work < self._processes and (self._asked or self._likely):
+        while self._at_work < self.processes and (self._asked or self._likely):
             waiting = self._asked or self._likely
             key = next(iter(waiting))
             wish = waiting.pop(key)
@@ -316,7 +316,7 @@ class CompilerPool:
     def _new_pool(self) -> ChildPool:
         # Initialized from this module, which is what takes time to import.
         begin = partial(_begin_compiler, self._backend_name)
-        return ChildPool(self._processes, begin, "compiling in parallel")
+        return ChildPool(self.processes, begin, "compiling in parallel")
 
     def __enter__(self) -> CompilerPool:
         return self

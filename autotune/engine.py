@@ -21,7 +21,7 @@ from autotune.measurement import Measurement, Status
 from autotune.space import Space
 from autotune.store import Scope, Store
 from autotune.strategies import Search
-from autotune.strategies.base import BudgetSpent
+from autotune.strategies.base import BudgetSpent, fastest
 from autotune.values import Configuration, Problem
 
 #: Configurations kept by number.
@@ -203,6 +203,10 @@ class SearchSession:
         if self.budget.seconds is None:
             return None
         return self.budget.seconds - (time.monotonic() - self._start)
+
+    def best(self, count: int) -> list[int]:
+        """Numbers of the fastest configurations of this search so far, best first."""
+        return fastest(self.asked, count)
 
     def hint(self, indices: Sequence[int]) -> None:
         """Pass on what will likely be asked next and is not known yet."""

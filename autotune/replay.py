@@ -22,7 +22,7 @@ from autotune.device import Device
 from autotune.errors import RecordError, UsageError
 from autotune.measurement import Measurement, Status
 from autotune.space import Space
-from autotune.strategies.base import BudgetSpent
+from autotune.strategies.base import BudgetSpent, fastest
 from autotune.values import Configuration, Problem, Value
 
 #: Kernel Tuner's failure classes. It skips an InvalidConfig before it compiles anything.
@@ -135,6 +135,9 @@ class ReplaySession:
                 self._measured.add(index)
                 self.path.append(index)
         return [self.recording.measurements[index] for index in indices]
+
+    def best(self, count: int) -> list[int]:
+        return fastest({index: self.recording.measurements[index] for index in self.path}, count)
 
     def hint(self, indices: Sequence[int]) -> None:
         pass

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from autotune import __version__, probe, sanitize, selection
+from autotune._table import distance, sixteenths
 from autotune.bench import Bench
 from autotune.compiler import compile_job
 from autotune.device import Device
@@ -49,6 +50,10 @@ _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
 _GUESTS_SHARE = 0.3
 #: Of every other problem this many of the best enter a problem's finals.
 _GUESTS = 2
+#: The winners of so many problems, those nearest by size, are tried first on the next.
+_NEAR_PROBLEMS = 8
+#: From so many compilers on a search that is limited by time asks for batches.
+_MANY_COMPILERS = 4
 #: So often the next best take the place of finalists in which compute-sanitizer found a fault.
 _SANITIZER_ROUNDS = 3
 
@@ -206,7 +211,8 @@ class Tuning(Bench):
                 spent = sum(len(one.measured) for one in searched)
                 evaluations = ceil_div(evaluations - spent, left)
             budget = Budget(seconds, evaluations)
-            searched.append(self._searched(run_id, problem, space, budget))
+            known = _winners_near(problem, searched)
+            searched.append(self._searched(run_id, problem, space, budget, known))
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
         for position, one in enumerate(reversed(searched)):
@@ -227,7 +233,14 @@ class Tuning(Bench):
             return None
         return total_s * (1 - but) - (time.monotonic() - self._begun_s)
 
-    def _searched(self, run_id: int, problem: Problem, space: Space, budget: Budget) -> _Searched:
+    def _searched(
+        self,
+        run_id: int,
+        problem: Problem,
+        space: Space,
+        budget: Budget,
+        known: Sequence[Configuration],
+    ) -> _Searched:
         begun = time.monotonic()
         self.listener(Phase(problem, "inputs"))
         job = self.job(problem)
@@ -252,7 +265,7 @@ class Tuning(Bench):
                 fresh=self.request.fresh or self.request.only is not None,
                 others=tuple(one.uuid for one in self.request.others),
             )
-            measured = tuple(self._search(session).values())
+            measured = tuple(self._search(session, known).values())
         self.compilers.forget()
         choice = measured if self.request.only is not None else tuple(session.known())
         spent_s = time.monotonic() - begun
@@ -403,16 +416,28 @@ class Tuning(Bench):
         self.store.add_many(run_id, self.scope(one.problem), measured)
         return measured
 
-    def _search(self, session: SearchSession) -> dict[int, Measurement]:
+    def _search(
+        self, session: SearchSession, known: Sequence[Configuration]
+    ) -> dict[int, Measurement]:
+        """Search one problem, beginning with what won elsewhere, the default and the seeds."""
         only = self.request.only
         if only is not None:
             if session.space.find(session.space.canonical(session.space.row(only))) is None:
                 raise NothingValidError(self._why_invalid(session.space, only))
             return search(session, lambda *_: None, self.request.seed, [only])
-        known = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
+        declared = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
         others = len(self.request.others)
-        strategy = find(self.request.strategy, PER_DEVICE * (1 + others) if others else 1)
-        return search(session, strategy, self.request.seed, known)
+        compilers_wait = (
+            self.device.backend == "cuda"
+            and session.budget.evaluations is None
+            and self.compilers.processes >= _MANY_COMPILERS
+        )
+        strategy = find(
+            self.request.strategy,
+            at_once=PER_DEVICE * (1 + others) if others else 1,
+            in_batches=bool(others) or compilers_wait,
+        )
+        return search(session, strategy, self.request.seed, [*known, *declared])
 
     def _why_invalid(self, space: Space, configuration: Configuration) -> str:
         row = space.canonical(space.row(configuration))
@@ -441,6 +466,21 @@ class Tuning(Bench):
         if portfolio is not None:
             self.done = [_chosen_again(one, portfolio, self.request.seed) for one in self.done]
         return portfolio
+
+
+def _winners_near(problem: Problem, searched: Sequence[_Searched]) -> list[Configuration]:
+    """The best of the problems nearest to one, of those that were searched before it."""
+
+    def apart(other: _Searched) -> float:
+        steps = distance(place_of(problem), place_of(other.problem))
+        return math.inf if steps is None else steps
+
+    def place_of(one: Problem) -> tuple[int | str, ...]:
+        return tuple(v if isinstance(v, str) else sixteenths(v) for v in one.values())
+
+    nearest = sorted(searched, key=apart)[:_NEAR_PROBLEMS]
+    best = [one for other in nearest for one in selection.candidates(other.choice, 1)]
+    return list(dict.fromkeys(one.configuration for one in best))
 
 
 def _chosen_again(

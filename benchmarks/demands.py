@@ -66,6 +66,59 @@ SIZES: dict[str, list[Size]] = {
     ],
 }  # fmt: skip
 
+#: Sizes that no space file tunes: how good the answer of `lookup` is that was tuned for another size.
+UNLISTED: dict[str, list[Size]] = {
+    "sgemm": _products(
+        *((n, n, n) for n in (3072, 6144, 640, 384, 1280, 900, 1001, 2500)),
+        (5000, 300, 700),
+        (100, 2000, 3000),
+        (16, 16384, 1024),
+        (48, 5000, 2000),
+        (5000, 48, 2000),
+        (2, 8192, 8192),
+        (8192, 3, 4096),
+        (20000, 128, 32),
+        (500, 20000, 100),
+        (300, 300, 10000),
+        (1024, 1024, 16384),
+        (96, 96, 30000),
+        (777, 1111, 333),
+        (6000, 6000, 40),
+    ),
+    "sgemm_tf32x3": _products(
+        *((n, n, n) for n in (3000, 6144, 768)),
+        (512, 4096, 4096),
+        (1234, 777, 555),
+        (8192, 1024, 256),
+        (2000, 2000, 100),
+    ),
+    "reduce": [{"n": n} for n in (100_000, 524_293, 1 << 21, 12_345_678, 1 << 25, 300_000_001)],
+    "transpose": _matrices(
+        (2048, 2048),
+        (1000, 3000),
+        (100_000, 64),
+        (64, 100_000),
+        (31, 1_000_003),
+        (333, 777),
+        (12288, 12288),
+        (6000, 7001),
+    ),
+    "gemv": _matrices(
+        (3000, 3000),
+        (10000, 10000),
+        (3333, 7777),
+        (500_000, 7),
+        (2_000_000, 2),
+        (200_000, 33),
+        (20000, 200),
+        (256, 8192),
+        (64, 20000),
+        (8, 500_000),
+        (5, 1_000_000),
+        (1, 4_000_000),
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -120,6 +173,23 @@ def geometric_mean(values: Sequence[float]) -> float:
     if not values:
         raise ValueError("the geometric mean of nothing")
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def spreads(rows: Iterable[Row]) -> dict[str, str]:
+    """By kernel, the geometric mean of the ratios and the worst; kernels without a ratio are left out."""
+    by_kernel: dict[str, list[Row]] = {name: [] for name in SIZES}
+    for row in rows:
+        if row["kernel"] in by_kernel and row["ratio"] is not None:
+            by_kernel[row["kernel"]].append(row)
+    return {name: _spread(measured) for name, measured in by_kernel.items() if measured}
+
+
+def _spread(rows: Sequence[Row]) -> str:
+    worst = min(rows, key=lambda row: float(row["ratio"]))
+    return (
+        f"geometric mean {geometric_mean([row['ratio'] for row in rows]):.3f} over {len(rows)}, "
+        f"worst {worst['ratio']:.3f} at {describe(worst['problem'])}"
+    )
 
 
 def verdicts(rows: Iterable[Row]) -> list[Verdict]:
@@ -212,9 +282,13 @@ class _Kernel:
         return Verdict(self.name, demand, None if missing and holds else holds, found, beyond)
 
 
+def listed(sizes: Sequence[Mapping[str, int | str]]) -> str:
+    """Up to three sizes by name, more by their number."""
+    return "; ".join(map(describe, sizes)) if len(sizes) <= 3 else f"{len(sizes)} sizes"
+
+
 def _missing(sizes: Sequence[Size]) -> str:
-    listed = "; ".join(map(describe, sizes)) if len(sizes) <= 3 else f"{len(sizes)} sizes"
-    return f"not measured: {listed}"
+    return f"not measured: {listed(sizes)}"
 
 
 def _ratio(row: Row) -> float | None:

@@ -3,10 +3,11 @@
 Each row: the configuration that `autotune.lookup` answers with is verified on both data sets and on odd
 sizes, then raced with the vendor's calls and with the limit (the `copy` kernel on the same bytes), interleaved
 in random order as in the finals of `autotune run`. Rows are merged into ``results/vendor-<device>.json`` one by
-one, so that the table can be measured in pieces.
+one, so that the table can be measured in pieces; what no space file tunes, into ``results/unlisted-<device>.json``.
 
-    python benchmarks/vendor.py                                        every size of `demands.SIZES`
+    python benchmarks/vendor.py                                        `demands.SIZES`, then all else that is tuned
     python benchmarks/vendor.py --kernel sgemm --problem m=4096,n=4096,k=4096
+    python benchmarks/vendor.py --unlisted                             `demands.UNLISTED`, by lookup's nearest answers
     python benchmarks/vendor.py --show                                 the table and the demands, nothing measured
 """
 
@@ -348,21 +349,25 @@ def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
 
 
 def targets_of(
-    kernels: Iterable[Kernel], device: Device, folder: Path, only: Iterable[str]
+    kernels: Iterable[Kernel], device: Device, folder: Path, only: Iterable[str], unlisted: bool
 ) -> list[Target]:
-    """Every row to measure.
+    """Every row to measure: the given problems only, the unlisted ones, or all that are asked or tuned.
 
     Raises
     ------
     UsageError
-        If a problem is given that no kernel has the fields of.
+        If a problem is given that no kernel has the fields of, or no kernel has unlisted sizes.
     """
     given = list(only)
     targets = []
     for kernel in kernels:
         fitting = [text for text in given if set(parsing.pairs(text)) == set(kernel.fields)]
         chosen = [parsing.problem(kernel, text) for text in fitting]
-        for problem in chosen if given else problems_of(kernel, device, folder):
+        if not given and unlisted:
+            chosen = [Problem(one) for one in demands.UNLISTED.get(kernel.name, [])]
+        elif not given:
+            chosen = problems_of(kernel, device, folder)
+        for problem in chosen:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # the row says "default"
@@ -370,7 +375,8 @@ def targets_of(
             except AutotuneError as error:
                 print(f"{kernel.name} ({problem}): left out: {error}", file=sys.stderr)
     if not targets:
-        raise UsageError("nothing to measure: no kernel has these problem fields")
+        lacking = "these problem fields" if given else "sizes to measure; name one with --problem"
+        raise UsageError(f"nothing to measure: no kernel has {lacking}")
     return targets
 
 
@@ -395,8 +401,9 @@ def merged(document: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
-    """Rows stand as the demands do; sizes that nobody asked for come after them."""
-    kernels, sizes = list(demands.SIZES), demands.SIZES.get(row["kernel"], [])
+    """Rows stand as the demands do, or as the unlisted sizes; all others come after them."""
+    kernels = list(demands.SIZES)
+    sizes = demands.SIZES.get(row["kernel"], []) + demands.UNLISTED.get(row["kernel"], [])
     return (
         kernels.index(row["kernel"]) if row["kernel"] in kernels else len(kernels),
         sizes.index(row["problem"]) if row["problem"] in sizes else len(sizes),
@@ -470,6 +477,11 @@ def _line(row: Mapping[str, Any]) -> str:
 
 def _number(value: float | None, width: int, digits: int) -> str:
     return f"{value:{width}.{digits}f}" if value is not None else " " * (width - 1) + "-"
+
+
+def spread_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Of each kernel the geometric mean of the ratios, and the worst."""
+    return [f"{kernel:13s}{text}" for kernel, text in demands.spreads(rows).items()]
 
 
 def verdict_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -559,7 +571,10 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         "--tuned", type=Path, default=ROOT / "reports", help="folder of tuned records"
     )
     parser.add_argument(
-        "--out", type=Path, help="results file; default: results/vendor-<device>.json"
+        "--unlisted", action="store_true", help="instead the sizes that no space file tunes"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="results file; default: results/{vendor,unlisted}-<device>.json"
     )
     parser.add_argument("--rounds", type=int, default=100, help="rounds of each race")
     parser.add_argument("--seconds", type=float, default=2.0, help="longest race of a row")
@@ -577,7 +592,8 @@ def main() -> int:
     os.environ["AUTOTUNE_TUNED"] = str(options.tuned.resolve())
     try:
         device = choose_device(options.device)
-        file = options.out or RESULTS / f"vendor-{device.folder}.json"
+        what = "unlisted" if options.unlisted else "vendor"
+        file = options.out or RESULTS / f"{what}-{device.folder}.json"
         failed = 0 if options.show else _measured(options, device, file)
         document = read_results(file)
     except AutotuneError as error:
@@ -587,14 +603,15 @@ def main() -> int:
     if device.backend != "cuda":
         print(f"\n{device.name}: there is no vendor library to compare with here; times only.")
     else:
-        print("\n" + "\n".join(verdict_lines(document.get("rows", []))))
+        said = spread_lines if options.unlisted else verdict_lines
+        print("\n" + "\n".join(said(document.get("rows", []))))
     return 1 if failed else 0
 
 
 def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     """Measure what the command line asks for; how many rows failed."""
     kernels = kernels_of(options.kernel or demands.SIZES, device)
-    targets = targets_of(kernels, device, options.tuned, options.problem)
+    targets = targets_of(kernels, device, options.tuned, options.problem, options.unlisted)
     if options.missing:
         known = {key_of(one) for one in read_results(file).get("rows", [])}
         mine = [{"kernel": one.kernel.name, "problem": dict(one.problem)} for one in targets]

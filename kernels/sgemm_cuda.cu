@@ -18,10 +18,13 @@
 // Few threads with many registers, then: 128 threads at a 16 x 8 tile use up half a multiprocessor's
 // registers, and two such blocks take turns at computing and waiting.
 //
-// Where C has too few tiles for the device, k is divided as well: among SPLITK blocks of a cluster, and
-// within a block among SLICES groups of warps that share the tiles in shared memory. A slice costs no
-// traffic beyond the block, and gives a lone block on a multiprocessor the warps that hide its waiting. Tiles
-// that are multiples of 12 fit where powers of two leave a sliver: 1025 columns are 8 tiles of 128 and a
+// Where C has too few tiles for the device, k is divided as well: within a block among SLICES groups of warps
+// that share the tiles in shared memory, among SPLITK blocks of a cluster, and among GRIDK clusters. A slice
+// costs no traffic beyond the block, and gives a lone block on a multiprocessor the warps that hide its
+// waiting. Blocks of a cluster add up through each other's shared memory. Clusters leave their sums in a
+// workspace, that is in the L2 cache, where whoever comes last finds them: two trips there, but no limit; with
+// 64 x 64 elements of C and k in the ten thousands it takes both to have work for all. Tiles that are
+// multiples of 12 fit where powers of two leave a sliver: 1025 columns are 8 tiles of 128 and a
 // ninth for one column, or 11 of 96.
 //
 // A's tile lies transposed in shared memory, [k][row], because a fragment is a column of A. cp.async in
@@ -77,6 +80,9 @@
 #ifndef SPLITK
 #define SPLITK 1  // blocks that share one tile of C, each with a part of k: a cluster, from sm_90 on
 #endif
+#ifndef GRIDK
+#define GRIDK 1  // clusters (blocks, where SPLITK is 1) that share one tile of C, each with a part of k
+#endif
 #ifndef SLICES
 #define SLICES 1  // groups of warps that share one tile of C, each with a part of every step
 #endif
@@ -92,7 +98,7 @@ constexpr int LANES_N = WN / TN;
 constexpr int A_PITCH = BM + PAD;
 constexpr int A_FLOATS = BK * A_PITCH;
 constexpr int STAGE_FLOATS = A_FLOATS + BK * BN;
-constexpr bool ADDED_UP = SPLITK * SLICES > 1;  // sums of several threads make an element of C
+constexpr bool ADDED_UP = GRIDK * SPLITK * SLICES > 1;  // sums of several threads make an element of C
 constexpr int C_PITCH = BN + 4;  // of the tiles that they are added up in: quads 4 rows apart are in other banks
 
 static_assert(BM % WM == 0 && BN % WN == 0, "a block is whole warp tiles");
@@ -104,14 +110,11 @@ static_assert(SLICE_K % BURSTS == 0, "copies start between two steps of k");
 static_assert(STAGES >= 2, "one stage is read while another is filled");
 static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
 
+#include "gemm.h"
+
 using Sums = float[TM][TN];
 
 // ---------------------------------------------------------------- what C++ has no word for
-
-__device__ __forceinline__ unsigned shared_address(const float* p)
-{
-    return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
 
 // Makes the compiler take a value as it is, in a register. Left alone it would take addresses apart again,
 // and four instructions per copy instead of one would put them together in the main loop.
@@ -137,25 +140,6 @@ __device__ __forceinline__ void copy_async(unsigned to, const float* from, bool 
             "@wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 4; }"
             ::"r"(to), "l"(from), "r"(int(wanted)) : "memory");
 }
-
-// The same, but zeros where not `inside`; then `from` is not looked at.
-template <int FLOATS>
-__device__ __forceinline__ void copy_async_or_zero(unsigned to, const float* from, bool inside)
-{
-    if constexpr (FLOATS == 4)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-                     ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
-                     ::"r"(to), "l"(from), "r"(inside ? 4 : 0) : "memory");
-}
-
-// All copies since the last call become one group.
-__device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Wait until at most PENDING of this thread's groups are not complete.
-template <int PENDING>
-__device__ __forceinline__ void await_groups() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
 
 #if SPLITK > 1
 __device__ __forceinline__ void cluster_barrier()
@@ -200,6 +184,18 @@ struct Unit {
             asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v[0]) : "r"(shared_address_in(p, block)) : "memory");
     }
 #endif
+    // From memory that other blocks have written: past this multiprocessor's own cache.
+    static __device__ Unit of_others(const float* p)
+    {
+        Unit unit;
+        if constexpr (WIDTH == 4) {
+            const float4 all = __ldcg(reinterpret_cast<const float4*>(p));
+            unit.v[0] = all.x, unit.v[1] = all.y, unit.v[2] = all.z, unit.v[3] = all.w;
+        } else {
+            unit.v[0] = __ldcg(p);
+        }
+        return unit;
+    }
     __device__ void write(float* p) const
     {
         if constexpr (WIDTH == 4) *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
@@ -243,18 +239,18 @@ struct Copies {
     int b_col[B_COLS];              // and this thread's places in it
     int n;
 
-    __device__ Copies(const float* a, const float* b, int row0, int col0, int m, int n_, int lda) : n(n_)
+    __device__ Copies(const float* a, const float* b, Tile tile, int m, int n_, int lda) : n(n_)
     {
         keep(a_step);
 #pragma unroll
         for (int pass = 0; pass < A_PASSES; ++pass) {
-            a_from[pass] = a + static_cast<long long>(min(row0 + a_row(pass), m - 1)) * lda + a_k();
+            a_from[pass] = a + static_cast<long long>(min(tile.row + a_row(pass), m - 1)) * lda + a_k();
             keep(a_from[pass]);
         }
         b_from = b + static_cast<long long>(b_row(0)) * n;
 #pragma unroll
         for (int j = 0; j < B_COLS; ++j)
-            b_col[j] = min(col0 + (int(threadIdx.x % B_LANES) + j * B_LANES) * B_UNIT, n - B_UNIT);
+            b_col[j] = min(tile.col + (int(threadIdx.x % B_LANES) + j * B_LANES) * B_UNIT, n - B_UNIT);
     }
 
     static __device__ int a_k() { return threadIdx.x % 8; }
@@ -350,12 +346,12 @@ __device__ __forceinline__ void outer_product(Sums& sum, const float (&a_frag)[T
 
 // ---------------------------------------------------------------- the main loop
 
-// sum += A[row0 .., 0 .. k) B[0 .. k), col0 ..) for one thread's elements.
+// sum += A[tile.row .., 0 .. k) B[0 .. k), tile.col ..) for one thread's elements.
 template <int B_UNIT>
-__device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float* a, const float* b, int row0,
-                                           int col0, int m, int n, int k, int lda, Place place)
+__device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float* a, const float* b, Tile tile,
+                                           int m, int n, int k, int lda, Place place)
 {
-    Copies<B_UNIT> copies(a, b, row0, col0, m, n, lda);
+    Copies<B_UNIT> copies(a, b, tile, m, n, lda);
     const int steps = (k + BK - 1) / BK;
     const int first_depth = k - (steps - 1) * BK;
     const unsigned shared_at = shared_address(shared);
@@ -419,43 +415,26 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
 
 // ---------------------------------------------------------------- registers to C
 
-// Four neighbours in a row of C, of which `left` lie inside; `wide`: they are aligned, and all inside or
-// all outside.
-__device__ __forceinline__ void store_quad(float* c, float4 v, float alpha, float beta, int left, bool wide)
-{
-    v = make_float4(alpha * v.x, alpha * v.y, alpha * v.z, alpha * v.w);
-    if (wide) {
-        if (left <= 0) return;
-        if (beta != 0.0f) {
-            const float4 old = *reinterpret_cast<const float4*>(c);
-            v = make_float4(fmaf(beta, old.x, v.x), fmaf(beta, old.y, v.y), fmaf(beta, old.z, v.z),
-                            fmaf(beta, old.w, v.w));
-        }
-        *reinterpret_cast<float4*>(c) = v;
-    } else {
-        const float one[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-            if (j < left) c[j] = beta != 0.0f ? fmaf(beta, c[j], one[j]) : one[j];
-    }
-}
-
 // Four neighbours of a thread's sums.
 __device__ __forceinline__ float4 quad_of(const Sums& sum, int i, int j)
 {
     return make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
 }
 
-__device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, float beta, int row0, int col0, int m,
-                                      int n, Place place)
+__device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, float beta, Tile tile, int m, int n,
+                                      Place place)
 {
 #pragma unroll
-    for (int i = 0; i < TM; ++i)
-        if (row0 + place.row(i) < m)
+    for (int i = 0; i < TM; ++i) {
+        const int row = tile.row + place.row(i);
+        if (row < m)
 #pragma unroll
-            for (int j = 0; j < TN; j += 4)
-                store_quad(c + static_cast<long long>(row0 + place.row(i)) * n + col0 + place.col(j),
-                           quad_of(sum, i, j), alpha, beta, n - col0 - place.col(j), n % 4 == 0);
+            for (int j = 0; j < TN; j += 4) {
+                const int col = tile.col + place.col(j);
+                store_quad(c + static_cast<long long>(row) * n + col, quad_of(sum, i, j), alpha, beta, n - col,
+                           n % 4 == 0);
+            }
+    }
 }
 
 // Lay the sums of each slice out as a tile in shared memory.
@@ -482,14 +461,66 @@ __device__ __forceinline__ Unit<WIDTH> sum_of_slices(const float* at)
     return total;
 }
 
-// Add up what slices and blocks of the cluster have laid out, and store it. All threads of a block take part
-// in adding its slices, and all blocks of a cluster in adding their sums: no workspace, no second launch, and
-// the same order of additions every time. WIDTH 1 is for rows of C that are not aligned: stores of single
-// floats reach memory in few pieces only where neighbours of a warp write neighbours of a row.
+// One tile's worth of C for WIDTH 1 or 4: which units of it this block of its cluster takes care of. WIDTH 1 is
+// for rows of C that are not aligned: stores of single floats reach memory in few pieces only where neighbours
+// of a warp write neighbours of a row.
 template <int WIDTH>
-__device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float alpha, float beta, int row0, int col0,
-                                                 int m, int n)
+struct Share {
+    static constexpr int UNITS = BM * BN / WIDTH;
+
+    static __device__ int begin() { return UNITS * blockIdx.z / SPLITK + threadIdx.x; }
+    static __device__ int end() { return UNITS * (blockIdx.z + 1) / SPLITK; }
+    static __device__ int row(int unit) { return unit / (BN / WIDTH); }
+    static __device__ int col(int unit) { return unit % (BN / WIDTH) * WIDTH; }
+};
+
+// Finish one unit of C.
+template <int WIDTH>
+__device__ __forceinline__ void store_unit(Unit<WIDTH> total, int unit, float* c, float alpha, float beta, Tile tile,
+                                           int m, int n)
 {
+    const int row = tile.row + Share<WIDTH>::row(unit), col = tile.col + Share<WIDTH>::col(unit);
+    if (row >= m || col >= n) return;
+    float* to = c + static_cast<long long>(row) * n + col;
+    total.scale(alpha);
+    if (beta != 0.0f) total.add(Unit<WIDTH>(to), beta);
+    total.write(to);
+}
+
+#if GRIDK > 1
+#define MOST_SHARES 1024  // as spaces/sgemm.py has it
+
+// How many clusters have left their sums of a share of a tile in the workspace. Zeros between launches, so that
+// two launches of one loaded module must not overlap, on two streams say.
+__device__ unsigned arrived[MOST_SHARES];
+
+// Whether all other clusters' sums of this block's share are in the workspace, and so this block is the last.
+__device__ __forceinline__ bool is_last_to_arrive()
+{
+    unsigned* count = arrived + blockIdx.x * SPLITK + blockIdx.z;
+    __threadfence();  // what this thread has written is seen by all,
+    __syncthreads();  // and so is what the block has,
+    const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(count, 1) == GRIDK - 1);  // before it counts
+    if (last && threadIdx.x == 0) *count = 0;
+    __threadfence();
+    return last;
+}
+
+// This block's sums of cluster `part` in the workspace.
+__device__ __forceinline__ float* sums_of(float* partial, int part)
+{
+    return partial + (static_cast<long long>(part) * gridDim.x + blockIdx.x) * (BM * BN);
+}
+#endif
+
+// Add up what slices, blocks of the cluster and clusters have, and store it. All threads of a block take part in
+// adding its slices, all blocks of a cluster in adding their sums, and in either the order of additions is the
+// same every time.
+template <int WIDTH>
+__device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float alpha, float beta, Tile tile, int m,
+                                                 int n, float* partial)
+{
+    using Units = Share<WIDTH>;
 #if SPLITK > 1
     if (SLICES > 1)
 #pragma unroll 4
@@ -499,12 +530,9 @@ __device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float a
         }
     cluster_barrier();
 #endif
-    constexpr int UNITS = BM * BN / WIDTH;  // of which this block stores its share
-    const int end = UNITS * (blockIdx.z + 1) / SPLITK;
 #pragma unroll 4
-    for (int unit = UNITS * blockIdx.z / SPLITK + threadIdx.x; unit < end; unit += THREADS) {
-        const int row = unit / (BN / WIDTH), col = unit % (BN / WIDTH) * WIDTH;
-        const float* at = tiles + row * C_PITCH + col;
+    for (int unit = Units::begin(); unit < Units::end(); unit += THREADS) {
+        const float* at = tiles + Units::row(unit) * C_PITCH + Units::col(unit);
 #if SPLITK > 1
         Unit<WIDTH> total;
 #pragma unroll
@@ -512,19 +540,28 @@ __device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float a
 #else
         Unit<WIDTH> total = sum_of_slices<WIDTH>(at);
 #endif
-        if (row0 + row < m && col0 + col < n) {
-            float* to = c + static_cast<long long>(row0 + row) * n + col0 + col;
-            total.scale(alpha);
-            if (beta != 0.0f) total.add(Unit<WIDTH>(to), beta);
-            total.write(to);
-        }
+#if GRIDK > 1
+        total.write(sums_of(partial, blockIdx.y) + unit * WIDTH);
+#else
+        store_unit(total, unit, c, alpha, beta, tile, m, n);
+#endif
     }
 #if SPLITK > 1
     cluster_barrier();  // a block's shared memory lives only as long as the block
 #endif
+#if GRIDK > 1
+    if (!is_last_to_arrive()) return;
+    for (int unit = Units::begin(); unit < Units::end(); unit += THREADS) {
+        Unit<WIDTH> total;
+#pragma unroll
+        for (int part = 0; part < GRIDK; ++part)
+            total.add(Unit<WIDTH>::of_others(sums_of(partial, part) + unit * WIDTH));
+        store_unit(total, unit, c, alpha, beta, tile, m, n);
+    }
+#endif
 }
 
-// Grid: (blocks of C, 1, SPLITK).
+// Grid: (blocks of C, GRIDK, SPLITK).
 // Shared memory: max(STAGES * STAGE_FLOATS, ADDED_UP ? SLICES * BM * C_PITCH : 0) floats.
 extern "C" __global__ void
 #if SPLITK > 1
@@ -532,35 +569,36 @@ __cluster_dims__(1, 1, SPLITK)
 #endif
 __launch_bounds__(THREADS, MIN_BLOCKS)
 sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
-      int m, int n, int k)
+      int m, int n, int k
+#if GRIDK > 1
+      , float* partial  // GRIDK * blocks of C * BM * BN floats, to be written before they are read
+#endif
+)
 {
     extern __shared__ __align__(16) float shared[];
-
-    // Blocks are numbered down groups of RASTER rows, so that those at work at one time form a compact
-    // patch of C and find most of A and B in the L2 cache.
-    const int blocks_m = (m + BM - 1) / BM, blocks_n = (n + BN - 1) / BN;
-    const int group = blockIdx.x / (RASTER * blocks_n), in_group = blockIdx.x % (RASTER * blocks_n);
-    const int group_rows = min(RASTER, blocks_m - group * RASTER);
-    const int row0 = (group * RASTER + in_group % group_rows) * BM;
-    const int col0 = in_group / group_rows * BN;
+    const Tile tile(blockIdx.x, m, n);
 
     // This block's part of k.
-    const int part = (k + BK * SPLITK - 1) / (BK * SPLITK) * BK;
-    const int k0 = min(static_cast<int>(blockIdx.z) * part, k);
-    const int depth = min(part, k - k0);
+    constexpr int PARTS = SPLITK * GRIDK;
+    const int depth_of_part = (k + BK * PARTS - 1) / (BK * PARTS) * BK;
+    const int k0 = min(static_cast<int>(blockIdx.y * SPLITK + blockIdx.z) * depth_of_part, k);
+    const int depth = min(depth_of_part, k - k0);
 
     const Place place;
     Sums sum = {};
     if (n % 4 == 0)
-        accumulate<4>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, row0, col0, m, n, depth, k, place);
+        accumulate<4>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, tile, m, n, depth, k, place);
     else
-        accumulate<1>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, row0, col0, m, n, depth, k, place);
+        accumulate<1>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, tile, m, n, depth, k, place);
 
     if constexpr (ADDED_UP) {
+#if GRIDK == 1
+        float* const partial = nullptr;
+#endif
         lay_out(sum, shared, place);
-        if (n % 4 == 0) add_up_and_store<4>(shared, c, alpha, beta, row0, col0, m, n);
-        else add_up_and_store<1>(shared, c, alpha, beta, row0, col0, m, n);
+        if (n % 4 == 0) add_up_and_store<4>(shared, c, alpha, beta, tile, m, n, partial);
+        else add_up_and_store<1>(shared, c, alpha, beta, tile, m, n, partial);
     } else {
-        store(sum, c, alpha, beta, row0, col0, m, n, place);
+        store(sum, c, alpha, beta, tile, m, n, place);
     }
 }

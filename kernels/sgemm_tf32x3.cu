@@ -50,6 +50,7 @@
 #define MIN_BLOCKS 1  // blocks that must fit on one multiprocessor
 #endif
 
+#include "gemm.h"
 #include "sgemm_tf32x3.h"
 
 constexpr int THREADS = 32 * (BM / WM) * (BN / WN);
@@ -90,7 +91,7 @@ __device__ __forceinline__ void start_copies(unsigned to, const float* a, const 
         const int unit = threadIdx.x + i * THREADS;
         const int row = unit / A_UNITS, depth = unit % A_UNITS * UNIT;
         if (BM * A_UNITS % THREADS && row >= BM) break;
-        copy_async<UNIT>(to + 4 * (row * A_PITCH + depth),
+        copy_async_or_zero<UNIT>(to + 4 * (row * A_PITCH + depth),
                          a + static_cast<long long>(min(tile.row + row, m - 1)) * k + k0 + depth, k0 + depth < k);
     }
 #pragma unroll WRITTEN_OUT
@@ -98,7 +99,7 @@ __device__ __forceinline__ void start_copies(unsigned to, const float* a, const 
         const int unit = threadIdx.x + i * THREADS;
         const int depth = unit / B_UNITS, col = unit % B_UNITS * UNIT;
         if (BK * B_UNITS % THREADS && depth >= BK) break;
-        copy_async<UNIT>(to + 4 * (A_FLOATS + b_place(depth, col)),
+        copy_async_or_zero<UNIT>(to + 4 * (A_FLOATS + b_place(depth, col)),
                          b + static_cast<long long>(k0 + depth) * n + min(tile.col + col, n - UNIT), k0 + depth < k);
     }
 }

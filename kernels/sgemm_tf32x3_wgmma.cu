@@ -39,6 +39,7 @@
 #define VECTORS 1  // load B 16 bytes at a time where its rows are aligned
 #endif
 
+#include "gemm.h"
 #include "sgemm_tf32x3.h"
 
 constexpr int DEPTH = 32;   // of a step of k: 128 bytes, the longest row that wgmma's layouts know
@@ -230,7 +231,7 @@ __device__ __forceinline__ void copy_a(unsigned to, const float* a, Tile tile, i
     for (int i = 0; i < BM / ROWS; ++i) {
         const unsigned row = first + i * ROWS;
         // Odd rows have their halves exchanged, so that the threads which read two rows find no conflicts.
-        copy_async<UNIT>(to + row * (DEPTH * 4) + (depth ^ row % 2 * 16) * 4,
+        copy_async_or_zero<UNIT>(to + row * (DEPTH * 4) + (depth ^ row % 2 * 16) * 4,
                          from + static_cast<unsigned long long>(min(row, last)) * static_cast<unsigned>(k),
                          k0 + depth < k);
     }

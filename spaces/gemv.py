@@ -24,6 +24,16 @@ gemv = Kernel(
             matrix(32768, 256),
             matrix(100000, 16),
             matrix(4097, 4095),
+            matrix(1000, 1000),
+            matrix(2048, 2048),
+            # short rows, and few
+            matrix(1 << 20, 3),
+            matrix(1 << 18, 16),
+            matrix(4096, 128),
+            matrix(128, 4096),
+            matrix(512, 65536),
+            matrix(16, 1 << 18),
+            matrix(3, 1000001),
         ],
         "opencl": [matrix(1024, 1024), matrix(40000, 16), matrix(8, 100000), matrix(511, 1023)],
     },
@@ -67,8 +77,12 @@ gemv = Kernel(
         groups_of(16, 8, 1, WAVES=8),
         groups_of(4, 4, 1, LOAD="stream"),
         groups_of(4, 2, 2, WAVES=8),
+        # a thread for a row of a few floats
+        groups_of(1, 1, 4, VEC=1),
+        groups_of(2, 2, 2, VEC=1, LOAD="stream"),
         # rows that start anywhere: single floats, as many at once
         groups_of(64, 2, 8, VEC=1),
+        groups_of(256, 1, 8, VEC=1, SPLIT=128),
         # the bottom of the ladder
         groups_of(4, 4, 1, VEC=1),
         # a CPU
@@ -77,7 +91,7 @@ gemv = Kernel(
     ],
     default=groups_of(32, 2, 4),
     BLOCK=(64, 128, 256, 512, 1024),  # threads per block
-    LANES=(4, 8, 16, 32, 64, 128, 256, 512),  # threads that share a row
+    LANES=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),  # threads that share a row
     ROWS=(1, 2, 4, 8),  # rows that they walk along at once, which share what they read of x
     VEC=(1, 2, 4),  # floats per load
     UNROLL=(1, 2, 4, 8),  # loads in flight per thread and row
@@ -173,6 +187,12 @@ def hints_are_cuda(LOAD, device):
     if device.backend != "cuda":
         return LOAD == "plain"
     return LOAD != "bypass" or int("".join(filter(str.isdigit, device.arch))) >= 80
+
+
+@gemv.requires
+def requires(c, p):
+    """A thread or two for a row are for short rows: longer ones make chains of additions that lose digits."""
+    return c.LANES >= 4 or p.n <= 64
 
 
 def tiles(c, p):

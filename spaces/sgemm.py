@@ -1,17 +1,21 @@
 """sgemm: C = alpha A B + beta C in float32, row-major, without tensor cores.
 
 Two sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
-the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, k split within a block
-and over a cluster.
+the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, k split within a block,
+over a cluster and over the grid.
 """
 
 import numpy as np
 
-from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div
+from autotune import InOut, Kernel, Launch, Out, Problem, Work, ceil_div
 
 
 def square(n):
     return Problem(m=n, n=n, k=n)
+
+
+def product(m, n, k):
+    return Problem(m=m, n=n, k=k)
 
 
 def warp_tiles(BM, BN, BK, WM, WN, TM, TN, **others):
@@ -31,31 +35,59 @@ def thread_tiles(BM, BN, BK, TM, TN, **others):
 #: From what NVRTC 13 reports over a few hundred configurations of either source.
 REGISTERS_BESIDES = 24
 
+#: Shares of tiles that the CUDA source can count arrivals for, where k is split over the grid.
+MOST_SHARES = 1024
+
+#: Rows or columns of C up to which tiles of 16 are worth a try.
+SLIM = 64
+
 sgemm = Kernel(
     sources={"portable": "sgemm.cu", "cuda": "sgemm_cuda.cu"},
     problems={
         "cuda": [
             *[square(n) for n in (256, 512, 1024, 2048, 4096, 8192, 1000)],
-            Problem(m=1023, n=1025, k=1027),
-            Problem(m=4096, n=4096, k=64),
-            Problem(m=128, n=4096, k=4096),
-            Problem(m=4096, n=128, k=4096),
-            Problem(m=16384, n=512, k=1024),
-            Problem(m=127, n=333, k=2047),
+            product(1023, 1025, 1027),
+            product(4096, 4096, 64),
+            product(128, 4096, 4096),
+            product(4096, 128, 4096),
+            product(16384, 512, 1024),
+            product(127, 333, 2047),
+            # between powers of two: part of a wave of tiles, and rows that are not aligned
+            *[square(n) for n in (128, 768, 1536, 3000, 2049)],
+            product(333, 777, 555),
+            product(4000, 199, 2000),
+            # k is short, or C is slim, or both
+            product(1024, 1024, 64),
+            product(8192, 8192, 128),
+            product(10000, 64, 64),
+            product(64, 10000, 64),
+            product(2000, 100, 3000),
+            product(300, 2100, 2000),
+            product(13, 128, 2000),
+            product(32, 4096, 4096),
+            product(4096, 32, 4096),
+            product(1, 4096, 4096),
+            product(4096, 1, 4096),
+            # k is all there is
+            product(128, 128, 16384),
+            product(256, 256, 8192),
+            product(512, 512, 32768),
+            product(64, 64, 65536),
         ],
-        "opencl": [square(256), Problem(m=255, n=257, k=259)],
+        "opencl": [square(256), product(255, 257, 259)],
     },
     quick_problems={
         "cuda": [square(1024), square(4096)],
-        "opencl": [square(256), Problem(m=255, n=257, k=259)],
+        "opencl": [square(256), product(255, 257, 259)],
     },
     edge_problems=[
         square(1),
         square(7),
-        Problem(m=1, n=300, k=5),
-        Problem(m=129, n=4, k=33),
-        Problem(m=100, n=132, k=68),
-        Problem(m=127, n=131, k=129),
+        product(1, 300, 5),
+        product(129, 4, 33),
+        product(100, 132, 68),
+        product(127, 131, 129),
+        product(33, 65, 4099),
     ],
     seeds=[
         # Found by search on an H100, from the largest problems to the smallest. 16 x 8 per thread, one
@@ -63,6 +95,7 @@ sgemm = Kernel(
         warp_tiles(128, 256, 32, 128, 32, 16, 8, STAGES=3, BURSTS=8),
         warp_tiles(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4),
         warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=2),
+        warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=4),
         warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
         # k is short: 8 x 8 per thread, and three blocks to take turns
         warp_tiles(64, 128, 8, 32, 64, 8, 8, STAGES=3, BURSTS=2, MIN_BLOCKS=3),
@@ -71,14 +104,35 @@ sgemm = Kernel(
         warp_tiles(128, 64, 32, 64, 32, 8, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=2),
         warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2),
         warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2),
-        # sides just above a multiple of 64
+        # sides that are no multiple of 64
         warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4),
+        warp_tiles(
+            96, 96, 16, 48, 96, 12, 12, STAGES=3, BURSTS=2, SLICES=2, SPLITK=2, MIN_BLOCKS=2
+        ),
         # less than a tile
         warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=8, SLICES=2),
         warp_tiles(64, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=2, SPLITK=8),
         warp_tiles(64, 48, 32, 64, 48, 8, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8),
         warp_tiles(32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=2),
         warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, BURSTS=4, SPLITK=8),
+        warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=4, BURSTS=8, SLICES=2, SPLITK=2, MIN_BLOCKS=4),
+        # C is slim: B, or A, is read once and that is all
+        warp_tiles(16, 128, 32, 16, 64, 4, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
+        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
+        warp_tiles(64, 16, 32, 64, 16, 8, 4, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
+        warp_tiles(64, 32, 32, 64, 32, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
+        # k is long, and C has a tile or a few
+        warp_tiles(
+            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=15, RASTER=1
+        ),
+        warp_tiles(
+            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=3, RASTER=1
+        ),
+        warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, GRIDK=15, RASTER=1),
+        warp_tiles(
+            128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2, GRIDK=15, RASTER=1
+        ),
+        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
     ],
@@ -87,8 +141,8 @@ sgemm = Kernel(
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
     BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
     BLOCK_Y=(2, 4, 8, 16, 32),  # naive, tile: threads along a column of C
-    BM=(32, 48, 64, 96, 128, 256),  # rows of C per block
-    BN=(32, 48, 64, 96, 128, 256),  # columns of C per block
+    BM=(16, 32, 48, 64, 96, 128, 256),  # rows of C per block
+    BN=(16, 32, 48, 64, 96, 128, 256),  # columns of C per block
     BK=(8, 16, 32),  # depth of one pair of tiles
     WM=(16, 32, 48, 64, 96, 128),  # rows of C per warp
     WN=(16, 32, 48, 64, 96, 128),  # columns of C per warp
@@ -105,6 +159,7 @@ sgemm = Kernel(
     LANES=("rows", "pairs"),  # layout of a warp over its tile
     RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
     SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
+    GRIDK=(1, 3, 15),  # such clusters, or lone blocks, that share a tile of C
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 64, 96, 128),  # the same, said as a cap on registers; 0: no cap
@@ -118,7 +173,9 @@ def portable(VARIANT):
     return VARIANT == "portable"
 
 
-@sgemm.applies("WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "SLICES")
+@sgemm.applies(
+    "WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "GRIDK", "SLICES"
+)
 def cuda(VARIANT):
     return VARIANT == "cuda"
 
@@ -314,18 +371,24 @@ def enough_warps(VARIANT, BM, BN, WM, WN, SLICES, MIN_BLOCKS):
     return VARIANT == "portable" or MIN_BLOCKS == 1 or 8 <= count <= 16
 
 
-def cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, SLICES):
+def cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES):
     """Dynamic shared memory of the CUDA source: the stages, or a tile of C from each slice, to be added up."""
-    tiles = SLICES * BM * (BN + 4) if SPLITK * SLICES > 1 else 0
+    tiles = SLICES * BM * (BN + 4) if SPLITK * GRIDK * SLICES > 1 else 0
     return 4 * max(STAGES * BK * (BM + PAD + BN), tiles)
 
 
 @sgemm.constraint
-def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, SLICES, MIN_BLOCKS, device):
+def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, MIN_BLOCKS, device):
     """cuda: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
-    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, SLICES)
+    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES)
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
     return VARIANT == "portable" or needed <= limit
+
+
+@sgemm.constraint
+def few_tiles_have_no_order(RASTER, GRIDK):
+    """cuda: where k is split over the grid, tiles are too few for their order to matter."""
+    return GRIDK == 1 or RASTER == 1
 
 
 @sgemm.constraint
@@ -337,17 +400,40 @@ def clusters_exist(SPLITK, device):
 # ------------------------------------------------------------------ running it
 
 
+def tiles(c, p):
+    """Blocks of C."""
+    return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
+
+
+@sgemm.requires
+def requires(c, p):
+    """cuda: a long k is split over the grid where that has few tiles, and tiles 16 wide are for slim C."""
+    if c.VARIANT == "portable":
+        return True
+    split = c.SPLITK * c.GRIDK
+    few = c.GRIDK == 1 or (tiles(c, p) * split <= MOST_SHARES) & (2 * c.BK * split <= p.k)
+    return few & (c.BM > 16 or p.m <= SLIM) & (c.BN > 16 or p.n <= SLIM)
+
+
+@sgemm.scratch
+def scratch(c, p):
+    if c.VARIANT == "portable" or c.GRIDK == 1:
+        return {}
+    return {"partial": Out(c.GRIDK * tiles(c, p) * c.BM * c.BN)}
+
+
 @sgemm.launch
 def launch(c, p):
     if c.VARIANT == "cuda":
         return Launch(
-            grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN), 1, c.SPLITK),
+            grid=(tiles(c, p), c.GRIDK, c.SPLITK),
             block=(32 * warps(c.BM, c.BN, c.WM, c.WN, c.SLICES),),
-            shared_bytes=cuda_shared_bytes(c.BM, c.BN, c.BK, c.PAD, c.STAGES, c.SPLITK, c.SLICES),
+            shared_bytes=cuda_shared_bytes(
+                c.BM, c.BN, c.BK, c.PAD, c.STAGES, c.SPLITK, c.GRIDK, c.SLICES
+            ),
         )
     if c.ALG == "register":
-        block = (c.BM // c.TM * (c.BN // c.TN),)
-        return Launch(grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN),), block=block)
+        return Launch(grid=(tiles(c, p),), block=(c.BM // c.TM * (c.BN // c.TN),))
     return Launch(
         grid=(ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X),), block=(c.BLOCK_X, c.BLOCK_Y)
     )

@@ -15,6 +15,10 @@ def square(n):
     return Problem(m=n, n=n, k=n)
 
 
+def product(m, n, k):
+    return Problem(m=m, n=n, k=k)
+
+
 def mma_tiles(BM, BN, BK, WM, WN, **others):
     """A configuration of the mma source by its tiles."""
     tiles = {"BM": BM, "BN": BN, "BK": BK, "WM": WM, "WN": WN}
@@ -36,15 +40,21 @@ DEEPEST_LOW_BITS = 32768
 sgemm_tf32x3 = Kernel(
     sources={"mma": "sgemm_tf32x3.cu", "wgmma": "sgemm_tf32x3_wgmma.cu"},
     backends=("cuda",),
-    problems=[square(n) for n in (1024, 2048, 4096, 8192, 1000)],
+    problems=[
+        *[square(n) for n in (1024, 2048, 4096, 8192, 1000, 512, 1536)],
+        product(777, 1234, 999),
+        product(4096, 4096, 64),
+        product(16384, 512, 1024),
+        product(128, 4096, 4096),
+    ],
     quick_problems=[square(1024), square(4096)],
     edge_problems=[
         square(1),
         square(7),
-        Problem(m=1, n=300, k=5),
-        Problem(m=129, n=4, k=33),
-        Problem(m=100, n=132, k=68),
-        Problem(m=127, n=131, k=129),
+        product(1, 300, 5),
+        product(129, 4, 33),
+        product(100, 132, 68),
+        product(127, 131, 129),
     ],
     seeds=[
         # tiles for whole waves on large matrices, and more of them for small ones

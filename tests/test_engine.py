@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sample_spaces import changed, write_space
 
+from autotune import selection
 from autotune.backends import choose_device
 from autotune.catalog import find_kernel, load_file
 from autotune.device import for_arch
@@ -796,11 +797,20 @@ def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):
     even, odd = result.problems
     assert [one.status for one in even.measured] == [Status.OK, Status.OK]
     assert even.disqualified == ()
-    assert [one.status for one in odd.measured] == [Status.OK, Status.PRUNED]
-    assert odd.measured[1].message == "it requires what n=4099 does not meet"
+    pruned = next(one for one in odd.measured if one.status is Status.PRUNED)
+    assert [one.status for one in odd.measured if one is not pruned] == [Status.OK]
+    assert pruned.message == "it requires what n=4099 does not meet"
     where = result.portfolio.configurations.index(Configuration(BLOCK=64, ITEMS=2))
     assert result.portfolio.median_ms[where][0] is not None
     assert result.portfolio.median_ms[where][1] is None
+
+
+def test_what_won_at_the_nearest_sizes_is_tried_first(tuned, saxpy):
+    sizes = [Problem(n=1 << e) for e in (10, 20, 19)]
+    result = tuned(saxpy(), problems=tuple(sizes), fixed=FIXED)
+    _, near, last = result.problems
+    winner = selection.candidates(near.measured, 1)[0].configuration
+    assert last.measured[0].configuration == winner
 
 
 def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy, monkeypatch):

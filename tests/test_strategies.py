@@ -119,6 +119,46 @@ def test_runs_where_only_time_is_limited(name: str, synthetic: Recording) -> Non
         strategies.find(name)(synthetic.space, Timed(synthetic, 0), np.random.default_rng(0))
 
 
+@pytest.mark.parametrize("name", ["kt:genetic_algorithm", "kt:firefly_algorithm"])
+def test_what_is_known_to_be_good_is_in_the_first_population(
+    name: str, synthetic: Recording
+) -> None:
+    class Watching(ReplaySession):
+        asked: list[int] = []  # noqa: RUF012
+
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            self.asked = [*self.asked, *indices]
+            return super().measure(indices)
+
+    session = Watching(synthetic, 60)
+    session.measure(range(0, len(synthetic.space), len(synthetic.space) // 20))
+    session.asked = []
+    best = session.best(2)
+    times = [synthetic.measurements[index].median_ms for index in session.best(100)]
+    assert times == sorted(one for one in times if one is not None)
+    with suppress(BudgetSpent):
+        strategies.find(name)(synthetic.space, session, np.random.default_rng(0))
+    assert set(best) <= set(session.asked[:30])
+
+
+def test_the_default_asks_for_batches_where_compilers_would_wait(synthetic: Recording) -> None:
+    class Batches(ReplaySession):
+        largest = 0
+
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            self.largest = max(self.largest, len(indices))
+            return super().measure(indices)
+
+    largest = []
+    for in_batches in (False, True):
+        session = Batches(synthetic, 60)
+        with suppress(BudgetSpent):
+            search = strategies.find("auto", in_batches=in_batches)
+            search(synthetic.space, session, np.random.default_rng(0))
+        largest.append(session.largest)
+    assert largest[0] < 4 <= 16 <= largest[1]
+
+
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_same_seed_same_path(name: str, synthetic: Recording) -> None:
     random.seed(1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import demands  # type: ignore[import-not-found]
+import msgspec
 import pytest
 import readme_table  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
@@ -18,7 +19,7 @@ from autotune import tuned
 from autotune.backends import choose_device
 from autotune.catalog import find_kernel
 from autotune.compiler import CompilerPool
-from autotune.device import for_arch
+from autotune.device import Device, for_arch
 from autotune.errors import UsageError
 from autotune.launcher import choose
 from autotune.tasks import Contender
@@ -67,12 +68,24 @@ def failing(rows: list[dict[str, Any]]) -> list[str]:
     return [f"{one.kernel} {one.demand}" for one in demands.verdicts(rows) if one.holds is False]
 
 
-@pytest.mark.parametrize("kernel", [name for name in demands.SIZES if name != "sgemm_tf32x3"])
+@pytest.mark.parametrize("kernel", demands.SIZES)
 def test_every_size_is_a_problem_of_its_kernel(kernel: str) -> None:
     fields = find_kernel(kernel).fields
-    for size in demands.SIZES[kernel]:
+    sizes = demands.SIZES[kernel] + demands.UNLISTED.get(kernel, [])
+    for size in sizes:
         assert tuple(size) == tuple(fields)
-    assert len({json.dumps(one) for one in demands.SIZES[kernel]}) == len(demands.SIZES[kernel])
+    assert len({json.dumps(one) for one in sizes}) == len(sizes)
+
+
+@pytest.mark.parametrize("name", demands.UNLISTED)
+def test_no_unlisted_size_is_tuned(name: str) -> None:
+    kernel = find_kernel(name)
+    groups = [*kernel.problems.values(), *kernel.quick_problems.values()]
+    tuned_sizes = [dict(problem) for group in groups for problem in group]
+    for record in tuned.read_all(vendor.ROOT / "reports", name):
+        tuned_sizes += [dict(entry.problem) for entry in record.entries]
+    assert demands.SIZES[name][0] in tuned_sizes  # they are of one form
+    assert [one for one in demands.UNLISTED[name] if one in tuned_sizes] == []
 
 
 def test_rows_that_are_good_everywhere_meet_every_demand() -> None:
@@ -141,6 +154,18 @@ def test_a_geometric_mean_counts_every_size() -> None:
     assert demands.geometric_mean([2.0, 0.5, 8.0]) == pytest.approx(2.0)
 
 
+def test_a_spread_is_of_the_rows_that_have_a_vendor() -> None:
+    rows = [row("reduce", {"n": n}, ratio) for n, ratio in ((5, 4.0), (6, 0.25), (7, 8.0))]
+    rows += [row("gemv", {"m": 3, "n": 4}, ratio=0.5), {**row("copy", {"n": 8}), "ratio": None}]
+    assert demands.spreads([*rows, row("of_a_plugin", {"n": 1})]) == {
+        "reduce": "geometric mean 2.000 over 3, worst 0.250 at 6",
+        "gemv": "geometric mean 0.500 over 1, worst 0.500 at 3 x 4",
+    }
+    assert vendor.spread_lines(rows[3:]) == [
+        "gemv         geometric mean 0.500 over 1, worst 0.500 at 3 x 4"
+    ]
+
+
 def test_an_error_above_twice_the_vendors_breaks_the_demand() -> None:
     error = {"ours_max": 1e-7, "ours_rms": 4.1e-8, "vendor_max": 1e-7, "vendor_rms": 2e-8}
     size = {"m": 1000, "n": 1000, "k": 1000}
@@ -200,6 +225,49 @@ def test_the_limit_moves_the_bytes_of_the_problem() -> None:
     assert vendor.limit_problem("sgemm", {"m": 1, "n": 2, "k": 3}) is None
 
 
+@pytest.fixture
+def recorded_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """Whose record of reduce in `tmp_path` is the bundled one, but of two other problems."""
+    record = tuned.read_all(vendor.ROOT / "reports", "reduce")[0]
+    first, *entries, last = record.entries
+    more = (
+        msgspec.structs.replace(first, problem={"n": 5000}),
+        *entries,
+        msgspec.structs.replace(last, problem={"n": 3000}),
+    )
+    tuned.write(tmp_path, msgspec.structs.replace(record, entries=more))
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
+    return replace(for_arch("sm_90"), name=record.device.name)
+
+
+def test_what_is_asked_is_measured_and_then_all_else_that_is_tuned(
+    recorded_on: Device, tmp_path: Path
+) -> None:
+    reduce, asked = find_kernel("reduce"), demands.SIZES["reduce"]
+    found = vendor.targets_of([reduce], recorded_on, tmp_path, [], unlisted=False)
+    assert [dict(one.problem) for one in found] == [*asked, {"n": 3000}, {"n": 5000}]
+    assert {one.quality for one in found[-2:]} == {"exact"}
+    nothing = tmp_path / "nothing"
+    assert [dict(one) for one in vendor.problems_of(reduce, recorded_on, nothing)] == asked
+
+
+def test_unlisted_sizes_are_answered_by_the_nearest(recorded_on: Device, tmp_path: Path) -> None:
+    kernels = [find_kernel(name) for name in ("copy", "reduce")]
+    found = vendor.targets_of(kernels, recorded_on, tmp_path, [], unlisted=True)
+    assert [dict(one.problem) for one in found] == demands.UNLISTED["reduce"]
+    assert {one.quality for one in found} == {"nearest_problem"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [([], "sizes to measure; name one"), (["m=3,n=4"], "these problem fields")],
+)
+def test_nothing_to_measure_is_an_error(tmp_path: Path, given: list[str], message: str) -> None:
+    copy = [find_kernel("copy")]
+    with pytest.raises(UsageError, match=message):
+        vendor.targets_of(copy, for_arch("sm_90"), tmp_path, given, unlisted=True)
+
+
 def document(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """What `vendor.py` writes, as far as the table reads it."""
     return {
@@ -226,6 +294,7 @@ def test_the_readme_has_devices_side_by_side_and_says_what_is_missed() -> None:
     cells = next(line for line in lines if "| 4096 x 4096 |" in line).split(" | ")
     assert "0.900 (0.890–0.910)" in cells and cells[2].endswith("\\*")
     assert "2026-11-20" in text and "cublas 13.1.0" in text
+    assert "(docs/sizes.md)" in text
     missed = [line for line in lines if line.startswith("- ")]
     assert any("transpose: >= 1.00" in line and "4096 x 4096 0.900" in line for line in missed)
     aims = sum(not one.beyond for one in demands.verdicts([]))
@@ -240,6 +309,83 @@ def test_the_readme_shows_the_finals_where_nothing_else_was_measured(tmp_path: P
     entries = [entry for record in records for entry in record.entries]
     assert sum(line.startswith("| transpose |") for line in text.splitlines()) <= len(entries)
     assert any(f"{entry.vendor.ratio:.3f} (" in text for entry in entries if entry.vendor)
+
+
+def section(text: str, title: str) -> list[str]:
+    return next(part for part in text.split("\n## ") if part.startswith(title)).splitlines()
+
+
+def test_the_readme_leaves_further_sizes_to_the_page() -> None:
+    further = [row("gemv", {"m": 1000, "n": 1000}, 1.5), row("gemv", {"m": 4097, "n": 4095}, 0.6)]
+    odd = row("gemv", {"m": 9, "n": 9}, 1.2)
+    first = document("NVIDIA H100 80GB", [odd, *further, *all_rows()])
+    second = document("NVIDIA H200", [further[0]])
+    assert "1000 x 1000" not in readme_table.table([first, second], [])
+    lines = section(readme_table.page([second, first], [], []), "Tuned")
+    rows = [line for line in lines if line.startswith("| gemv")]
+    # as in the space file, then what it does not list
+    assert [one.split(" | ")[1] for one in rows] == ["4097 x 4095", "1000 x 1000", "9 x 9"]
+    assert [one.count("(1.490–1.510)") for one in rows] == [0, 2, 0]
+    mean = demands.geometric_mean([1.5, 0.6, 1.2])
+    spread = f"- H100, gemv: geometric mean {mean:.3f} over 3, worst 0.600 at 4097 x 4095"
+    assert spread in lines and "16384^3" not in "".join(lines)
+    listed = len(find_kernel("gemv").problems["cuda"]) - len(demands.SIZES["gemv"])
+    assert f"- H100, gemv: not measured: {listed - 2} sizes" in lines
+    assert f"- H200, gemv: not measured: {listed - 1} sizes" in lines
+    assert any("cublas 13.1.0" in line for line in lines)
+
+
+def test_the_page_has_unlisted_sizes_and_says_what_is_missing_and_what_failed() -> None:
+    first, *rest = demands.UNLISTED["reduce"]
+    near = [row("reduce", one, 0.9, quality="nearest_problem") for one in rest]
+    one = document("NVIDIA H100 80GB", near)
+    one["failures"] = [{"kernel": "reduce", "problem": first, "error": "WrongError: 3 of 4"}]
+    both = [document(name, []) for name in ("NVIDIA H100 80GB", "NVIDIA H200")]
+    lines = section(readme_table.page(both, [one], []), "Not tuned")
+    rows = [line for line in lines if line.startswith("| reduce")]
+    assert [line.split(" | ")[1] for line in rows] == [demands.describe(one) for one in rest]
+    assert all("\\*" in line and line.endswith("|  |  |  |  |") for line in rows)  # no H200 yet
+    text = "\n".join(lines)
+    assert "H200: time" in text and "- H100, reduce: geometric mean 0.900 over 5, worst 0.9" in text
+    assert "- H100, reduce: failed at 100000: WrongError: 3 of 4" in text
+    assert "- H100, reduce: not" not in text and "- H200, reduce: not measured: 6 sizes" in text
+    assert "- H100, gemv: not measured: 12 sizes" in text
+    two = document("NVIDIA H200", near[:3])
+    missing = "- H200, reduce: not measured: 100000; 2^25; 300000001"
+    assert missing in readme_table.page(both, [one, two], [])
+
+
+def test_a_page_without_any_results_says_so() -> None:
+    text = readme_table.page([], [], [])
+    assert text.count("Nothing is recorded yet.") == 2 and "|" not in text
+
+
+def test_the_check_names_what_is_out_of_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, docs, readme = tmp_path / "benchmarks" / "results", tmp_path / "docs", "README.md"
+    results.mkdir(parents=True)
+    docs.mkdir()
+    (tmp_path / readme).write_text(f"before\n{readme_table.BEGIN}{readme_table.END}after\n")
+    measured = document("NVIDIA H200", all_rows())
+    (results / "vendor-NVIDIA_H200.json").write_bytes(vendor.encode(measured))
+    monkeypatch.setattr(readme_table, "ROOT", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["readme_table.py", "--check"])
+    with pytest.raises(SystemExit, match=r"^README\.md, docs/sizes\.md: results are out of date"):
+        readme_table.main()
+    assert not (docs / "sizes.md").exists()
+    monkeypatch.setattr(sys, "argv", ["readme_table.py"])
+    readme_table.main()
+    written = (tmp_path / readme).read_text()
+    assert written.startswith("before\n") and written.endswith("after\n") and "| sgemm" in written
+    monkeypatch.setattr(sys, "argv", ["readme_table.py", "--check"])
+    readme_table.main()
+    near = row("reduce", demands.UNLISTED["reduce"][0], quality="nearest_problem")
+    (results / "unlisted-NVIDIA_H200.json").write_bytes(
+        vendor.encode(document("NVIDIA H200", [near]))
+    )
+    with pytest.raises(SystemExit, match=r"^docs/sizes\.md: results are out of date"):
+        readme_table.main()
 
 
 @pytest.mark.parametrize(
@@ -276,6 +422,29 @@ def test_rows_are_measured_and_a_bad_one_stops_no_other(
     assert bad["problem"]["m"] == 1 << 30 and bad["error"]
     shown = capsys.readouterr().out
     assert "33 x 65" in shown and "no vendor library" in shown
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_unlisted_sizes_are_measured_into_a_file_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a CPU, on sizes that suit it; then shown, and nothing measured again."""
+    sizes = [{"m": 65, "n": 33}, {"m": 31, "n": 77}]
+    monkeypatch.setitem(demands.UNLISTED, "transpose", sizes)
+    monkeypatch.setattr(vendor, "RESULTS", tmp_path)
+    command = ["vendor.py", "--device", "opencl:cpu", "--kernel", "transpose", "--unlisted"]
+    monkeypatch.setattr(sys, "argv", [*command, "--rounds", "3", "--tuned", str(tmp_path)])
+    assert vendor.main() == 0
+    (file,) = tmp_path.glob("*.json")
+    document = vendor.read_results(file)
+    assert file.name.startswith("unlisted-") and "--unlisted" in document["command"]
+    assert [one["problem"] for one in document["rows"]] == sizes and not document["failures"]
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", [*command, "--show"])
+    assert vendor.main() == 0
+    shown = capsys.readouterr().out
+    assert "65 x 33" in shown and "31 x 77" in shown and vendor.read_results(file) == document
 
 
 @pytest.mark.opencl

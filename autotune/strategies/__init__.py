@@ -21,7 +21,7 @@ _OWN: dict[str, tuple[Search, str]] = {
 }
 
 
-def find(name: str, at_once: int = 1) -> Search:
+def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
     """The search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
 
     Parameters
@@ -29,8 +29,10 @@ def find(name: str, at_once: int = 1) -> Search:
     name : str
         See `available`.
     at_once : int
-        Configurations that several devices measure at a time: whoever can choose asks for so many,
-        and the default is a strategy that asks for batches.
+        Configurations that several devices measure at a time: whoever can choose asks for so many.
+    in_batches : bool
+        Whether the default should be a strategy that asks for batches: for several devices, or
+        where time is short and many compilers would else wait for one proposal after the other.
 
     Raises
     ------
@@ -43,7 +45,7 @@ def find(name: str, at_once: int = 1) -> Search:
         raise UsageError(unknown("strategy", name, usable))
     if known[name].unavailable:
         raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
-    if name == "auto" and at_once > 1:
+    if name == "auto" and in_batches:
         return partial(auto.search, strategy=auto.POPULATION)
     if name in _OWN:
         return _OWN[name][0]

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 #: Below this many evaluations no strategy has learned anything yet.
 TINY = 20
 STRATEGY = "adaptive_tabu_greywolf"
-#: Of those that ask for whole generations, which several devices can share, the best in the table.
+#: Of those that ask for whole generations, which several devices or compilers can share, the best in
+#: the table. Where time is the limit and a compilation takes a second, it tries several times as many
+#: configurations as one that waits for every answer.
 POPULATION = "genetic_algorithm"
 
 

@@ -6,7 +6,7 @@ ends the search. Neither knows devices or storage through this contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -39,11 +39,20 @@ class Session(Protocol):
             When the budget does not allow the whole batch: what it allows is measured first.
         """
 
+    def best(self, count: int) -> list[int]:
+        """Numbers of the fastest configurations of this search so far, best first."""
+
     def hint(self, indices: Sequence[int]) -> None:
         """Say what will likely be asked next, best first; returns at once."""
 
 
 Search: TypeAlias = Callable[[Space, Session, "Generator"], None]
+
+
+def fastest(measured: Mapping[int, Measurement], count: int) -> list[int]:
+    """Numbers of the fastest of what was measured, best first; those without a time are left out."""
+    timed = [(one.median_ms, i) for i, one in measured.items() if one.status.is_timed]
+    return [i for _, i in sorted((ms, i) for ms, i in timed if ms is not None)[:count]]
 
 
 @dataclass(frozen=True)

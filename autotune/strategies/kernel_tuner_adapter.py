@@ -33,7 +33,7 @@ import numpy as np
 from autotune.errors import AutotuneError
 from autotune.space import Space
 from autotune.strategies.base import BudgetSpent, Session
-from autotune.strategies.lattice import Ledger, Point
+from autotune.strategies.lattice import Lattice, Ledger, Point
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -81,6 +81,8 @@ LOGARITHMIC = ("adaptive_tabu_greywolf", "basinhopping", "hybrid_vndx")
 SCALE = 2
 #: Lists of neighbours kept: some 20 KB each.
 NEIGHBOURHOODS = 128
+#: Most configurations known beforehand that a first population is made of.
+_MOST_KNOWN = 32
 #: How many configurations are hinted at a time: what many compilers do during a few compiles.
 HINTED = 64
 
@@ -101,15 +103,16 @@ def search(name: str, space: Space, session: Session, rng: Generator) -> None:
     AutotuneError
         If the strategy breaks twice without having proposed anything new.
     """
-    ledger = Ledger(space, session)
     if len(space) < SMALLEST:
-        ledger.measure(range(len(space)))
+        session.measure(range(len(space)))
         return
     streams = _Streams(rng)
     # Imports draw from the global streams, the first time: they come before the strategy's begin.
     module = _strategy_module(name)
+    searchspace = _searchspace(space)
+    ledger = Ledger(searchspace.lattice, session)
     outlook = _Outlook(ledger)
-    searchspace = _searchspace(ledger, streams, outlook)
+    searchspace.begin(streams, outlook, session.best(_MOST_KNOWN))
     runner = _runner(ledger, streams, searchspace, outlook, name)
     with streams.inside():
         try:
@@ -146,8 +149,9 @@ def _strategy_module(name: str) -> Any:
     return importlib.import_module(_STRATEGY_IMPORTS[name])
 
 
-def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
-    """Our list of configurations as a Kernel Tuner search space.
+@lru_cache(1)
+def _searchspace(space: Space) -> Any:
+    """Our list of configurations as a Kernel Tuner search space; one for all problems of a run.
 
     ``from_cache`` takes a list of configurations as it is. A restriction would be called for every
     point of the cartesian product. The list is in descending order, as Kernel Tuner's own solver
@@ -155,8 +159,6 @@ def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
     (adaptive_tabu_greywolf on gemm-RTX_3090: 50 evaluations to 95 % descending, 150 ascending).
     """
     from kernel_tuner.searchspace import Searchspace
-
-    lattice = ledger.lattice
 
     class LatticeSearchspace(Searchspace):  # type: ignore[misc]
         """Answers from the lattice what strategies ask most.
@@ -166,13 +168,23 @@ def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
         strategies repair by neighbours, and take a random configuration if there are none.
         """
 
+        lattice = Lattice(space)
         questions = 0
+
+        def begin(self, streams: _Streams, outlook: _Outlook, known: Sequence[int]) -> None:
+            """Serve another search, before which these were the best that was known.
+
+            Half of a first population are made of them: Kernel Tuner draws all of it at random, of
+            which in a thin space little is worth anything.
+            """
+            self.streams, self.outlook = streams, outlook
+            self.known = [self.size - 1 - index for index in known]
 
         def is_param_config_valid(self, param_config: Point) -> bool:
             self.questions += 1
             if self.questions > CIRCLES:
                 raise _Stuck("it went in circles")
-            return lattice.find(param_config) is not None
+            return self.lattice.find(param_config) is not None
 
         def get_random_sample_indices(self, num_samples: int) -> Any:
             if 50 * num_samples > self.size:
@@ -182,20 +194,29 @@ def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
                 while len(chosen) < num_samples:
                     chosen[int(np.random.randint(self.size))] = None
                 sample = list(chosen)
-            if num_samples > 1:  # a first population, which some strategies measure one by one
-                outlook.expect([self.size - 1 - index for index in sample])
+            if num_samples > 1:
+                kept = self.known[: num_samples // 2]
+                drawn = [index for index in sample if index not in kept]
+                # At the end: some strategies put a random point in the first place.
+                sample = [*drawn[: num_samples - len(kept)], *kept]
+                # Some strategies measure such a population one by one.
+                self.outlook.expect([self.size - 1 - index for index in sample])
             return sample
 
         def get_LHS_sample_indices(self, num_samples: int) -> list[int]:  # noqa: N802
             from scipy.stats.qmc import LatinHypercube
 
-            sampler = LatinHypercube(len(lattice.sizes))
-            sampler.rng = np.random.default_rng(streams.integer(2**63))  # unseeded as inherited
-            upper = [size - 1 for size in lattice.sizes]
+            sampler = LatinHypercube(len(self.lattice.sizes))
+            sampler.rng = np.random.default_rng(
+                self.streams.integer(2**63)
+            )  # unseeded as inherited
+            upper = [size - 1 for size in self.lattice.sizes]
             points = sampler.integers(
                 [0] * len(upper), u_bounds=upper, n=num_samples, endpoint=True
             ).tolist()
-            chosen = dict.fromkeys(self.size - 1 - lattice.nearest(point)[0] for point in points)
+            chosen = dict.fromkeys(
+                self.size - 1 - self.lattice.nearest(point)[0] for point in points
+            )
             while len(chosen) < num_samples:
                 chosen[int(np.random.randint(self.size))] = None
             return list(chosen)
@@ -204,13 +225,13 @@ def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
             self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
         ) -> list[int]:
             if neighbor_method == "Hamming":
-                found = lattice.changed_in_one(param_config)
+                found = self.lattice.changed_in_one(param_config)
             elif neighbor_method == "closest-param-indices":
-                found = lattice.nearest(param_config)
+                found = self.lattice.nearest(param_config)
             else:  # every value occurs, so that the values adjacent in use are strictly adjacent
-                found = lattice.adjacent(param_config)
-            if not found and lattice.find(param_config) is None:
-                found = lattice.nearest(param_config)
+                found = self.lattice.adjacent(param_config)
+            if not found and self.lattice.find(param_config) is None:
+                found = self.lattice.nearest(param_config)
             return [self.size - 1 - index for index in reversed(found)]
 
         def get_param_neighbors(
@@ -220,16 +241,17 @@ def _searchspace(ledger: Ledger, streams: _Streams, outlook: _Outlook) -> Any:
                 param_config, index, neighbor_method, randomize
             )
             points = [(*param_config[:index], one, *param_config[index + 1 :]) for one in ranks]
-            found = [lattice.find(point) for point in points]
-            outlook.expect([one for one in found if one is not None])
+            found = [self.lattice.find(point) for point in points]
+            self.outlook.expect([one for one in found if one is not None])
             return ranks
 
-        @lru_cache(NEIGHBOURHOODS)  # noqa: B019 - lives as long as the search
+        @lru_cache(NEIGHBOURHOODS)  # noqa: B019 - one such object lives at a time
         def get_neighbors_indices(
             self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
         ) -> list[int]:
             return self.get_neighbors_indices_no_cache(param_config, neighbor_method)
 
+    lattice = LatticeSearchspace.lattice
     names = [f"p{position}" for position in range(len(lattice.sizes))]
     return LatticeSearchspace(
         None,

@@ -115,18 +115,18 @@ class Ledger:
 
     Parameters
     ----------
-    space : Space
+    lattice : Lattice
         The valid configurations.
     session : Session
         Where they are measured.
     """
 
-    def __init__(self, space: Space, session: Session) -> None:
-        self.lattice = Lattice(space)
+    def __init__(self, lattice: Lattice, session: Session) -> None:
+        self.lattice = lattice
         self.session = session
         self.known: dict[int, Measurement] = {}
         self.best: int | None = None
-        self._open = np.ones(len(space), bool)
+        self._open = np.ones(len(lattice.space), bool)
 
     @property
     def is_complete(self) -> bool:

@@ -92,7 +92,7 @@ def search(
     if window is None:
         window = WINDOW if session.evaluations_left is None else 1
     with _quiet():
-        search = _Search(name, Ledger(space, session), int(rng.integers(2**31)))
+        search = _Search(name, Ledger(Lattice(space), session), int(rng.integers(2**31)))
         search.run(batch, batch + window - 1)
 
 
