@@ -129,7 +129,7 @@ def lookup(
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
-    Never fails for a size: the nearest measured one answers, and `TunedConfig.quality` says how
+    Never fails for a size: what was measured for others answers, and `TunedConfig.quality` says how
     good the hit is. Record files are read once, and looked at again when the last look is a second
     old; a change of ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` is seen at once. With
     ``AUTOTUNE_DISABLE=1`` it answers with the default.
