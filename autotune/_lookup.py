@@ -24,10 +24,11 @@ from autotune._table import (
     Triple,
     Value,
     build_table,
+    fastest,
     moment,
     pick,
-    value_of,
 )
+from autotune.expression import value_of
 
 FORMAT = "autotune tuned record"
 SCHEMA_VERSION = 1
@@ -128,7 +129,7 @@ def lookup(
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
-    Never fails for a size: the nearest measured one answers, and `TunedConfig.quality` says how
+    Never fails for a size: what was measured for others answers, and `TunedConfig.quality` says how
     good the hit is. Record files are read once, and looked at again when the last look is a second
     old; a change of ``AUTOTUNE_TUNED`` or ``XDG_DATA_HOME`` is seen at once. With
     ``AUTOTUNE_DISABLE=1`` it answers with the default.
@@ -376,6 +377,8 @@ def check(document: Any, kernel: str) -> dict[str, Any]:
     for group in table.devices.values():
         for row in (*group.exact.values(), *group.nearest.values()):
             _tuned_config(table, *pick(table, row.problem, arch=group.arch), row.problem)
+        for row in {id(one.prediction): one for one in group.nearest.values()}.values():
+            fastest(row, dict(zip(table.fields, row.problem, strict=True)), None)
     portfolio = document["portfolio"]
     for _, times in zip(portfolio["configurations"], portfolio["median_ms"], strict=True):
         for _, time_ms in zip(portfolio["problems"], times, strict=True):

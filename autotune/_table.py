@@ -11,7 +11,8 @@ same rule, so that both answer alike:
 
 The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
 the first. Categorical fields match exactly or the row does not count, and neither does a row whose
-``requires`` the problem breaks.
+``requires`` the problem breaks. Where the row names a prediction, that answers: with the plan of
+the smallest predicted time, ties going to the first, of those that the problem allows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from datetime import UTC, datetime
 from math import isqrt
 from typing import Any, NamedTuple, TypeAlias
 
-from autotune.expression import OPERATORS, Json
+from autotune._prediction import Cost, Term, waves_of
+from autotune.expression import MAX_INTEGER, OPERATORS, Json, value_of
 
 EXACT = "exact"
 NEAREST_PROBLEM = "nearest_problem"
@@ -34,9 +36,6 @@ QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
 #: Shared memory that every CUDA architecture grants a block without asking.
 COMMON_SHARED_BYTES = 48 * 1024
-
-#: Largest integer of an expression, either sign.
-MAX_INTEGER = 2**63 - 1
 
 Value: TypeAlias = "int | bool | str"
 Problem: TypeAlias = "tuple[int | str, ...]"
@@ -69,24 +68,11 @@ class Plan(NamedTuple):
         return self.shared_bytes <= COMMON_SHARED_BYTES
 
 
-def value_of(form: Json, fields: Mapping[str, Any]) -> int:
-    """Walk a stored expression in 64 bits, as the exported header does.
+class Prediction(NamedTuple):
+    """What chooses a plan for a problem that was not measured: plans, and the cost of each."""
 
-    Raises
-    ------
-    ValueError
-        If a value on the way does not fit 64 bits, or something is divided by zero.
-    """
-    if isinstance(form, list):
-        left, right = value_of(form[1], fields), value_of(form[2], fields)
-        if right == 0 and form[0] in ("//", "%"):
-            raise ValueError("division by zero")
-        value = OPERATORS[str(form[0])](left, right)
-    else:
-        value = fields[form] if isinstance(form, str) else form
-    if not -MAX_INTEGER <= value <= MAX_INTEGER:
-        raise ValueError("more than 64 bits")
-    return value
+    plans: tuple[Plan, ...]
+    costs: tuple[Cost, ...]
 
 
 class Row(NamedTuple):
@@ -101,6 +87,8 @@ class Row(NamedTuple):
     stale_reasons: tuple[str, ...] = ()
     #: Grid for exactly this problem, where the plan's could not be traced.
     grid: Triple | None = None
+    #: What answers for other problems in place of the plan.
+    prediction: Prediction | None = None
 
 
 class Group:
@@ -128,10 +116,6 @@ class Table:
         #: Driver names and uuids of devices, to their folders.
         self.names: dict[str, str] = {}
 
-    def place(self, problem: Problem) -> Problem:
-        """Where a problem lies: categories, and integers on a scale of sixteenths of octaves."""
-        return tuple(one if isinstance(one, str) else sixteenths(one) for one in problem)
-
 
 #: ``ceil(2**(63 + j/16))`` for j from 1 to 15: the floor of a 16th root is four floors of square
 #: roots, and none of these is a whole number. Exact, so that C++ has the same numbers.
@@ -147,6 +131,11 @@ def sixteenths(n: int) -> int:
     octave = n.bit_length() - 1
     mantissa = n << (63 - octave) if octave <= 63 else n >> (octave - 63)
     return 16 * octave + bisect_right(SIXTEENTHS, mantissa)
+
+
+def place_of(problem: Problem) -> Problem:
+    """Where a problem lies: categories, and integers on a scale of sixteenths of octaves."""
+    return tuple(one if isinstance(one, str) else sixteenths(one) for one in problem)
 
 
 def distance(a: Problem, b: Problem) -> int | None:
@@ -165,7 +154,7 @@ def pick(
 ) -> tuple[Row, str]:
     """The row for a problem on a device (its folder) or architecture, and how good it is."""
     fields = dict(zip(table.fields, problem, strict=True))
-    place = table.place(problem)
+    place = place_of(problem)
     for group, exact, near, foreign in _candidates(table, device, arch):
         row = group.exact.get(problem)
         if row and row.plan.allows(fields) and (foreign is None or row.plan.fits(foreign)):
@@ -178,8 +167,25 @@ def pick(
             if one.plan.allows(fields) and (foreign is None or one.plan.fits(foreign)):
                 best, best_distance = one, apart
         if best:
-            return best, near
+            return best._replace(plan=fastest(best, fields, foreign)), near
     return table.default, DEFAULT
+
+
+def fastest(row: Row, fields: Mapping[str, Any], foreign: str | None) -> Plan:
+    """The plan that a row's prediction chooses for a problem; the row's own where it has none."""
+    chosen, least_ms = row.plan, None
+    sizes = [one for one in fields.values() if isinstance(one, int)]
+    if row.prediction is None or any(abs(one) > MAX_INTEGER for one in sizes):
+        return chosen
+    for plan, cost in zip(row.prediction.plans, row.prediction.costs, strict=True):
+        if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
+            try:
+                time_ms = cost.time_ms(fields)
+            except ValueError:
+                continue
+            if least_ms is None or time_ms < least_ms:
+                chosen, least_ms = plan, time_ms
+    return chosen
 
 
 def _candidates(
@@ -292,7 +298,12 @@ def _add_device(table: Table, one: Loaded) -> None:
             stale_reasons=tuple(entry["stale_reasons"]),
             grid=_concrete_grid(entry),
         )
+    predictions = _predictions(table, one.document["portfolio"])
     rows = [_row(table, row, row["plan"], one.source) for row in one.document["fallback"]]
+    for position, row in enumerate(one.document["fallback"]):
+        if row.get("prediction") is not None:
+            chooser = predictions[row["prediction"]]
+            rows[position] = rows[position]._replace(prediction=chooser)
     # What was tuned but is not in the fallback table is a row as well, after it.
     for row in [*rows, *(row._replace(expected_fraction=None) for row in exact.values())]:
         evidence = exact.get(row.problem)
@@ -302,6 +313,40 @@ def _add_device(table: Table, one: Loaded) -> None:
         group.exact.setdefault(problem, row)
 
 
+def _predictions(table: Table, portfolio: dict[str, Any]) -> list[Prediction]:
+    """The predictions of a record; none in records of older versions."""
+    found = []
+    for one in portfolio.get("predictions", ()):
+        plans = tuple(_plan(cost["plan"], table.fields) for cost in one["costs"])
+        pairs = zip(one["costs"], plans, strict=True)
+        costs = tuple(_cost(cost, plan, int(one["multiple"]), table) for cost, plan in pairs)
+        found.append(Prediction(plans, costs))
+    return found
+
+
+def _cost(one: dict[str, Any], plan: Plan, multiple: int, table: Table) -> Cost:
+    slots = [int(slots) for slots, _ in one["waves"]]
+    if plan.grid is None or min(slots, default=1) < 1 or multiple < 1:
+        raise ValueError("a cost without grid, slots or multiple")
+    misaligned = _terms([(factor, [name]) for name, factor in one["misaligned"].items()], table)
+    return Cost(
+        _terms(one["fixed"], table),
+        tuple(
+            (waves_of(plan.grid, number), _terms(terms, table))
+            for number, (_, terms) in zip(slots, one["waves"], strict=True)
+        ),
+        tuple((name, multiple, factor) for factor, (name,) in misaligned),
+    )
+
+
+def _terms(terms: Sequence[Any], table: Table) -> tuple[Term, ...]:
+    for _, names in terms:
+        for name in names:
+            if not table.fields[name]:
+                raise ValueError(f"a cost over {name!r}, which is no integer problem field")
+    return tuple((float(coefficient), tuple(names)) for coefficient, names in terms)
+
+
 def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str) -> Row:
     problem = tuple(holder["problem"][name] for name in table.fields)
     for value, integer in zip(problem, table.fields.values(), strict=True):
@@ -309,7 +354,7 @@ def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str
             raise ValueError(f"{holder['problem']!r} is not a problem of this kernel")
     return Row(
         problem,
-        table.place(problem),
+        place_of(problem),
         _plan(plan, table.fields),
         source,
         holder.get("expected_fraction"),

@@ -30,6 +30,9 @@ OPERATORS: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: int(bool(a) and bool(b)),
 }
 
+#: Largest integer of an expression that is walked in 64 bits, either sign.
+MAX_INTEGER = 2**63 - 1
+
 
 class UntraceableError(TypeError):
     """Python asked a symbolic integer for its value: the function branches on the problem."""
@@ -160,6 +163,26 @@ def evaluate(json: Json, fields: Mapping[str, object]) -> int:
     if json[0] in ("//", "%") and right == 0:
         raise ValueError(f"division by zero in {json!r}")
     return OPERATORS[json[0]](left, right)
+
+
+def value_of(form: Json, fields: Mapping[str, Any]) -> int:
+    """Walk a stored expression in 64 bits, as the exported header does.
+
+    Raises
+    ------
+    ValueError
+        If a value on the way does not fit 64 bits, or something is divided by zero.
+    """
+    if isinstance(form, list):
+        left, right = value_of(form[1], fields), value_of(form[2], fields)
+        if right == 0 and form[0] in ("//", "%"):
+            raise ValueError("division by zero")
+        value = OPERATORS[str(form[0])](left, right)
+    else:
+        value = fields[form] if isinstance(form, str) else form
+    if not -MAX_INTEGER <= value <= MAX_INTEGER:
+        raise ValueError("more than 64 bits")
+    return value
 
 
 T = TypeVar("T", int, Symbol)

@@ -8,60 +8,84 @@ A plan that wins at one size by a hair may lose badly at the next, so a row's pl
 the best weighted geometric mean over all problems, the weight halving with every ``width`` of
 distance. How far to look is not known beforehand: of several widths that is taken whose table
 answers best for problems that were left out of it. What it then answers for them is the expected
-fraction of the best possible speed.
+fraction of the best possible speed. Where times fitted to the same matrix (`prediction`) answer
+better for problems that were left out of them, the rows name that prediction.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
-from autotune._table import Problem, distance, sixteenths
-from autotune.errors import UsageError
-from autotune.tuned import FallbackRow, Plan, Portfolio
+from autotune._table import distance, place_of
+from autotune.prediction import fitted
+from autotune.tuned import FallbackRow, Plan, Portfolio, Prediction
 
 #: Distances after which a problem counts half, in sixteenths of octaves. 0: only the row's own.
 WIDTHS = (0, 8, 16, 32, 64, 128)
 #: Fewer problems than this tell nothing about those that were not measured.
 ENOUGH_PROBLEMS = 4
+#: A prediction makes records and headers longer, for which it must answer better by this.
+WORTHWHILE = 0.002
 #: Fraction of a configuration that fails on a problem: worse than any that runs.
 _FAILED = 1e-3
 
+#: Says how a configuration launches for a problem: a categorical field may change that.
+Planner: TypeAlias = "Callable[[Mapping[str, int | bool | str], Mapping[str, int | str]], Plan]"
 
-def fallback_table(portfolio: Portfolio, plans: Sequence[Plan]) -> tuple[FallbackRow, ...]:
+
+def fallback_table(
+    portfolio: Portfolio, planner: Planner, sm_count: int
+) -> tuple[tuple[FallbackRow, ...], tuple[Prediction, ...]]:
     """Choose a plan for the surroundings of every problem of a portfolio.
 
     Parameters
     ----------
     portfolio : Portfolio
         Configurations × problems in milliseconds.
-    plans : sequence of Plan
-        Of the portfolio's configurations, in the same order.
+    planner : callable
+        The plan of a configuration for a problem.
+    sm_count : int
+        Multiprocessors of the device.
 
     Returns
     -------
     tuple of FallbackRow
         One per problem that some configuration runs, in the portfolio's order.
-
-    Raises
-    ------
-    UsageError
-        If there is not one plan per configuration.
+    tuple of Prediction
+        Those that rows name.
     """
-    if [dict(one.configuration) for one in plans] != [dict(c) for c in portfolio.configurations]:
-        raise UsageError("a fallback table needs one plan per configuration of its portfolio")
     rows: dict[int, FallbackRow] = {}
+    predictions: list[Prediction] = []
     for group in _by_category(portfolio):
         matrix = _Matrix(portfolio, group)
         width = max(WIDTHS, key=matrix.score)
-        enough = len(group) >= ENOUGH_PROBLEMS
-        expected = matrix.score(width) if enough else None
+        expected = position = None
+        if len(group) >= ENOUGH_PROBLEMS:
+            expected = matrix.score(width)
+            found = fitted(portfolio, group, _plans(portfolio, group, planner), sm_count)
+            if found and found[1] > expected + WORTHWHILE:
+                expected, position = found[1], len(predictions)
+                predictions.append(found[0])
         for row, column in enumerate(group):
-            plan = plans[matrix.choice(row, range(len(group)), width)]
+            chosen = portfolio.configurations[matrix.choice(row, range(len(group)), width)]
             rows[column] = FallbackRow(
-                problem=portfolio.problems[column], plan=plan, expected_fraction=expected
+                problem=portfolio.problems[column],
+                plan=planner(chosen, portfolio.problems[column]),
+                expected_fraction=expected,
+                prediction=position,
             )
-    return tuple(rows[column] for column in sorted(rows))
+    return tuple(rows[column] for column in sorted(rows)), tuple(predictions)
+
+
+def _plans(portfolio: Portfolio, group: Sequence[int], planner: Planner) -> list[Plan | None]:
+    """Of each configuration the plan for the first problem of a group that it runs."""
+    plans: list[Plan | None] = []
+    for configuration, times in zip(portfolio.configurations, portfolio.median_ms, strict=True):
+        runs = [portfolio.problems[column] for column in group if times[column]]
+        plans.append(planner(configuration, runs[0]) if runs else None)
+    return plans
 
 
 def _by_category(portfolio: Portfolio) -> list[list[int]]:
@@ -78,7 +102,7 @@ class _Matrix:
     """Fractions of the best speed: one row per configuration, one column per problem of a group."""
 
     def __init__(self, portfolio: Portfolio, group: Sequence[int]) -> None:
-        self.places = [_place(tuple(portfolio.problems[column].values())) for column in group]
+        self.places = [place_of(tuple(portfolio.problems[column].values())) for column in group]
         times = [[row[column] for column in group] for row in portfolio.median_ms]
         best = [min(row[p] or math.inf for row in times) for p in range(len(group))]
         self.fractions = [
@@ -114,7 +138,3 @@ class _Matrix:
             if fraction:  # 0: it does not run there, as its requires would tell a lookup
                 return fraction
         return 0.0
-
-
-def _place(problem: Problem) -> Problem:
-    return tuple(one if isinstance(one, str) else sixteenths(one) for one in problem)

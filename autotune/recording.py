@@ -6,18 +6,19 @@ Knows the record's schema and the run's results; writes no file.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from autotune import __version__, binding, limits, selection, tuned
 from autotune.device import Device
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, UsageError
 from autotune.expression import Json
 from autotune.fallback import fallback_table
 from autotune.measurement import CheckResult, Entry, Measurement
 from autotune.membership import valid_archs
 from autotune.request import timing
-from autotune.source import arguments_fingerprint
+from autotune.source import arguments_fingerprint, source_fingerprint
 from autotune.spec import Fill, Kernel, Launch, Work
 from autotune.tuning import ProblemResult, RunResult
 from autotune.values import Configuration, Problem
@@ -136,17 +137,44 @@ def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow
         problems=tuple(dict(one) for one in measured.problems),
         median_ms=measured.median_ms,
     )
-    example = measured.problems[0]
-    plans = [_plan(kernel, one, example, device) for one in measured.configurations]
-    rows = fallback_table(matrix, plans)
-    return matrix, tuple(_replanned(kernel, row, device) for row in rows)
+    return _with_fallback(kernel, device, matrix)
 
 
-def _replanned(kernel: Kernel, row: tuned.FallbackRow, device: Device) -> tuned.FallbackRow:
-    """A row with the launch of its own problem: categorical fields may change the sequence."""
-    configuration = Configuration(dict(row.plan.configuration))
-    plan = _plan(kernel, configuration, Problem(dict(row.problem)), device)
-    return msgspec.structs.replace(row, plan=plan)
+def refitted(record: tuned.TunedRecord, kernel: Kernel) -> tuned.TunedRecord:
+    """A record with the answers for problems never measured made anew from its matrix.
+
+    For records of older versions: what was measured stays, and no device is needed.
+
+    Raises
+    ------
+    UsageError
+        If the record is of another state of the kernel, whose launches are not known any more.
+    """
+    source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
+    for one in record.entries:
+        if one.source != source or (not one.inputs and one.arguments not in ("", arguments)):
+            raise UsageError(
+                f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
+                f"run: autotune retune {record.kernel}"
+            )
+    if not record.portfolio.problems:
+        return record
+    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), record.portfolio)
+    known = [dict(row.problem) for row in rows]
+    others = (row for row in record.fallback if dict(row.problem) not in known)
+    return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
+
+
+def _with_fallback(
+    kernel: Kernel, device: Device, matrix: tuned.Portfolio
+) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow, ...]]:
+    """A matrix with the predictions that are fitted to it, and the table made of it."""
+
+    def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> tuned.Plan:
+        return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
+
+    rows, predictions = fallback_table(matrix, planner, device.sm_count)
+    return msgspec.structs.replace(matrix, predictions=predictions), rows
 
 
 def _plan(

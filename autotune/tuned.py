@@ -10,14 +10,16 @@ equal records are written as equal bytes.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -28,6 +30,9 @@ from autotune.errors import RecordError, UsageError
 
 SCHEMA_VERSION = 1
 FORMAT = "autotune tuned record"
+
+#: What slots and multiples may be.
+_POSITIVE = range(1, 2**31)
 
 #: How thorough a search was, least first.
 EFFORTS = ("quick", "full")
@@ -61,6 +66,13 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
     def folder(self) -> str:
         """Name of the device as a folder."""
         return devices.Device(self.backend, self.name, self.arch).folder
+
+    def planned_for(self) -> devices.Device:
+        """The device as far as it is known without being here, to plan launches for."""
+        known = {name: getattr(self, name) for name in self.__struct_fields__}
+        if self.backend != "cuda":
+            return devices.Device(**known)
+        return dataclasses.replace(devices.for_arch(self.arch), **known)
 
 
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):
@@ -187,6 +199,31 @@ class Entry(Plan, frozen=True, kw_only=True):
     stale_reasons: tuple[str, ...] = ()
 
 
+#: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
+Term: TypeAlias = tuple[float, tuple[str, ...]]
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration's time as a function of the problem.
+
+    ``fixed``, plus for each of ``waves`` its terms times ``ceil(blocks / slots)``, times the
+    factors of the fields that are ``misaligned``: no multiple of the prediction's ``multiple``.
+    """
+
+    plan: Plan
+    fixed: tuple[Term, ...]
+    #: Blocks that run at a time, and the terms.
+    waves: tuple[tuple[int, tuple[Term, ...]], ...]
+    misaligned: Mapping[str, float] = {}
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What chooses for problems that were not measured: the least of the costs that they allow."""
+
+    multiple: int
+    costs: tuple[Cost, ...]
+
+
 class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
     """Every configuration of the finals measured on every problem."""
 
@@ -194,6 +231,8 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[Mapping[str, int | str], ...] = ()
     #: One row per configuration, one column per problem; None where it failed or does not apply.
     median_ms: tuple[tuple[float | None, ...], ...] = ()
+    #: Fitted to the times; one for each combination of categories where that answers best.
+    predictions: tuple[Prediction, ...] = ()
 
 
 class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,6 +242,8 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     #: Expected share of the best possible speed; None where too little was measured to tell.
     expected_fraction: float | None = None
+    #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
+    prediction: int | None = None
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -471,7 +512,9 @@ def _merged_fallback(
     second = old.fallback
     if _is_wider(old, new):
         first, second = second, first
-    return (*first, *(row for row in second if not _holds(first, row.problem)))
+    # The other portfolio is left out, and its predictions with it.
+    rest = (row for row in second if not _holds(first, row.problem))
+    return (*first, *(msgspec.structs.replace(row, prediction=None) for row in rest))
 
 
 def _holds(rows: Sequence[Entry | FallbackRow], problem: Mapping[str, int | str]) -> bool:
@@ -499,7 +542,9 @@ def _check(record: TunedRecord) -> None:
     rows: list[Entry | FallbackRow] = [*record.entries, *record.fallback]
     for problem in [one.problem for one in rows] + [*record.portfolio.problems]:
         _check_problem(record, problem)
-    for plan in [record.default, *record.entries, *(one.plan for one in record.fallback)]:
+    costs = [cost for one in record.portfolio.predictions for cost in one.costs]
+    plans = [*(one.plan for one in record.fallback), *(one.plan for one in costs)]
+    for plan in [record.default, *record.entries, *plans]:
         _check_plan(record, plan)
     for one in record.entries:
         for other in one.runners_up:
@@ -509,6 +554,11 @@ def _check(record: TunedRecord) -> None:
         len(row) != len(record.portfolio.problems) for row in matrix
     ):
         raise ValueError("the portfolio's times do not match its configurations and problems")
+    known = range(len(record.portfolio.predictions))
+    if any(one.prediction not in (None, *known) for one in record.fallback):
+        raise ValueError("a row of the fallback table names a prediction that is not there")
+    for prediction in record.portfolio.predictions:
+        _check_prediction(record, prediction)
 
 
 def _check_problem(record: TunedRecord, problem: Mapping[str, int | str]) -> None:
@@ -524,6 +574,20 @@ def _check_plan(record: TunedRecord, plan: Plan) -> None:
     integers = [name for name, kind in record.fields.items() if kind == "integer"]
     for one in (*(plan.grid or ()), *(() if plan.requires is None else (plan.requires,))):
         _check_expression(one, integers)
+
+
+def _check_prediction(record: TunedRecord, prediction: Prediction) -> None:
+    integers = {name for name, kind in record.fields.items() if kind == "integer"}
+    if prediction.multiple not in _POSITIVE:
+        raise ValueError("a prediction whose multiple is not positive")
+    for cost in prediction.costs:
+        terms = [*cost.fixed, *(term for _, terms in cost.waves for term in terms)]
+        numbers = [*(number for number, _ in terms), *cost.misaligned.values()]
+        names = {name for _, names in terms for name in names} | set(cost.misaligned)
+        if names - integers or not all(map(math.isfinite, numbers)):
+            raise ValueError(f"a cost over {sorted(names - integers) or numbers}")
+        if cost.plan.grid is None or any(slots not in _POSITIVE for slots, _ in cost.waves):
+            raise ValueError("a cost without grid or slots")
 
 
 def _check_names(record: TunedRecord, configuration: Mapping[str, Any]) -> None:
@@ -555,6 +619,10 @@ def _ordered(record: TunedRecord) -> TunedRecord:
     def problem(one: Any) -> Any:
         return msgspec.structs.replace(one, problem=_in_order(one.problem, fields))
 
+    def prediction(one: Prediction) -> Any:
+        costs = (msgspec.structs.replace(cost, plan=plan(cost.plan)) for cost in one.costs)
+        return msgspec.structs.replace(one, costs=tuple(costs))
+
     return msgspec.structs.replace(
         record,
         default=plan(record.default),
@@ -568,6 +636,7 @@ def _ordered(record: TunedRecord) -> TunedRecord:
                 _in_order(one, parameters) for one in record.portfolio.configurations
             ),
             problems=tuple(_in_order(one, fields) for one in record.portfolio.problems),
+            predictions=tuple(map(prediction, record.portfolio.predictions)),
         ),
     )
 
@@ -581,16 +650,19 @@ def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     return {name: values[name] for name in [*known, *(set(values) - set(known))]}
 
 
-def _lines(value: Any, depth: int = 0) -> str:
-    """JSON with one line per entry field and per table row, so that a diff reads well."""
+def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
+    """JSON with one line per entry field, table row and cost, so that a diff reads well."""
     compact = json.dumps(value, allow_nan=False)
-    if depth == 3 or not isinstance(value, dict | list) or len(compact) < 96:
+    if depth == deepest or not isinstance(value, dict | list | tuple) or len(compact) < 96:
         return compact
     inner = " " * (depth + 1)
     if isinstance(value, dict):
-        items = [f"{json.dumps(key)}: {_lines(one, depth + 1)}" for key, one in value.items()]
+        items = [
+            f"{json.dumps(key)}: {_lines(one, depth + 1, 5 if key == 'predictions' else deepest)}"
+            for key, one in value.items()
+        ]
     else:
-        items = [_lines(one, depth + 1) for one in value]
+        items = [_lines(one, depth + 1, deepest) for one in value]
     body = f",\n{inner}".join(items)
     left, right = "{}" if isinstance(value, dict) else "[]"
     return f"{left}\n{inner}{body}\n{' ' * depth}{right}"

@@ -42,7 +42,7 @@ def us_per_call(call: Callable[[], Any], count: int) -> float:
 
 
 def write_record(folder: Path) -> None:
-    """A record of 27 problems with 27 fallback rows, about what a full run leaves."""
+    """A record of 27 problems and the costs of 32 configurations, about what a full run leaves."""
     plan = {
         "configuration": {"BM": 128, "BN": 128, "BK": 16, "STAGES": 3, "VARIANT": "cuda"},
         "block": [128],
@@ -52,6 +52,13 @@ def write_record(folder: Path) -> None:
         "archs": None,
     }
     problems = [dict(zip("mnk", size, strict=True)) for size in SIZES]
+    cost = {
+        "plan": plan,
+        "fixed": [[0.003, []], [1e-6, ["k"]], [1e-9, ["m", "k"]], [1e-9, ["n", "k"]]],
+        "waves": [[132, [[0.001, []], [4e-5, ["k"]]]], [264, [[0.001, []], [4e-6, ["k"]]]]],
+        "misaligned": {"n": 1.3, "k": 1.1},
+    }
+    predictions = [{"multiple": 4, "costs": [cost] * 32}]
     record = {
         "format": "autotune tuned record",
         "schema_version": 1,
@@ -61,8 +68,16 @@ def write_record(folder: Path) -> None:
         "parameters": {name: [value] for name, value in plan["configuration"].items()},
         "default": plan,
         "entries": [{**plan, "problem": one, "steps": [], "stale_reasons": []} for one in problems],
-        "portfolio": {"configurations": [], "problems": [], "median_ms": []},
-        "fallback": [{"problem": one, "plan": plan, "expected_fraction": 0.97} for one in problems],
+        "portfolio": {
+            "configurations": [],
+            "problems": [],
+            "median_ms": [],
+            "predictions": predictions,
+        },
+        "fallback": [
+            {"problem": one, "plan": plan, "expected_fraction": 0.97, "prediction": 0}
+            for one in problems
+        ],
         "provenance": {"created": "2026-11-21"},
     }
     path = folder / "Benchmark_GPU" / "benchmark_gemm.json"
@@ -97,7 +112,7 @@ def main() -> None:
         print(f"first answer, reading files   {us_per_call(first, 20) / 1e3:7.2f} ms")
         for name, arch in (("arch given  ", 90), ("own device  ", None)):
             print(f"again, {name}           {us_per_call(again_with(lookup, arch), 20000):7.2f} µs")
-        print(f"a new size among {len(SIZES)} rows      {us_per_call(new_size, 500):7.2f} µs")
+        print(f"a new size, 32 costs          {us_per_call(new_size, 500):7.2f} µs")
 
 
 def again_with(lookup: Callable[..., Any], arch: int | None) -> Callable[[], Any]:

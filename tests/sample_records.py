@@ -7,13 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from autotune.tuned import (
     Checks,
+    Cost,
     Entry,
     FallbackRow,
     LaunchStep,
     Plan,
     Portfolio,
+    Prediction,
     Provenance,
     RecordedDevice,
     TunedRecord,
@@ -114,8 +118,17 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
     ]
     unique = {tuple(one.values()): one for one in at}.values()
     entries = [entry(one, rng.choice(plans)) for one in unique]
+    predicted = ("float32", "half2")
+    predictions = [_random_prediction(rng, plans) for _ in predicted]
     rows = [
-        FallbackRow(problem=one, plan=rng.choice(plans), expected_fraction=rng.random())
+        FallbackRow(
+            problem=one,
+            plan=rng.choice(plans),
+            expected_fraction=rng.random(),
+            prediction=predicted.index(one["dtype"])
+            if one["dtype"] in predicted and rng.random() < 0.8
+            else None,
+        )
         for one in rng.sample(list(unique), 12)
     ]
     configurations = {str(one.configuration): one.configuration for one in plans}.values()
@@ -126,8 +139,35 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
             tuple(rng.choice((None, rng.random(), rng.random())) for _ in unique)
             for _ in configurations
         ),
+        predictions=tuple(predictions),
     )
     return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio)
+
+
+def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
+    """One that may be asked, whatever it says: costs of all signs."""
+    products = ((), ("m",), ("n",), ("m", "n"), ("m", "m", "n"))
+
+    def terms() -> tuple[Any, ...]:
+        chosen = rng.sample(products, rng.randrange(4))
+        return tuple((rng.uniform(-0.2, 1) * 10 ** rng.randrange(-9, 2), one) for one in chosen)
+
+    costs = [
+        Cost(
+            plan=one,
+            fixed=terms(),
+            waves=tuple((rng.choice((1, 7, 132, 2**31 - 1)), terms()) for _ in range(3)),
+            misaligned={name: rng.uniform(1, 3) for name in "nm" if rng.random() < 0.5},
+        )
+        for one in plans
+        if one.grid is not None
+    ]
+    return Prediction(multiple=rng.choice((1, 4, 24)), costs=tuple(costs))
+
+
+def builtins_of(chosen: Plan) -> dict[str, Any]:
+    """A plan as a record's JSON holds it."""
+    return json.loads(msgspec.json.encode(chosen))  # type: ignore[no-any-return]
 
 
 def changed(**changes: Any) -> bytes:
@@ -148,6 +188,22 @@ def with_entry(**changes: Any) -> bytes:
     """A record's bytes with members of its entry replaced."""
     document = json.loads(changed())
     document["entries"][0] |= changes
+    return json.dumps(document).encode()
+
+
+def with_cost(**changes: Any) -> bytes:
+    """A record's bytes with a prediction of one cost, of which members are replaced."""
+    chosen = plan()
+    cost = Cost(plan=chosen, fixed=((0.5, ("m",)),), waves=((132, ((0.25, ()),)),))
+    portfolio = Portfolio(
+        configurations=(chosen.configuration,),
+        problems=(problem(64, 64),),
+        median_ms=((1.0,),),
+        predictions=(Prediction(multiple=4, costs=(cost,)),),
+    )
+    row = FallbackRow(problem=problem(64, 64), plan=chosen, prediction=0)
+    document = json.loads(encode(record(portfolio=portfolio, fallback=(row,))))
+    document["portfolio"]["predictions"][0]["costs"][0] |= changes
     return json.dumps(document).encode()
 
 
@@ -174,6 +230,19 @@ WRONG = {
     "no time": (
         changed(provenance={"version": "", "toolchain": "", "driver": "", "created": "yesterday"}),
         "provenance.created: 'yesterday' is no time",
+    ),
+    "cost of no field": (with_cost(fixed=[[0.5, ["q"]]]), r"a cost over \['q'\]"),
+    "cost of a category": (with_cost(misaligned={"dtype": 2.0}), r"a cost over \['dtype'\]"),
+    "cost without number": (with_cost(fixed=[[None, []]]), "float"),
+    "cost without grid": (with_cost(plan={**builtins_of(plan()), "grid": None}), "without grid"),
+    "deep cost": (
+        with_cost(plan={**builtins_of(plan()), "grid": [deep(300)]}),
+        "damaged|expression",
+    ),
+    "waves of no blocks": (with_cost(waves=[[0, []]]), "slots"),
+    "no such prediction": (
+        with_cost().replace(b'"prediction": 0', b'"prediction": 1'),
+        "names a prediction that is not there",
     ),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),

@@ -325,6 +325,12 @@ def test_expected_fractions_of_the_fallback_are_told_where_known() -> None:
     )
     content = content_of(msgspec.structs.replace(record(), fallback=rows), [])
     assert answer.fallback(content).rows == (("m=512, n=512", "BM=32, PAD=0", "97.0 %"),)
+    rows = tuple(msgspec.structs.replace(row, prediction=0) for row in rows)
+    portfolio = tuned.Portfolio(predictions=(tuned.Prediction(multiple=4, costs=()),))
+    content = content_of(msgspec.structs.replace(record(), portfolio=portfolio, fallback=rows), [])
+    assert answer.fallback(content).rows == (
+        ("any of 1 problem", "the fastest predicted", "97.0 %"),
+    )
 
 
 def test_clocks_and_throttling_are_provenance() -> None:

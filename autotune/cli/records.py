@@ -249,12 +249,27 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     metavar="DIR",
     help="Folder of tuned records; default: yours.",
 )
+@click.option(
+    "--refit",
+    is_flag=True,
+    help="Fit anew what answers for problems never measured, as in records of older versions.",
+)
+@SPACES
 @_OUT
-def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
+def export(
+    kernel: str,
+    format: str,
+    device: str | None,
+    source: Path | None,
+    refit: bool,
+    spaces: Path | None,
+    out: Path,
+) -> None:
     """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
 
     \b
     autotune export sgemm header --out include/autotune
+    autotune export sgemm json --refit --from reports --out reports
     """
     from autotune.cache import write_atomically
     from autotune.errors import UsageError, unknown
@@ -263,7 +278,13 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
     if FORMATS[format].source == "records":
-        files = export_records(format, _records(kernel, device, source))
+        records = _records(kernel, device, source)
+        if refit:
+            from autotune.catalog import find_kernel
+            from autotune.recording import refitted
+
+            records = [refitted(one, find_kernel(kernel, spaces)) for one in records]
+        files = export_records(format, records)
     else:
         files = {}
         for folder, one in _measured(kernel, device).items():

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune import __version__
+from autotune._prediction import Cost, Term
 from autotune._table import (
     COMMON_SHARED_BYTES,
-    MAX_INTEGER,
     SIXTEENTHS,
     Group,
     Loaded,
     Plan,
+    Prediction,
     Problem,
     Row,
     Table,
@@ -34,6 +35,7 @@ from autotune._table import (
 )
 from autotune.errors import UsageError
 from autotune.export.reserved import RESERVED
+from autotune.expression import MAX_INTEGER
 from autotune.tuned import Entry, TunedRecord, encode
 
 _INT = range(-(2**31) + 1, 2**31)
@@ -97,6 +99,26 @@ def literal(value: int) -> str:
     return f"number{{{value}LL}}" if value in _LONG else "number{0, false}"
 
 
+def time(cost: Cost) -> str:
+    """The time of a configuration in C++, as an `estimate` of the header, in several lines."""
+    parts = [f"estimate{{{_sum(cost.fixed)}}}"]
+    parts += [f"in_waves({expression(waves)}, {_sum(terms)})" for waves, terms in cost.waves]
+    factors = [
+        f"unless_multiple({identifier(name)}, {multiple}, {factor!r})"
+        for name, multiple, factor in cost.misaligned
+    ]
+    total = "\n    + ".join(parts)
+    return "\n    * ".join([f"({total})", *factors]) if factors else total
+
+
+def _sum(terms: Sequence[Term]) -> str:
+    products = (
+        " * ".join([repr(product), *(identifier(name) for name in names)])
+        for product, names in terms
+    )
+    return " + ".join(products) or "0.0"
+
+
 def _is_negation(form: Any) -> bool:
     return isinstance(form, list) and form[:2] == ["-", 0]
 
@@ -150,8 +172,13 @@ class _Writer:
         # The rows of an architecture with one device are the device's.
         shared = [one for one in self.table.archs.values() if len(self._devices_of(one)) > 1]
         self.groups = [*self.table.devices.values(), *shared]
+        self.predictions: list[Prediction] = []
         for row in (row for group in self.groups for row in _rows(group)):
             self.number(row.plan)
+            if row.prediction is not None and self.prediction(row) < 0:
+                self.predictions.append(row.prediction)
+        for plan in (plan for one in self.predictions for plan in one.plans):
+            self.number(plan)
         named = [arch for plan in self.plans.values() for arch in plan.archs or ()]
         numbers = {arch_number(arch) for arch in named} - {None}
         self.archs = sorted(one for one in numbers if one is not None) or [0]
@@ -217,7 +244,23 @@ class _Writer:
     def near_row(self, row: Row) -> str:
         """One line of the table of nearest problems."""
         fraction = _fraction(row.expected_fraction)
-        return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}"
+        prediction = self.prediction(row)
+        return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}, {prediction}"
+
+    def prediction(self, row: Row) -> int:
+        """The position of a row's prediction among those of the header; -1 where it has none."""
+        found = (i for i, one in enumerate(self.predictions) if one is row.prediction)
+        return next(found, -1)
+
+    def prediction_rows(self) -> list[dict[str, str]]:
+        """The plans of each prediction, and where they are in the table of all."""
+        rows, first = [], 0
+        for one in self.predictions:
+            plans = _joined(str(self.number(plan)) for plan in one.plans)
+            last = first + len(one.costs)
+            rows.append({"span": f"{first}, {last}", "plans": plans})
+            first = last
+        return rows
 
     def spans(self) -> dict[Group, str]:
         """Where the rows of each device and architecture are: its arch, and both tables' spans."""
@@ -314,7 +357,11 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
             for group in writer.groups
         ],
         "no_exact": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, {{0, 0, 0}}",
-        "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1",
+        "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, -1",
+        "predictions": writer.prediction_rows(),
+        "times": [
+            time(cost).replace("\n", "\n      ") for one in writer.predictions for cost in one.costs
+        ],
         "assertions": writer.assertions(),
     }
 

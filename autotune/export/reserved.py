@@ -15,11 +15,12 @@ _KEYWORDS = """
 #: Names that the header uses itself.
 _HEADER = """
     allows apart arch arch_groups archs asked block both ceil_div condition config config_of
-    detail device devices distance elsewhere exact_row exact_rows examined expected_fraction
-    extent extent_of fits floor_div found generations_apart grid grid_of group hit is_extent
-    largest lookup maximum met minimum near_row near_rows number number_of_plan pick place
-    place_of plan plans problem product_fits quality requires_met roots shape shared_bytes
-    sixteenths sum_fits which
+    cost_plans detail device devices distance elsewhere estimate exact_row exact_rows examined
+    expected_fraction extent extent_of fastest fits floor_div found generations_apart grid
+    grid_of group hit in_waves is_extent largest lookup maximum met minimum near_row near_rows
+    number number_of_cost number_of_plan pick place place_of plan plans prediction predictions
+    problem product_fits quality requires_met roots shape shared_bytes sixteenths sum_fits
+    time_of unless_multiple which
 """
 
 RESERVED = frozenset(f"{_KEYWORDS} {_HEADER}".split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from autotune import tuned
@@ -158,17 +159,22 @@ def portfolio(content: ReportContent) -> Table:
 
 def fallback(content: ReportContent) -> Table:
     """What lookup uses for problems that were never measured, and how good that should be."""
-    rows = tuple(
-        (
-            wording.one_line(str(Problem(dict(one.problem)))),
-            configuration_text(content, one.plan.configuration),
-            wording.percent(one.expected_fraction),
-        )
-        for one in content.record.fallback
-        if one.expected_fraction is not None
-    )
+    predicted: Counter[tuple[int, float]] = Counter()
+    rows = []
+    for one in content.record.fallback:
+        if one.expected_fraction is None:
+            continue
+        if one.prediction is not None:
+            predicted[one.prediction, one.expected_fraction] += 1
+            continue
+        name = wording.one_line(str(Problem(dict(one.problem))))
+        text = configuration_text(content, one.plan.configuration)
+        rows.append((name, text, wording.percent(one.expected_fraction)))
+    for (_, fraction), count in predicted.items():
+        name = f"any of {plural(count, 'problem')}"
+        rows.append((name, "the fastest predicted", wording.percent(fraction)))
     columns = ("Nearest to", "Configuration", "Expected share of the best speed")
-    return Table(columns, rows, frozenset({2}), frozenset({1}))
+    return Table(columns, tuple(rows), frozenset({2}), frozenset({1}))
 
 
 def rate_text(entry: tuned.Entry) -> str:

@@ -1,0 +1,344 @@
+"""Predictions: what is fitted to a matrix, whether it is used, and how lookups are answered by it.
+
+The device of these tests is a formula: ten multiprocessors, tiles of different sizes, and waves.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from sample_records import KERNEL, entry, plan, problem, record
+
+from autotune import _current, _lookup, tuned
+from autotune._lookup import clear_cache, lookup
+from autotune.catalog import find_kernel
+from autotune.cli import run
+from autotune.device import for_arch
+from autotune.errors import UsageError
+from autotune.export.header import render
+from autotune.fallback import fallback_table
+from autotune.membership import is_member
+from autotune.prediction import fitted
+from autotune.recording import refitted
+from autotune.tuned import Cost, FallbackRow, Plan, Portfolio, Prediction
+
+SM_COUNT = 10
+TILES = (32, 64, 128)
+RESIDENT = {32: 4, 64: 2, 128: 1}
+SIZES = [(m, n) for m in (64, 200, 520, 1280, 4096) for n in (64, 130, 300, 514, 1000, 2304)]
+
+
+def tile_plan(configuration: Any, problem: Any = None) -> Plan:
+    """A plan whose grid is the square tiles of a result."""
+    bm = configuration["BM"]
+    blocks = [["-", 0, ["//", ["-", 0, field], bm]] for field in ("m", "n")]
+    return plan(bm, grid=(["*", *blocks], 1, 1))
+
+
+def time_ms(bm: int, m: int, n: int) -> float:
+    """A launch, and waves of blocks that take longer where a row of n starts anywhere."""
+    blocks = math.ceil(m / bm) * math.ceil(n / bm)
+    rounds = math.ceil(blocks / SM_COUNT)
+    waves = math.ceil(blocks / SM_COUNT / RESIDENT[bm])
+    late = {32: 1.1, 64: 1.9, 128: 1.1}[bm] if n % 4 else 1.0
+    return (0.004 + rounds * bm**1.8 * 1e-6 + waves * 0.0005) * late
+
+
+def best(m: int, n: int) -> float:
+    """Of all tiles."""
+    return min(time_ms(bm, m, n) for bm in TILES)
+
+
+def portfolio_of(
+    sizes: Sequence[tuple[int, int]], time_of: Callable[..., float | None] = time_ms
+) -> Portfolio:
+    """The matrix of all tiles on some sizes."""
+    return Portfolio(
+        configurations=tuple(plan(bm).configuration for bm in TILES),
+        problems=tuple(problem(m, n) for m, n in sizes),
+        median_ms=tuple(tuple(time_of(bm, m, n) for m, n in sizes) for bm in TILES),
+    )
+
+
+def tuned_record(portfolio: Portfolio, plan_of: Any = tile_plan) -> tuned.TunedRecord:
+    """A record with what is made of a matrix."""
+    rows, predictions = fallback_table(portfolio, plan_of, SM_COUNT)
+    portfolio = msgspec.structs.replace(portfolio, predictions=predictions)
+    return record(portfolio=portfolio, fallback=rows)
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Lookup among given records, of which no others are known."""
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
+    monkeypatch.setattr(_lookup, "shipped_folder", lambda: str(tmp_path / "none"))
+    monkeypatch.setattr(_current, "_first_visible", lambda visible: (None, None))
+
+    def answer(one: tuned.TunedRecord, m: int, n: int, **where: Any) -> Any:
+        tuned.write(tmp_path, one)
+        clear_cache()
+        return lookup(KERNEL, **(where or {"arch": 90}), **problem(m, n))
+
+    return answer
+
+
+# ---------------------------------------------------------------------- fitting
+
+
+def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> None:
+    """Of sizes never measured nearly all get the best, and the record's estimate says so."""
+    one = tuned_record(portfolio_of(SIZES))
+    expected = one.fallback[0].expected_fraction
+    assert {row.prediction for row in one.fallback} == {0}
+    nearest = msgspec.structs.replace(
+        one, fallback=[msgspec.structs.replace(row, prediction=None) for row in one.fallback]
+    )
+    rng = random.Random(3)
+    asked = [(int(2 ** rng.uniform(5, 11)), int(2 ** rng.uniform(5, 11))) for _ in range(200)]
+    shares = {}
+    for name, each in (("predicted", one), ("nearest", nearest)):
+        tiles = _tiles(each, asked)
+        ratios = [best(*at) / time_ms(bm, *at) for at, bm in zip(asked, tiles, strict=True)]
+        shares[name] = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    assert 3 * (1 - shares["predicted"]) < 1 - shares["nearest"]
+    assert expected is not None and abs(expected - shares["predicted"]) < 0.03
+
+
+def _tiles(one: tuned.TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
+    from autotune._table import pick
+    from autotune.export.header import _table
+
+    table = _table([one])
+    rows = [pick(table, (m, n, "float32"), arch="sm_90")[0] for m, n in asked]
+    return [row.plan.configuration["BM"] for row in rows]
+
+
+def test_what_was_measured_comes_back() -> None:
+    """Blocks that run at a time, the time of a launch, and what misalignment costs."""
+    costs = tuned_record(portfolio_of(SIZES)).portfolio.predictions[0].costs
+    for cost in costs:
+        bm = int(cost.plan.configuration["BM"])
+        if RESIDENT[bm] > 1:
+            assert [slots for slots, _ in cost.waves] == [SM_COUNT, SM_COUNT * RESIDENT[bm]]
+        assert cost.fixed[0][0] == pytest.approx(0.004, rel=0.15)
+        assert cost.misaligned.get("m", 1) == pytest.approx(1, abs=0.05)
+    factors = [cost.misaligned.get("n", 1) for cost in costs]
+    assert factors[1] > 1.4 > max(factors[0], factors[2])
+
+
+def test_gaps_of_the_matrix_are_no_times() -> None:
+    """A configuration that was not measured everywhere is fitted to where it was."""
+    full = tuned_record(portfolio_of(SIZES)).portfolio.predictions[0].costs
+    holes = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 and m < n else time_ms(bm, m, n))
+    some = tuned_record(holes).portfolio.predictions[0].costs
+    assert [one.plan for one in some] == [one.plan for one in full]
+    never = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 else time_ms(bm, m, n))
+    plans = [tile_plan(one) for one in never.configurations]
+    found = fitted(never, range(len(SIZES)), plans, SM_COUNT)
+    assert found and [one.plan for one in found[0].costs] == [plans[0], plans[2]]
+
+
+@pytest.mark.parametrize("sizes", [SIZES[:3], [(64, 64)]])
+def test_few_problems_keep_the_nearest_row(sizes: list[tuple[int, int]]) -> None:
+    """Nothing tells how good a prediction would be."""
+    one = tuned_record(portfolio_of(sizes))
+    assert not one.portfolio.predictions
+    assert [row.prediction for row in one.fallback] == [None] * len(sizes)
+
+
+def test_unknown_grids_keep_the_nearest_row() -> None:
+    """Without a grid there are no waves."""
+    one = tuned_record(portfolio_of(SIZES), lambda *_: plan(grid=None))
+    assert not one.portfolio.predictions
+
+
+def test_a_prediction_that_is_no_better_is_not_kept() -> None:
+    """Where one configuration is always best, the table says so in fewer words."""
+    one = tuned_record(portfolio_of(SIZES, lambda bm, m, n: bm * time_ms(64, m, n)))
+    assert not one.portfolio.predictions
+    assert {row.expected_fraction for row in one.fallback} == {1.0}
+
+
+def test_categories_are_fitted_apart() -> None:
+    """Of each its own launch is asked for: it may be another."""
+    half = portfolio_of(SIZES)
+    both = Portfolio(
+        configurations=half.configurations,
+        problems=(*half.problems, *(problem(m, n, "half2") for m, n in SIZES)),
+        median_ms=tuple((*row, *row[::-1]) for row in half.median_ms),
+    )
+    asked = []
+
+    def planner(configuration: Any, at: Any) -> Plan:
+        asked.append(at["dtype"])
+        return tile_plan(configuration)
+
+    rows, predictions = fallback_table(both, planner, SM_COUNT)
+    assert {row.problem["dtype"]: row.prediction for row in rows}["float32"] == 0
+    assert len(predictions) in (1, 2)
+    assert set(asked) == {"float32", "half2"}
+
+
+# ---------------------------------------------------------------------- answering
+
+
+def cost(chosen: Plan, ms: float, **changes: Any) -> Cost:
+    """A configuration that always takes so long."""
+    return Cost(**{"plan": chosen, "fixed": ((ms, ()),), "waves": (), **changes})
+
+
+def answered_by(costs: Sequence[Cost], multiple: int = 4) -> tuned.TunedRecord:
+    """A record of one problem whose row names a prediction of the costs."""
+    portfolio = Portfolio(predictions=(Prediction(multiple=multiple, costs=tuple(costs)),))
+    row = FallbackRow(problem=problem(64, 64), plan=plan(32), expected_fraction=0.9, prediction=0)
+    return record([entry(problem(64, 64), plan(32))], portfolio=portfolio, fallback=(row,))
+
+
+def test_the_least_time_that_the_problem_allows_answers(ask: Callable[..., Any]) -> None:
+    """Ties go to the first; what was measured stays exact."""
+    even = plan(128, requires=["==", ["%", "n", 2], 0])
+    costs = [cost(plan(64), 2), cost(even, 1), cost(plan(32, "auto"), 2)]
+    one = answered_by(costs)
+    assert (ask(one, 100, 10)["BM"], ask(one, 100, 11)["BM"]) == (128, 64)
+    hit = ask(one, 100, 10)
+    assert (hit.quality, hit.expected_fraction, hit.grid) == ("nearest_problem", 0.9, (1, 1, 1))
+    assert (ask(one, 64, 64).quality, ask(one, 64, 64)["BM"]) == ("exact", 32)
+
+
+def test_waves_products_and_misalignment_count(ask: Callable[..., Any]) -> None:
+    """Each alone turns the choice."""
+    steady = cost(plan(64), 10)
+    waves = cost(
+        plan(128), 1, waves=((2, ((4.0, ()),)),)
+    )  # blocks of plan(): ceil(m / 128) * n//64
+    assert [ask(answered_by([steady, waves]), 512, n)["BM"] for n in (64, 128)] == [128, 64]
+    product = cost(plan(128), 1, fixed=((0.01, ("m", "n")),))
+    assert [ask(answered_by([steady, product]), 10, n)["BM"] for n in (99, 101)] == [128, 64]
+    late = cost(plan(128), 6, misaligned={"n": 2.0})
+    assert [ask(answered_by([steady, late], 8), 10, n)["BM"] for n in (80, 84)] == [128, 64]
+
+
+def test_sizes_beyond_64_bits_get_the_row(ask: Callable[..., Any]) -> None:
+    """As they would of the header, which cannot be asked for them."""
+    one = answered_by([cost(plan(128), 1)])
+    assert ask(one, 2**63 - 1, 5)["BM"] == 128
+    assert ask(one, 2**63, 5)["BM"] == 32
+    assert ask(one, 10**400, 5)["BM"] == 32
+    product = plan(64, grid=(["*", "m", "n"],))
+    endless = answered_by([cost(product, 1, waves=((1, ((1.0, ()),)),))])
+    assert (ask(endless, 2**40, 5)["BM"], ask(endless, 2**40, 2**40)["BM"]) == (64, 32)
+
+
+def test_other_architectures_get_what_is_valid_there(ask: Callable[..., Any]) -> None:
+    """The fastest may not be."""
+    here = cost(plan(128, archs=("sm_90",)), 1)
+    both = cost(plan(64, archs=("sm_90", "sm_100")), 2)
+    one = answered_by([here, both])
+    assert ask(one, 9, 9, arch=90)["BM"] == 128
+    hit = ask(one, 9, 9, arch=100)
+    assert (hit["BM"], hit.quality, hit.expected_fraction) == (64, "nearest_arch", None)
+
+
+# ---------------------------------------------------------------------- records
+
+
+def test_rows_of_a_portfolio_that_is_left_out_lose_their_prediction() -> None:
+    """Its costs are not there any more, so the row itself answers."""
+    wide, narrow = tuned_record(portfolio_of(SIZES)), tuned_record(portfolio_of(SIZES[1:30]))
+    merged = tuned.merge(wide, narrow).record
+    assert merged.portfolio == wide.portfolio
+    assert {row.prediction for row in merged.fallback} == {0}
+    merged = tuned.merge(narrow, wide).record
+    assert merged.portfolio == wide.portfolio
+    assert len(merged.fallback) == len(SIZES)
+    elsewhere = tuned_record(portfolio_of([(m + 1, n) for m, n in SIZES[1:30]]))
+    merged = tuned.merge(elsewhere, wide).record
+    assert [row.prediction for row in merged.fallback] == [0] * len(SIZES) + [None] * 29
+    assert tuned.decode(tuned.encode(merged)) == tuned.decode(tuned.encode(merged))
+
+
+def test_records_without_predictions_are_read(ask: Callable[..., Any], tmp_path: Path) -> None:
+    """Those of older versions, in which nothing says so."""
+    one = answered_by([cost(plan(128), 1)])
+    path = tuned.path_of(tmp_path, one)
+    assert ask(one, 100, 10)["BM"] == 128
+    document = json.loads(path.read_bytes())
+    del document["portfolio"]["predictions"], document["fallback"][0]["prediction"]
+    path.write_text(json.dumps(document))
+    clear_cache()
+    assert lookup(KERNEL, arch=90, **problem(100, 10))["BM"] == 32
+    assert tuned.read(path).fallback[0].prediction is None
+
+
+def test_a_header_of_fields_named_like_its_functions() -> None:
+    """They are told apart by an underscore."""
+    fields: dict[str, Any] = {"fastest": "integer", "estimate": "integer", "kind": "categorical"}
+    chosen = plan(64, grid=("fastest", "estimate"))
+    portfolio = Portfolio(
+        predictions=(
+            Prediction(multiple=4, costs=(cost(chosen, 1, misaligned={"estimate": 2.0}),)),
+        )
+    )
+    row = FallbackRow(problem={"fastest": 1, "estimate": 2, "kind": "x"}, plan=chosen, prediction=0)
+    one = record(fields=fields, default=chosen, portfolio=portfolio, fallback=(row,))
+    assert "unless_multiple(estimate_, 4, 2.0)" in render([one])
+
+
+# ---------------------------------------------------------------------- fitting again
+
+
+@pytest.fixture
+def unfitted() -> tuned.TunedRecord:
+    """A record of a bundled kernel as an older version wrote it: a matrix, and nothing fitted."""
+    kernel = find_kernel("transpose")
+    seeds = [kernel.completed(one) for one in kernel.seeds]
+    configurations = [one for one in seeds if is_member(kernel, one, for_arch("sm_90"))][:3]
+    rng = random.Random(5)
+    sizes = [(rng.randrange(1, 9000), rng.randrange(1, 9000)) for _ in range(12)]
+    device = tuned.RecordedDevice(backend="cuda", name="GPU", arch="sm_90", sm_count=132)
+    return tuned.TunedRecord(
+        kernel=kernel.name,
+        device=device,
+        fields=dict.fromkeys(kernel.fields, "integer"),
+        parameters=dict(kernel.parameters),
+        default=plan(configuration=dict(kernel.default()), grid=None),
+        portfolio=Portfolio(
+            configurations=tuple(dict(one) for one in configurations),
+            problems=tuple({"m": m, "n": n} for m, n in sizes),
+            median_ms=tuple(
+                tuple(0.01 * position + 1e-8 * m * n / position for m, n in sizes)
+                for position in range(1, len(configurations) + 1)
+            ),
+        ),
+        provenance=record().provenance,
+    )
+
+
+def test_older_records_are_fitted_without_a_device(
+    unfitted: tuned.TunedRecord, tmp_path: Path
+) -> None:
+    """`export --refit` writes what tuning again would, and doing so twice changes nothing."""
+    tuned.write(tmp_path / "old", unfitted)
+    for source in ("old", "new"):
+        command = ["export", "transpose", "json", "--refit", "--from", str(tmp_path / source)]
+        assert run([*command, "--out", str(tmp_path / "new")]) == 0
+        found = tuned.read(tuned.path_of(tmp_path / "new", unfitted))
+        assert found.portfolio.median_ms == unfitted.portfolio.median_ms
+        assert [dict(row.problem) for row in found.fallback] == list(found.portfolio.problems)
+        assert {row.prediction for row in found.fallback} == {0}
+        assert found == refitted(found, find_kernel("transpose"))
+    costs = found.portfolio.predictions[0].costs
+    assert len(costs) == len(unfitted.portfolio.configurations)
+    assert all(cost.plan.archs and "sm_90" in cost.plan.archs for cost in costs)
+
+
+def test_records_of_another_source_are_not_fitted_again(unfitted: tuned.TunedRecord) -> None:
+    """Its configurations may be launched in another way now."""
+    made = entry({"m": 1, "n": 2}, unfitted.default, source="older")
+    with pytest.raises(UsageError, match=r"transpose on GPU: .* autotune retune transpose"):
+        refitted(msgspec.structs.replace(unfitted, entries=(made,)), find_kernel("transpose"))
