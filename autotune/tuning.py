@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from autotune import __version__, probe, sanitize, selection
-from autotune._table import distance, sixteenths
+from autotune._table import distance, place_of
 from autotune.bench import Bench
 from autotune.compiler import compile_job
 from autotune.device import Device
@@ -470,13 +470,11 @@ class Tuning(Bench):
 
 def _winners_near(problem: Problem, searched: Sequence[_Searched]) -> list[Configuration]:
     """The best of the problems nearest to one, of those that were searched before it."""
+    here = place_of(tuple(problem.values()))
 
     def apart(other: _Searched) -> float:
-        steps = distance(place_of(problem), place_of(other.problem))
+        steps = distance(here, place_of(tuple(other.problem.values())))
         return math.inf if steps is None else steps
-
-    def place_of(one: Problem) -> tuple[int | str, ...]:
-        return tuple(v if isinstance(v, str) else sixteenths(v) for v in one.values())
 
     nearest = sorted(searched, key=apart)[:_NEAR_PROBLEMS]
     best = [one for other in nearest for one in selection.candidates(other.choice, 1)]
