@@ -4,22 +4,22 @@
 //
 // NVIDIA H100 80GB HBM3, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-21
 //   n=16777216 mode=copy offset_in=0 offset_out=0: 0.04663 ms cold:graph, 2878 GB/s, 0.999 [0.997, 1.008] times as fast as cudaMemcpyAsync
+//   n=16777216 mode=read offset_in=0 offset_out=0: 0.02634 ms cold:graph, 636.9 GFLOP/s, 2547 GB/s
 //   n=67108864 mode=copy offset_in=0 offset_out=0: 0.1786 ms cold:graph, 3006 GB/s, 1.001 [1.000, 1.003] times as fast as cudaMemcpyAsync
-//   n=268435456 mode=copy offset_in=0 offset_out=0: 0.7117 ms cold:flush, 3017 GB/s, 1.005 [1.004, 1.005] times as fast as cudaMemcpyAsync
-//   n=1073741824 mode=copy offset_in=0 offset_out=0: 2.817 ms cold:flush, 3049 GB/s, 1.007 [1.007, 1.007] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=1 offset_out=0: 0.1801 ms cold:graph, 2980 GB/s, 0.998 [0.997, 0.999] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=2 offset_out=0: 0.1801 ms cold:graph, 2981 GB/s, 0.998 [0.996, 1.000] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=3 offset_out=0: 0.1795 ms cold:graph, 2992 GB/s, 1.001 [1.000, 1.002] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=0 offset_out=1: 0.183 ms cold:flush, 2933 GB/s, 1.015 [1.013, 1.016] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=0 offset_out=2: 0.1847 ms cold:flush, 2907 GB/s, 1.004 [1.002, 1.006] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=0 offset_out=3: 0.1829 ms cold:flush, 2935 GB/s, 1.014 [1.013, 1.016] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=1 offset_out=0: 0.1801 ms cold:graph, 2980 GB/s, 0.998 [0.997, 0.999] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=1 offset_out=1: 0.1832 ms cold:flush, 2931 GB/s, 1.011 [1.010, 1.012] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=2 offset_out=0: 0.1801 ms cold:graph, 2981 GB/s, 0.998 [0.996, 1.000] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=2 offset_out=3: 0.1811 ms cold:flush, 2964 GB/s, 1.025 [1.022, 1.027] times as fast as cudaMemcpyAsync
-//   n=16777216 mode=read offset_in=0 offset_out=0: 0.02634 ms cold:graph, 636.9 GFLOP/s, 2547 GB/s
+//   n=67108864 mode=copy offset_in=3 offset_out=0: 0.1795 ms cold:graph, 2992 GB/s, 1.001 [1.000, 1.002] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=read offset_in=0 offset_out=0: 0.09033 ms cold:graph, 742.9 GFLOP/s, 2972 GB/s
-//   n=268435456 mode=read offset_in=0 offset_out=0: 0.345 ms cold:graph, 778.1 GFLOP/s, 3113 GB/s
-//   n=1073741824 mode=read offset_in=0 offset_out=0: 1.345 ms cold:graph, 798.2 GFLOP/s, 3193 GB/s
 //   n=67108864 mode=write offset_in=0 offset_out=0: 0.0821 ms cold:graph, 3269 GB/s
+//   n=268435456 mode=copy offset_in=0 offset_out=0: 0.7117 ms cold:flush, 3017 GB/s, 1.005 [1.004, 1.005] times as fast as cudaMemcpyAsync
+//   n=268435456 mode=read offset_in=0 offset_out=0: 0.345 ms cold:graph, 778.1 GFLOP/s, 3113 GB/s
+//   n=1073741824 mode=copy offset_in=0 offset_out=0: 2.829 ms cold:flush, 3037 GB/s, 1.003 [1.003, 1.003] times as fast as cudaMemcpyAsync
+//   n=1073741824 mode=read offset_in=0 offset_out=0: 1.345 ms cold:graph, 798.2 GFLOP/s, 3193 GB/s
 //
 //     using namespace autotune::copy;
 //     constexpr config c = lookup(90, 16777216, mode_value::copy, 0, 0);
@@ -35,7 +35,7 @@ namespace autotune::copy {
 /// How good a hit is, best first.
 enum class quality {
   exact,            ///< measured for this problem on this device or architecture
-  nearest_problem,  ///< measured there for the nearest problem
+  nearest_problem,  ///< chosen by what was measured there for other problems
   same_arch,        ///< measured on another device of the architecture
   nearest_arch,     ///< measured on another architecture, and valid on this one
   kernel_default    ///< nothing better is known
@@ -307,6 +307,7 @@ struct near_row {
   place at;
   int plan;
   double expected_fraction;
+  int prediction;  // what answers in place of the plan; negative: nothing does
 };
 
 inline constexpr exact_row exact_rows[] = {
@@ -333,24 +334,24 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{384, mode_value::copy, 0, 0}, 1, 0.9972439019855784},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784},
-    {{448, mode_value::copy, 0, 0}, 6, 0.9972439019855784},
-    {{480, mode_value::copy, 0, 0}, 1, 0.9972439019855784},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784},
-    {{416, mode_value::copy, 16, 0}, 6, 0.9972439019855784},
-    {{416, mode_value::copy, 25, 0}, 6, 0.9972439019855784},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784},
-    {{416, mode_value::copy, 0, 16}, 6, 0.9972439019855784},
-    {{416, mode_value::copy, 0, 25}, 6, 0.9972439019855784},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784},
-    {{416, mode_value::copy, 16, 25}, 6, 0.9972439019855784},
-    {{384, mode_value::read, 0, 0}, 0, 1.0},
-    {{416, mode_value::read, 0, 0}, 0, 1.0},
-    {{448, mode_value::read, 0, 0}, 0, 1.0},
-    {{480, mode_value::read, 0, 0}, 0, 1.0},
-    {{416, mode_value::write, 0, 0}, 1, -1},
-    {{0, mode_value::copy, 0, 0}, 0, -1}  // ends the table
+    {{384, mode_value::copy, 0, 0}, 1, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
+    {{448, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
+    {{480, mode_value::copy, 0, 0}, 1, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 16, 0}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 25, 0}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 16}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 25}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 16, 25}, 6, 0.9972439019855784, -1},
+    {{384, mode_value::read, 0, 0}, 0, 1.0, -1},
+    {{416, mode_value::read, 0, 0}, 0, 1.0, -1},
+    {{448, mode_value::read, 0, 0}, 0, 1.0, -1},
+    {{480, mode_value::read, 0, 0}, 0, 1.0, -1},
+    {{416, mode_value::write, 0, 0}, 1, -1, -1},
+    {{0, mode_value::copy, 0, 0}, 0, -1, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is

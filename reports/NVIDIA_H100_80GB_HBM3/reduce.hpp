@@ -7,11 +7,11 @@
 //   n=262144: 0.002928 ms cold:graph, 89.53 GFLOP/s, 358.1 GB/s, 1.541 [1.525, 1.569] times as fast as cub
 //   n=1048576: 0.00472 ms cold:graph, 222.2 GFLOP/s, 888.6 GB/s, 1.293 [1.278, 1.300] times as fast as cub
 //   n=4194304: 0.009184 ms cold:graph, 456.7 GFLOP/s, 1827 GB/s, 1.305 [1.297, 1.311] times as fast as cub
+//   n=10000003: 0.01696 ms cold:graph, 589.6 GFLOP/s, 2358 GB/s, 1.277 [1.274, 1.282] times as fast as cub
 //   n=16777216: 0.02608 ms cold:graph, 643.3 GFLOP/s, 2573 GB/s, 1.248 [1.246, 1.252] times as fast as cub
 //   n=67108864: 0.0908 ms cold:graph, 739.1 GFLOP/s, 2956 GB/s, 1.089 [1.087, 1.090] times as fast as cub
 //   n=268435456: 0.346 ms cold:graph, 775.9 GFLOP/s, 3103 GB/s, 1.027 [1.026, 1.028] times as fast as cub
 //   n=1073741824: 1.345 ms cold:graph, 798.6 GFLOP/s, 3194 GB/s, 1.036 [1.036, 1.036] times as fast as cub
-//   n=10000003: 0.01696 ms cold:graph, 589.6 GFLOP/s, 2358 GB/s, 1.277 [1.274, 1.282] times as fast as cub
 //
 //     using namespace autotune::reduce;
 //     constexpr config c = lookup(90, 65536);
@@ -27,7 +27,7 @@ namespace autotune::reduce {
 /// How good a hit is, best first.
 enum class quality {
   exact,            ///< measured for this problem on this device or architecture
-  nearest_problem,  ///< measured there for the nearest problem
+  nearest_problem,  ///< chosen by what was measured there for other problems
   same_arch,        ///< measured on another device of the architecture
   nearest_arch,     ///< measured on another architecture, and valid on this one
   kernel_default    ///< nothing better is known
@@ -317,6 +317,7 @@ struct near_row {
   place at;
   int plan;
   double expected_fraction;
+  int prediction;  // what answers in place of the plan; negative: nothing does
 };
 
 inline constexpr exact_row exact_rows[] = {
@@ -335,16 +336,16 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{256}, 8, 0.9802974673331323},
-    {{288}, 3, 0.9802974673331323},
-    {{320}, 3, 0.9802974673331323},
-    {{352}, 4, 0.9802974673331323},
-    {{384}, 9, 0.9802974673331323},
-    {{416}, 5, 0.9802974673331323},
-    {{448}, 7, 0.9802974673331323},
-    {{480}, 7, 0.9802974673331323},
-    {{372}, 4, 0.9802974673331323},
-    {{0}, 0, -1}  // ends the table
+    {{256}, 8, 0.9802974673331323, -1},
+    {{288}, 3, 0.9802974673331323, -1},
+    {{320}, 3, 0.9802974673331323, -1},
+    {{352}, 4, 0.9802974673331323, -1},
+    {{384}, 9, 0.9802974673331323, -1},
+    {{416}, 5, 0.9802974673331323, -1},
+    {{448}, 7, 0.9802974673331323, -1},
+    {{480}, 7, 0.9802974673331323, -1},
+    {{372}, 4, 0.9802974673331323, -1},
+    {{0}, 0, -1, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is

@@ -4,10 +4,10 @@
 //
 // NVIDIA H100 80GB HBM3, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-21
 //   m=1024 n=1024: 0.004556 ms cold:graph, 1841 GB/s, 1.363 [1.346, 1.392] times as fast as cublas
+//   m=4095 n=4097: 0.05252 ms cold:graph, 2555 GB/s, 1.093 [1.086, 1.097] times as fast as cublas
 //   m=4096 n=4096: 0.04716 ms cold:graph, 2846 GB/s, 1.045 [1.040, 1.050] times as fast as cublas
 //   m=8192 n=8192: 0.1835 ms cold:graph, 2925 GB/s, 1.019 [1.018, 1.020] times as fast as cublas
 //   m=16384 n=16384: 0.7281 ms cold:graph, 2949 GB/s, 1.029 [1.028, 1.029] times as fast as cublas
-//   m=4095 n=4097: 0.05252 ms cold:graph, 2555 GB/s, 1.093 [1.086, 1.097] times as fast as cublas
 //   m=65536 n=1024: 0.1839 ms cold:graph, 2920 GB/s, 1.042 [1.042, 1.043] times as fast as cublas
 //
 //     using namespace autotune::transpose;
@@ -24,7 +24,7 @@ namespace autotune::transpose {
 /// How good a hit is, best first.
 enum class quality {
   exact,            ///< measured for this problem on this device or architecture
-  nearest_problem,  ///< measured there for the nearest problem
+  nearest_problem,  ///< chosen by what was measured there for other problems
   same_arch,        ///< measured on another device of the architecture
   nearest_arch,     ///< measured on another architecture, and valid on this one
   kernel_default    ///< nothing better is known
@@ -249,7 +249,15 @@ inline constexpr plan plans[] = {
     {ALG_value::shared, 8, 4, 64, 128, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 2, {256, 1, 1}, 76928, 2, -1, 1023ULL, true},
     {ALG_value::shared, 8, 4, 64, 64, 64, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 4, 0, {64, 1, 1}, 16896, 0, -1, 1022ULL, true},
     {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {256, 1, 1}, 57472, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {128, 1, 1}, 57472, 0, -1, 992ULL, true}
+    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {128, 1, 1}, 57472, 0, -1, 992ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, 0, -1, 992ULL, true},
+    {ALG_value::shared, 8, 4, 32, 256, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 32768, 3, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 128, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 2, 0, {128, 1, 1}, 33280, 2, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {128, 1, 1}, 57472, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 128, 64, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::plain, 4, 0, {128, 1, 1}, 33792, 4, -1, 234ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::diagonal, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, 0, -1, 992ULL, true},
+    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, 5, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, 5, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p, int arch) {
@@ -297,6 +305,7 @@ struct near_row {
   place at;
   int plan;
   double expected_fraction;
+  int prediction;  // what answers in place of the plan; negative: nothing does
 };
 
 inline constexpr exact_row exact_rows[] = {
@@ -312,13 +321,13 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160}, 4, 0.9793689225511156},
-    {{192, 192}, 4, 0.9793689225511156},
-    {{208, 208}, 4, 0.9793689225511156},
-    {{224, 224}, 4, 0.9793689225511156},
-    {{191, 192}, 4, 0.9793689225511156},
-    {{256, 160}, 4, 0.9793689225511156},
-    {{0, 0}, 0, -1}  // ends the table
+    {{160, 160}, 4, 0.9866705949040118, 0},
+    {{192, 192}, 4, 0.9866705949040118, 0},
+    {{208, 208}, 4, 0.9866705949040118, 0},
+    {{224, 224}, 4, 0.9866705949040118, 0},
+    {{191, 192}, 4, 0.9866705949040118, 0},
+    {{256, 160}, 4, 0.9866705949040118, 0},
+    {{0, 0}, 0, -1, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -359,11 +368,155 @@ constexpr extent grid_of(int number_of_plan, const problem& asked) {
     case 0: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
     case 1: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{1});
     case 2: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 3: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 4: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 5: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row : exact_rows)
     if (row.plan == number_of_plan && row.at == asked) return row.grid;
   return {0, 0, 0};
+}
+
+/// A time in milliseconds; not valid where a grid cannot be told.
+struct estimate {
+  double ms;
+  bool valid = true;
+};
+
+constexpr double operator*(double a, number b) { return a * static_cast<double>(b.value); }
+
+constexpr estimate operator+(estimate a, estimate b) { return {a.ms + b.ms, a.valid && b.valid}; }
+
+constexpr estimate operator*(estimate a, double factor) { return {a.ms * factor, a.valid}; }
+
+constexpr estimate in_waves(number waves, double ms) { return {ms * waves, waves.valid}; }
+
+/// What it costs that a field is misaligned.
+constexpr double unless_multiple(number a, int multiple, double factor) {
+  return a.value % multiple == 0 ? 1.0 : factor;
+}
+
+/// What a configuration would take: fitted to what was measured.
+constexpr estimate time_of(int number_of_cost, const problem& asked) {
+  const number m{asked.m};
+  if (!m.valid) return {0, false};
+  const number n{asked.n};
+  if (!n.valid) return {0, false};
+  (void)asked;
+  switch (number_of_cost) {
+    case 0:
+      return (estimate{0.00239 + 6.728e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0006022)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001064))
+          * unless_multiple(m, 4, 1.052)
+          * unless_multiple(n, 4, 1.052);
+    case 1:
+      return (estimate{0.00239 + 6.38e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0003412 + 1.742e-09 * n)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{264}), 0.0005548 + 1.227e-09 * n))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.081);
+    case 2:
+      return (estimate{0.00239 + 6.752e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0006091)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001062))
+          * unless_multiple(m, 4, 1.046)
+          * unless_multiple(n, 4, 1.046);
+    case 3:
+      return (estimate{0.00239 + 7.844e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005075 + 3.515e-10 * m + 1.98e-09 * n)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.0009814 + 6.453e-10 * m + 3.146e-09 * n))
+          * unless_multiple(m, 4, 1.019)
+          * unless_multiple(n, 4, 1.019);
+    case 4:
+      return (estimate{0.00239 + 5.9e-07 * n + 7.071e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005615)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001028))
+          * unless_multiple(m, 4, 1.031)
+          * unless_multiple(n, 4, 1.031);
+    case 5:
+      return (estimate{0.00239 + 1.357e-09 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.001526 + 3.97e-10 * m + 3.165e-09 * n))
+          * unless_multiple(m, 4, 1.01)
+          * unless_multiple(n, 4, 1.01);
+    case 6:
+      return (estimate{0.00239 + 4.558e-08 * n + 1.271e-09 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.001618 + 7.859e-10 * n))
+          * unless_multiple(m, 4, 1.032)
+          * unless_multiple(n, 4, 1.032);
+    case 7:
+      return (estimate{0.00239 + 8.062e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005142 + 2.205e-10 * m + 1.296e-09 * n)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.0009867 + 3.761e-10 * m + 1.628e-09 * n))
+          * unless_multiple(m, 4, 1.016)
+          * unless_multiple(n, 4, 1.016);
+    case 8:
+      return (estimate{0.00239 + 4.86e-07 * n + 7.109e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005597)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001034))
+          * unless_multiple(m, 4, 1.032)
+          * unless_multiple(n, 4, 1.032);
+    case 9:
+      return (estimate{0.00239 + 1.317e-09 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.001516 + 5.422e-11 * m + 5.412e-10 * n))
+          * unless_multiple(m, 4, 1.013)
+          * unless_multiple(n, 4, 1.013);
+    case 10:
+      return (estimate{0.00239 + 1.231e-09 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001683))
+          * unless_multiple(m, 4, 1.05)
+          * unless_multiple(n, 4, 1.05);
+    case 11:
+      return (estimate{0.00239 + 5.208e-07 * n + 6.984e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005686)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001036))
+          * unless_multiple(m, 4, 1.034)
+          * unless_multiple(n, 4, 1.034);
+    case 12:
+      return (estimate{0.00239 + 8.168e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0004981 + 5.763e-10 * m + 2.93e-09 * n)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009855 + 1.132e-09 * m + 5.692e-09 * n))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.015);
+    case 13:
+      return (estimate{0.00239 + 8.296e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0004974 + 5.431e-10 * m + 2.716e-09 * n)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009837 + 1.068e-09 * m + 5.297e-09 * n))
+          * unless_multiple(m, 4, 1.014)
+          * unless_multiple(n, 4, 1.014);
+    default:
+      return {0, false};
+  }
+}
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {
+    0, 1, 3, 4, 6, 7, 8, 9, 5, 2, 10, 11, 12, 13
+};
+
+/// Formulas that choose among each other: [first, last).
+struct prediction {
+  int first, last;
+};
+
+inline constexpr prediction predictions[] = {
+    {0, 14}
+};
+
+/// The plan that would take least; `otherwise` where nothing can be told.
+constexpr int fastest(const prediction& formulas, const problem& asked, int arch, int otherwise) {
+  int best = -1;
+  double least_ms = 0;
+  for (int i = formulas.first; i < formulas.last; ++i) {
+    const plan& p = plans[cost_plans[i]];
+    if (!allows(p, asked) || (arch != 0 && !fits(p, arch))) continue;
+    const estimate predicted = time_of(i, asked);
+    if (!predicted.valid || (best >= 0 && predicted.ms >= least_ms)) continue;
+    best = cost_plans[i];
+    least_ms = predicted.ms;
+  }
+  return best < 0 ? otherwise : best;
 }
 
 struct found {
@@ -383,6 +536,7 @@ constexpr found pick(const group& rows, const problem& asked, int arch = 0) {
   const place here = place_of(asked);
   found best{-1, -1, false};
   int best_distance = -1;
+  int chooser = -1;
   for (int i = rows.near_first; i < rows.near_last; ++i) {
     const near_row& row = near_rows[i];
     const int away = distance(here, row.at);
@@ -390,7 +544,9 @@ constexpr found pick(const group& rows, const problem& asked, int arch = 0) {
     if (!allows(plans[row.plan], asked) || (arch != 0 && !fits(plans[row.plan], arch))) continue;
     best = {row.plan, row.expected_fraction, false};
     best_distance = away;
+    chooser = row.prediction;
   }
+  if (chooser >= 0) best.plan = fastest(predictions[chooser], asked, arch, best.plan);
   return best;
 }
 

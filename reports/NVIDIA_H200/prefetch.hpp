@@ -10,8 +10,8 @@
 //   n=67108864 intensity=8 warps_per_sm=4: 0.1339 ms cold:graph, 8020 GFLOP/s, 4010 GB/s
 //   n=67108864 intensity=32 warps_per_sm=0: 0.1297 ms cold:graph, 3.312e+04 GFLOP/s, 4140 GB/s
 //   n=67108864 intensity=32 warps_per_sm=4: 0.138 ms cold:graph, 3.112e+04 GFLOP/s, 3890 GB/s
-//   n=67108864 intensity=64 warps_per_sm=4: 0.1772 ms cold:graph, 4.847e+04 GFLOP/s, 3029 GB/s
 //   n=67108864 intensity=64 warps_per_sm=0: 0.147 ms cold:graph, 5.843e+04 GFLOP/s, 3652 GB/s
+//   n=67108864 intensity=64 warps_per_sm=4: 0.1772 ms cold:graph, 4.847e+04 GFLOP/s, 3029 GB/s
 //
 //     using namespace autotune::prefetch;
 //     constexpr config c = lookup(90, 10000003, 32, 4);
@@ -27,7 +27,7 @@ namespace autotune::prefetch {
 /// How good a hit is, best first.
 enum class quality {
   exact,            ///< measured for this problem on this device or architecture
-  nearest_problem,  ///< measured there for the nearest problem
+  nearest_problem,  ///< chosen by what was measured there for other problems
   same_arch,        ///< measured on another device of the architecture
   nearest_arch,     ///< measured on another architecture, and valid on this one
   kernel_default    ///< nothing better is known
@@ -272,6 +272,7 @@ struct near_row {
   place at;
   int plan;
   double expected_fraction;
+  int prediction;  // what answers in place of the plan; negative: nothing does
 };
 
 inline constexpr exact_row exact_rows[] = {
@@ -290,16 +291,16 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
-    {{416, 0, 32}, 3, 0.9780315314972701},
-    {{416, 48, 32}, 3, 0.9780315314972701},
-    {{416, 80, 32}, 1, 0.9780315314972701},
-    {{416, 96, 32}, 1, 0.9780315314972701},
-    {{416, 0, 0}, 1, 0.9780315314972701},
-    {{416, 48, 0}, 3, 0.9780315314972701},
-    {{416, 80, 0}, 3, 0.9780315314972701},
-    {{416, 96, 0}, 3, 0.9780315314972701},
-    {{372, 80, 32}, 1, 0.9780315314972701},
-    {{0, 0, 0}, 0, -1}  // ends the table
+    {{416, 0, 32}, 3, 0.9917061956535801, 0},
+    {{416, 48, 32}, 3, 0.9917061956535801, 0},
+    {{416, 80, 32}, 1, 0.9917061956535801, 0},
+    {{416, 96, 32}, 1, 0.9917061956535801, 0},
+    {{416, 0, 0}, 1, 0.9917061956535801, 0},
+    {{416, 48, 0}, 3, 0.9917061956535801, 0},
+    {{416, 80, 0}, 3, 0.9917061956535801, 0},
+    {{416, 96, 0}, 3, 0.9917061956535801, 0},
+    {{372, 80, 32}, 1, 0.9917061956535801, 0},
+    {{0, 0, 0}, 0, -1, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -353,6 +354,85 @@ constexpr extent grid_of(int number_of_plan, const problem& asked) {
   return {0, 0, 0};
 }
 
+/// A time in milliseconds; not valid where a grid cannot be told.
+struct estimate {
+  double ms;
+  bool valid = true;
+};
+
+constexpr double operator*(double a, number b) { return a * static_cast<double>(b.value); }
+
+constexpr estimate operator+(estimate a, estimate b) { return {a.ms + b.ms, a.valid && b.valid}; }
+
+constexpr estimate operator*(estimate a, double factor) { return {a.ms * factor, a.valid}; }
+
+constexpr estimate in_waves(number waves, double ms) { return {ms * waves, waves.valid}; }
+
+/// What it costs that a field is misaligned.
+constexpr double unless_multiple(number a, int multiple, double factor) {
+  return a.value % multiple == 0 ? 1.0 : factor;
+}
+
+/// What a configuration would take: fitted to what was measured.
+constexpr estimate time_of(int number_of_cost, const problem& asked) {
+  const number n{asked.n};
+  if (!n.valid) return {0, false};
+  const number intensity{asked.intensity};
+  if (!intensity.valid) return {0, false};
+  const number warps_per_sm{asked.warps_per_sm};
+  if (!warps_per_sm.valid) return {0, false};
+  (void)asked;
+  switch (number_of_cost) {
+    case 0:
+      return estimate{0.01186 + 9.645e-10 * n + 8.541e-12 * n * intensity + 4.2e-10 * n * warps_per_sm}
+          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{132}), 1.475e-11 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{1056}), 2.88e-10 * n);
+    case 1:
+      return estimate{0.01186 + 8.285e-10 * n + 6.521e-12 * n * intensity + 1.286e-10 * n * warps_per_sm}
+          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{132}), 2.262e-11 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{1056}), 2.985e-10 * n);
+    case 2:
+      return estimate{0.01186 + 9.148e-10 * n + 7.379e-12 * n * intensity + 1.424e-10 * n * warps_per_sm}
+          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{64})), ceil_div(n, number{256})), number{132}), 1.233e-11 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{64})), ceil_div(n, number{256})), number{1056}), 1.263e-10 * n);
+    case 3:
+      return estimate{0.03057 + 2.787e-10 * n + 0.0001357 * intensity + 2.022e-12 * n * intensity}
+          + in_waves(ceil_div(ceil_div(n, number{1024}), number{132}), 3.764e-05 + 5.608e-13 * n + 2.731e-07 * intensity)
+          + in_waves(ceil_div(ceil_div(n, number{1024}), number{1056}), 0.0002969 + 4.424e-12 * n + 2.154e-06 * intensity);
+    default:
+      return {0, false};
+  }
+}
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {
+    0, 3, 1, 2
+};
+
+/// Formulas that choose among each other: [first, last).
+struct prediction {
+  int first, last;
+};
+
+inline constexpr prediction predictions[] = {
+    {0, 4}
+};
+
+/// The plan that would take least; `otherwise` where nothing can be told.
+constexpr int fastest(const prediction& formulas, const problem& asked, int arch, int otherwise) {
+  int best = -1;
+  double least_ms = 0;
+  for (int i = formulas.first; i < formulas.last; ++i) {
+    const plan& p = plans[cost_plans[i]];
+    if (!allows(p, asked) || (arch != 0 && !fits(p, arch))) continue;
+    const estimate predicted = time_of(i, asked);
+    if (!predicted.valid || (best >= 0 && predicted.ms >= least_ms)) continue;
+    best = cost_plans[i];
+    least_ms = predicted.ms;
+  }
+  return best < 0 ? otherwise : best;
+}
+
 struct found {
   int plan;
   double expected_fraction;
@@ -370,6 +450,7 @@ constexpr found pick(const group& rows, const problem& asked, int arch = 0) {
   const place here = place_of(asked);
   found best{-1, -1, false};
   int best_distance = -1;
+  int chooser = -1;
   for (int i = rows.near_first; i < rows.near_last; ++i) {
     const near_row& row = near_rows[i];
     const int away = distance(here, row.at);
@@ -377,7 +458,9 @@ constexpr found pick(const group& rows, const problem& asked, int arch = 0) {
     if (!allows(plans[row.plan], asked) || (arch != 0 && !fits(plans[row.plan], arch))) continue;
     best = {row.plan, row.expected_fraction, false};
     best_distance = away;
+    chooser = row.prediction;
   }
+  if (chooser >= 0) best.plan = fastest(predictions[chooser], asked, arch, best.plan);
   return best;
 }
 
