@@ -1,4 +1,4 @@
-"""The finals of a run: the best verified again, raced with the vendor, then on every problem.
+"""The finals of a run: the best verified again, and raced with the vendor.
 
 Measures and records rows; who won is `selection`'s to say.
 """
@@ -8,29 +8,24 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 
 from autotune import selection
 from autotune.bench import Bench
 from autotune.data import use_up
 from autotune.engine import Listener, Phase
-from autotune.errors import AutotuneError
 from autotune.evaluator import DeviceEvaluator
 from autotune.measurement import Binary, Measurement, Status
 from autotune.racing import race
 from autotune.store import Store
 from autotune.tasks import Contender, Job
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration
 
 #: Longest and shortest time of a problem's race.
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
-#: Finalists that are verified, and configurations of the portfolio, however little time there is.
-_LEAST_FINALISTS, _LEAST_PORTFOLIO = 3, 4
-#: Samples of each configuration of the portfolio on each problem, and the longest time for them.
-_PORTFOLIO_ROUNDS = 9
-_PORTFOLIO_SECONDS = 10.0
+#: Finalists that are verified, however little time there is.
+_LEAST_FINALISTS = 3
 
 
 @dataclass(frozen=True)
@@ -201,83 +196,3 @@ class Finals:
         hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
         result = selection.decide(timed, by_vendor, request.seed)
         return replace(result, vendor_hot_ms=hot, launched_by=raced.launched_by), failed
-
-    def portfolio(
-        self,
-        results: Mapping[Problem, selection.Result],
-        candidates: Sequence[Configuration],
-        seconds: float | None,
-    ) -> selection.Portfolio | None:
-        """Measure configurations on every problem that has a winner.
-
-        The quickest problem first: what one needs less than its share of the time is left for the
-        others, and the slowest decide how many configurations can be measured on all.
-
-        Parameters
-        ----------
-        results : mapping from Problem to Result
-            At least two.
-        candidates : sequence of Configuration
-            What to measure, all valid here, the most important first.
-        seconds : float, optional
-            How long it may take. The last candidates are left out where it does not suffice.
-
-        Returns
-        -------
-        Portfolio or None
-            None where the device process failed: the winners stand without it.
-        """
-        end = math.inf if seconds is None else time.monotonic() + seconds
-        columns: dict[Problem, dict[Configuration, float | None]] = {}
-        try:
-            for problem in sorted(results, key=lambda one: results[one].winner.median_ms):
-                share_s = (end - time.monotonic()) / (len(results) - len(columns))
-                right = {one.measurement.configuration for one in results[problem].finalists}
-                columns[problem] = self._measured_on(problem, candidates, right, share_s)
-                candidates = list(columns[problem])
-        except AutotuneError as error:
-            warnings.warn(
-                f"{self.bench.kernel.name}: the best were not compared on every problem, so "
-                f"lookup of other problems uses the nearest winner: {error}",
-                stacklevel=2,
-            )
-            return None
-        return selection.Portfolio(
-            configurations=tuple(candidates),
-            problems=tuple(results),
-            median_ms=tuple(tuple(columns[p][one] for p in results) for one in candidates),
-        )
-
-    def _measured_on(
-        self,
-        problem: Problem,
-        configurations: Sequence[Configuration],
-        right: Collection[Configuration],
-        seconds: float,
-    ) -> dict[Configuration, float | None]:
-        """Median time of configurations on one problem; None where one is not right there.
-
-        Those in ``right`` were verified on it by search and finals, the others are here.
-        Of those after the first `_LEAST_PORTFOLIO` only what half of the time allows to verify.
-        """
-        self.listener(Phase(problem, "portfolio"))
-        bench, job = self.bench, self.bench.job(problem)
-        evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
-        evaluator.hint([one for one in configurations if bench.kernel.allows(one, problem)])
-        end = time.monotonic() + seconds
-        times: dict[Configuration, float | None] = {}
-        contenders = []
-        for one in configurations:
-            if len(times) >= _LEAST_PORTFOLIO and time.monotonic() > end - seconds / 2:
-                break
-            times[one] = None
-            binary = evaluator.binary(one) if bench.kernel.allows(one, problem) else None
-            if binary is None:
-                continue
-            if one in right or bench.worker.check(job, one, binary).status is Status.OK:
-                contenders.append(Contender(one, binary))
-        race_s = min(_PORTFOLIO_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
-        raced = race(bench.worker, job, contenders, _PORTFOLIO_ROUNDS, bench.request.seed, race_s)
-        for contender, samples in zip(contenders, raced.samples_ms, strict=True):
-            times[contender.configuration] = median(samples) if samples else None
-        return times

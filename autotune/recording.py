@@ -131,19 +131,31 @@ def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow
     measured = run.portfolio
     if measured is None:
         return tuned.Portfolio(), ()
-    kernel, device = run.request.kernel, run.request.device
-    matrix = tuned.Portfolio(
+    return _with_fallback(run.request.kernel, run.request.device, _matrix(measured))
+
+
+def _matrix(measured: selection.Portfolio) -> tuned.Portfolio:
+    return tuned.Portfolio(
         configurations=tuple(dict(one) for one in measured.configurations),
         problems=tuple(dict(one) for one in measured.problems),
         median_ms=measured.median_ms,
     )
-    return _with_fallback(kernel, device, matrix)
 
 
-def refitted(record: tuned.TunedRecord, kernel: Kernel) -> tuned.TunedRecord:
-    """A record with the answers for problems never measured made anew from its matrix.
+def refitted(
+    record: tuned.TunedRecord, kernel: Kernel, measured: selection.Portfolio | None = None
+) -> tuned.TunedRecord:
+    """A record with the answers for problems never measured made anew.
 
-    For records of older versions: what was measured stays, and no device is needed.
+    Parameters
+    ----------
+    record : TunedRecord
+        Its winners stay.
+    kernel : Kernel
+        That it is of.
+    measured : Portfolio, optional
+        To make them from; default: the record's own, as for records of older versions, and then
+        no device is needed.
 
     Raises
     ------
@@ -157,9 +169,10 @@ def refitted(record: tuned.TunedRecord, kernel: Kernel) -> tuned.TunedRecord:
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"
             )
-    if not record.portfolio.problems:
+    matrix = _matrix(measured) if measured else record.portfolio
+    if not matrix.problems:
         return record
-    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), record.portfolio)
+    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), matrix)
     known = [dict(row.problem) for row in rows]
     others = (row for row in record.fallback if dict(row.problem) not in known)
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 from autotune import __version__, probe, sanitize, selection
+from autotune import portfolio as portfolios
 from autotune._table import distance, place_of
 from autotune.bench import Bench
 from autotune.compiler import compile_job
@@ -158,7 +159,7 @@ class Tuning(Bench):
             limits = self._limits()
             self._begun_s = time.monotonic()
             self._run_problems(run_id)
-            portfolio = self._portfolio(run_id)
+            portfolio = self._portfolio()
         except KeyboardInterrupt as error:
             self.store.finish_run(run_id, "interrupted")
             raise Interrupted(
@@ -451,7 +452,7 @@ class Tuning(Bench):
         why = "; ".join(broken) or "outside --fix"
         return f"{self.kernel.name}: {shown} is not valid on {self.device.name}: {why}"
 
-    def _portfolio(self, run_id: int) -> selection.Portfolio | None:
+    def _portfolio(self) -> selection.Portfolio | None:
         """Measure the best of every problem on every problem; choose winners among ties by it."""
         results = {one.problem: one.finals for one in self.done if one.finals is not None}
         if len(results) < 2 or self.request.only is not None:
@@ -461,8 +462,13 @@ class Tuning(Bench):
         space = self.done[0].space
         # What is wrong on one problem's other data must answer for no problem.
         chosen = [one for one in chosen if one in space and one not in wrong]
-        finals = Finals(self, self.store, run_id, self.listener)
-        portfolio = finals.portfolio(results, chosen, self._seconds_left())
+        known = {
+            problem: portfolios.Known(
+                one.winner.median_ms, {f.measurement.configuration for f in one.finalists}
+            )
+            for problem, one in results.items()
+        }
+        portfolio = portfolios.measure(self, self.listener, known, chosen, self._seconds_left())
         if portfolio is not None:
             self.done = [_chosen_again(one, portfolio, self.request.seed) for one in self.done]
         return portfolio

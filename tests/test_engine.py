@@ -817,7 +817,7 @@ def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy, monke
     def lost(*_):
         raise AutotuneError("the device process failed")
 
-    monkeypatch.setattr("autotune.finals.Finals._measured_on", lost)
+    monkeypatch.setattr("autotune.portfolio._measured_on", lost)
     with pytest.warns(UserWarning, match="the device process failed"):
         result = tuned(saxpy(), problems=(N, Problem(n=100)), fixed=FIXED)
     assert result.portfolio is None

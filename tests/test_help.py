@@ -43,6 +43,10 @@ NOT_RUN = {
     "autotune check-tuned sgemm --threshold 3 --retune": (
         "needs a kernel that was tuned on this device; test_check_tuned tunes one"
     ),
+    "autotune portfolio sgemm": "needs a record of this device; test_portfolio makes one",
+    "autotune portfolio sgemm --budget 2m --records reports": (
+        "needs a record of this device; test_portfolio makes one"
+    ),
     "autotune retune sgemm --effort full": "searches for ten minutes per problem",
 }
 

@@ -34,6 +34,7 @@ _COMMANDS = {
     "import": ("records", "Merge a tuned record into yours."),
     "compare": ("records", "Compare tuned records, problem by problem."),
     "retune": ("upkeep", "Tune again what went stale, and say why."),
+    "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),

@@ -1,4 +1,4 @@
-"""`autotune retune`, `check-tuned`, `schedule`: keeping what is tuned fresh."""
+"""`autotune retune`, `portfolio`, `check-tuned`, `schedule`: keeping what is tuned fresh."""
 
 from __future__ import annotations
 
@@ -410,4 +410,77 @@ def schedule(
     click.echo(f"install: {INSTALL[kind]}", err=True)
 
 
-COMMANDS = {"retune": retune, "check-tuned": check_tuned, "schedule": schedule}
+@click.command("portfolio")
+@click.argument("kernel")
+@click.option("--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU.")
+@click.option(
+    "--budget",
+    metavar="TIME",
+    default="60s",
+    show_default=True,
+    help="Where it does not suffice, fewer configurations are measured.",
+)
+@click.option(
+    "--records",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Folder of tuned records, read and written; default: yours.",
+)
+@SPACES
+def portfolio(
+    kernel: str, device: str | None, budget: str, records: Path | None, spaces: Path | None
+) -> None:
+    """Measure what won anywhere on every tuned problem of KERNEL, for lookups of other sizes.
+
+    A run does so for its own problems. This is for a record that was tuned in pieces, or whose run
+    had too little time to compare more than a few configurations. Searches nothing; winners stay.
+
+    \b
+    autotune portfolio sgemm
+    autotune portfolio sgemm --budget 2m --records reports
+    """
+    from autotune import tuned
+    from autotune.backends import choose_device
+    from autotune.bench import Bench
+    from autotune.cache import write_atomically
+    from autotune.catalog import find_kernel
+    from autotune.cli.progress import RunProgress
+    from autotune.engine import Budget
+    from autotune.errors import UsageError
+    from autotune.export.header import render
+    from autotune.portfolio import measure_again
+    from autotune.publish import tuned_folder
+    from autotune.recording import refitted
+    from autotune.request import Request
+    from autotune.values import Problem
+
+    seconds = Budget.parse(budget).seconds
+    if seconds is None:
+        raise UsageError(f"portfolio: --budget is a time, for example 90s, not {budget!r}")
+    declared = find_kernel(kernel, spaces)
+    on = choose_device(device, declared.backends)
+    folder = records or tuned_folder()
+    path = folder / on.folder / f"{declared.name}.json"
+    if not path.exists():
+        raise UsageError(f"{path}: nothing is tuned there; run: autotune run {declared.name}")
+    record = refitted(tuned.read(path), declared)
+    problems = tuple(Problem(dict(one.problem)) for one in record.entries)
+    bench = Bench(Request(declared, on, problems))
+    try:
+        with RunProgress(declared.name, len(problems)) as progress:
+            measured = measure_again(bench, progress, record, seconds)
+    finally:
+        bench.close()
+    merged = tuned.update(folder, refitted(record, declared, measured)).record
+    if path.with_suffix(".hpp").exists():
+        write_atomically(path.with_suffix(".hpp"), render([merged]).encode())
+    count = f"{len(measured.configurations)} configurations on {len(problems)} problems"
+    click.echo(f"portfolio: {count}; record: {path}", err=True)
+
+
+COMMANDS = {
+    "retune": retune,
+    "portfolio": portfolio,
+    "check-tuned": check_tuned,
+    "schedule": schedule,
+}

@@ -1,0 +1,79 @@
+"""`autotune portfolio`: a record that was tuned in pieces gets one matrix, and keeps its winners."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tuned_project import SHORT, enter_copy, record_file, tuned_once
+
+from autotune.cli import run
+
+pytestmark = pytest.mark.opencl
+ON_CPU = ("--device", "opencl:cpu")
+
+
+@pytest.fixture
+def project(
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    opencl_device: str,
+) -> Path:
+    return enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
+
+
+def record() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(record_file("saxpy").read_text())
+    return found
+
+
+def test_what_was_tuned_in_pieces_is_measured_on_every_problem(project: Path) -> None:
+    for n in (70001, 400, 20000):
+        assert run(["run", "saxpy", "--problem", f"n={n}", *SHORT]) == 0
+    before = record()
+    assert before["portfolio"]["problems"] == []
+    header = record_file("saxpy").with_suffix(".hpp")
+    header.write_text("")
+    assert run(["portfolio", "saxpy", "--budget", "20s", *ON_CPU]) == 0
+    after = record()
+    assert after["entries"] == before["entries"]
+    matrix = after["portfolio"]
+    assert matrix["problems"] == [one["problem"] for one in after["entries"]]
+    assert len(matrix["problems"]) == 4
+    for one in after["entries"]:
+        assert one["configuration"] in matrix["configurations"]
+    assert all(time_ms > 0 for row in matrix["median_ms"] for time_ms in row)
+    assert all(0 < one["expected_fraction"] <= 1 for one in after["fallback"])
+    assert "inline constexpr near_row near_rows" in header.read_text()
+
+
+def test_one_problem_is_no_portfolio(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = record()
+    assert run(["portfolio", "saxpy", *ON_CPU]) == 3
+    assert "1 problems with" in capsys.readouterr().err
+    assert record() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("saxpy", "--budget", "5evals"), "--budget is a time"),
+        (("transpose",), "nothing is tuned there; run: autotune run transpose"),
+        (("saxpy", "--records", "nowhere"), "nothing is tuned there; run: autotune run saxpy"),
+    ],
+)
+def test_what_cannot_be_measured_is_told(
+    project: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: str
+) -> None:
+    assert run(["portfolio", *arguments, *ON_CPU]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_kernel_that_was_changed_since_is_tuned_first(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = project / "kernels" / "saxpy.cu"
+    source.write_text(source.read_text() + "\n#define CHANGED\n")
+    assert run(["portfolio", "saxpy", *ON_CPU]) == 2
+    assert "tuned before the kernel was changed" in capsys.readouterr().err
