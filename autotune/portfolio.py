@@ -14,6 +14,7 @@ from statistics import median
 
 from autotune import selection, tuned
 from autotune.bench import Bench
+from autotune.compiler import compile_job
 from autotune.engine import Listener, Phase
 from autotune.errors import AutotuneError, NothingValidError
 from autotune.evaluator import DeviceEvaluator
@@ -128,6 +129,26 @@ def _measured_on(
     return times
 
 
+def _compile(
+    bench: Bench,
+    listener: Listener,
+    problems: Sequence[Problem],
+    configurations: Sequence[Configuration],
+) -> None:
+    """Have all binaries made that will be asked for, so that no problem's time goes into it."""
+    listener(Phase(problems[0], "compiling"))
+    differing = problems if bench.kernel.static else problems[:1]
+    jobs = [
+        compile_job(bench.kernel, one, problem, bench.device)
+        for problem in differing
+        for one in configurations
+    ]
+    for job in jobs:
+        bench.compilers.submit(job)
+    for job in jobs:
+        bench.compilers.result(job)
+
+
 def measure_again(
     bench: Bench, listener: Listener, record: tuned.TunedRecord, seconds: float | None
 ) -> selection.Portfolio:
@@ -142,7 +163,7 @@ def measure_again(
     record : TunedRecord
         Its winners and runners-up are measured, the problems taking turns, and the default.
     seconds : float, optional
-        How long it may take.
+        How long it may take once all are compiled.
 
     Raises
     ------
@@ -170,6 +191,7 @@ def measure_again(
         Problem(dict(one.problem)): Known(one.median_ms, {Configuration(dict(one.configuration))})
         for one in entries
     }
+    _compile(bench, listener, list(problems), chosen)
     found = measure(bench, listener, problems, chosen, seconds)
     if found is None:
         raise AutotuneError(f"{record.kernel}: the portfolio could not be measured")

@@ -14,6 +14,7 @@ from autotune.measurement import Status
 
 _PHASES = {
     "inputs": "making inputs and references",
+    "compiling": "compiling",
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",
     "sanitizer": "finalists under compute-sanitizer",

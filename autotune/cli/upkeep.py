@@ -418,7 +418,7 @@ def schedule(
     metavar="TIME",
     default="60s",
     show_default=True,
-    help="Where it does not suffice, fewer configurations are measured.",
+    help="Once all are compiled. Where it does not suffice, fewer configurations are measured.",
 )
 @click.option(
     "--records",
