@@ -207,9 +207,8 @@ def _searchspace(space: Space) -> Any:
             from scipy.stats.qmc import LatinHypercube
 
             sampler = LatinHypercube(len(self.lattice.sizes))
-            sampler.rng = np.random.default_rng(
-                self.streams.integer(2**63)
-            )  # unseeded as inherited
+            seed = self.streams.integer(2**63)
+            sampler.rng = np.random.default_rng(seed)  # unseeded as inherited
             upper = [size - 1 for size in self.lattice.sizes]
             points = sampler.integers(
                 [0] * len(upper), u_bounds=upper, n=num_samples, endpoint=True
