@@ -140,46 +140,31 @@ def stored(value: object) -> Json | None:
         return None
 
 
-def evaluate(json: Json, fields: Mapping[str, object]) -> int:
-    """Walk a stored expression with the values of the problem fields.
-
-    Raises
-    ------
-    ValueError
-        If the expression is malformed, or names a field that is absent or not an integer.
-    """
-    if isinstance(json, bool) or not isinstance(json, int | str | list):
-        raise ValueError(f"not an expression: {json!r}")
-    if isinstance(json, int):
-        return json
-    if isinstance(json, str):
-        value = fields.get(json)
-        if not isinstance(value, int):
-            raise ValueError(f"problem field {json!r} is not an integer")
-        return value
-    if len(json) != 3 or not isinstance(json[0], str) or json[0] not in OPERATORS:
-        raise ValueError(f"not an expression: {json!r}")
-    left, right = evaluate(json[1], fields), evaluate(json[2], fields)
-    if json[0] in ("//", "%") and right == 0:
-        raise ValueError(f"division by zero in {json!r}")
-    return OPERATORS[json[0]](left, right)
-
-
 def value_of(form: Json, fields: Mapping[str, Any]) -> int:
-    """Walk a stored expression in 64 bits, as the exported header does.
+    """Walk a stored expression with the values of the problem fields, in 64 bits as the header does.
 
     Raises
     ------
     ValueError
-        If a value on the way does not fit 64 bits, or something is divided by zero.
+        If the expression is malformed, names a field that is absent or not an integer, divides by
+        zero, or has a value on the way that does not fit 64 bits.
     """
     if isinstance(form, list):
-        left, right = value_of(form[1], fields), value_of(form[2], fields)
-        if right == 0 and form[0] in ("//", "%"):
-            raise ValueError("division by zero")
-        value = OPERATORS[str(form[0])](left, right)
+        try:
+            name, first, second = form
+            operate = OPERATORS[name]  # type: ignore[index]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"not an expression: {form!r}") from None
+        left, right = value_of(first, fields), value_of(second, fields)
+        if right == 0 and name in ("//", "%"):
+            raise ValueError(f"division by zero in {form!r}")
+        value = operate(left, right)
     else:
-        value = fields[form] if isinstance(form, str) else form
+        found: Any = fields.get(form) if isinstance(form, str) else form
+        if type(found) is not int:
+            what = f"problem field {form!r} is not an integer"
+            raise ValueError(what if isinstance(form, str) else f"not an expression: {form!r}")
+        value = found
     if not -MAX_INTEGER <= value <= MAX_INTEGER:
         raise ValueError("more than 64 bits")
     return value

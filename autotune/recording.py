@@ -160,6 +160,24 @@ def refitted(
     Raises
     ------
     UsageError
+        See `require_current`.
+    """
+    require_current(record, kernel)
+    matrix = _matrix(measured) if measured else record.portfolio
+    if not matrix.problems:
+        return record
+    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), matrix)
+    known = [dict(row.problem) for row in rows]
+    others = (row for row in record.fallback if dict(row.problem) not in known)
+    return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
+
+
+def require_current(record: tuned.TunedRecord, kernel: Kernel) -> None:
+    """Make sure that a kernel is as it was when it was tuned.
+
+    Raises
+    ------
+    UsageError
         If the record is of another state of the kernel, whose launches are not known any more.
     """
     source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
@@ -169,13 +187,6 @@ def refitted(
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"
             )
-    matrix = _matrix(measured) if measured else record.portfolio
-    if not matrix.problems:
-        return record
-    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), matrix)
-    known = [dict(row.problem) for row in rows]
-    others = (row for row in record.fallback if dict(row.problem) not in known)
-    return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
 
 
 def _with_fallback(

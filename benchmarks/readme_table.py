@@ -90,7 +90,7 @@ def page(
             "## Tuned, beside the sizes of the README",
             "",
             *_section(further, documents, _further_sizes()),
-            "## Not tuned: the nearest answer of `lookup`",
+            "## Not tuned: what `lookup` answers",
             "",
             *_section(answered, others, demands.UNLISTED),
         ]

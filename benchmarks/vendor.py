@@ -7,7 +7,7 @@ one, so that the table can be measured in pieces; what no space file tunes, into
 
     python benchmarks/vendor.py                                        `demands.SIZES`, then all else that is tuned
     python benchmarks/vendor.py --kernel sgemm --problem m=4096,n=4096,k=4096
-    python benchmarks/vendor.py --unlisted                             `demands.UNLISTED`, by lookup's nearest answers
+    python benchmarks/vendor.py --unlisted                             `demands.UNLISTED`, as lookup answers
     python benchmarks/vendor.py --show                                 the table and the demands, nothing measured
 """
 

@@ -11,7 +11,7 @@ from autotune.backends.base import BoundFill, BoundLaunch
 from autotune.catalog import load_file
 from autotune.device import for_arch
 from autotune.errors import SpecError
-from autotune.expression import evaluate
+from autotune.expression import value_of
 from autotune.measurement import Binary, Entry
 from autotune.spec import Fill, Launch
 from autotune.values import Configuration, Problem
@@ -193,8 +193,8 @@ def test_a_grid_of_integer_arithmetic_is_traced(kernel):
     )
     x, y, z = binding.traced_grid(binding.traced(given, C, DEVICE))
     for n in (1, 63, 64, 65, 1000):
-        assert evaluate(x, {"n": n}) == -(-n // 64)
-        assert evaluate(y, {"n": n}) == min(n, 8) % 3
+        assert value_of(x, {"n": n}) == -(-n // 64)
+        assert value_of(y, {"n": n}) == min(n, 8) % 3
     assert z == 2
 
 
@@ -220,9 +220,9 @@ def test_a_requirement_is_traced_for_this_configuration(kernel):
         return binding.requirement(given, C)
 
     condition = found("(p.n % c.BLOCK == 0) & (p.n <= 512)")
-    assert [evaluate(condition, {"n": n}) for n in (64, 100, 512, 576)] == [1, 0, 1, 0]
+    assert [value_of(condition, {"n": n}) for n in (64, 100, 512, 576)] == [1, 0, 1, 0]
     assert found("True") is None
-    assert evaluate(found("False"), {"n": 1}) == 0
+    assert value_of(found("False"), {"n": 1}) == 0
     with pytest.raises(SpecError, match="combine conditions with &"):
         found("p.n % 2 == 0 and p.n <= 4")
     assert binding.requirement(kernel("Launch(1, 64)"), C) is None

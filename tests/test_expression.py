@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autotune.expression import (
     Symbol,
     UntraceableError,
     ceil_div,
-    evaluate,
     maximum,
     minimum,
     stored,
+    value_of,
 )
 
 FIELDS = ("m", "n", "k")
@@ -67,16 +67,21 @@ def test_traced_equals_direct(function: Function, fields: dict[str, int]) -> Non
     try:
         expected = int(function(fields))
     except ZeroDivisionError:
-        with pytest.raises(ValueError, match="division by zero"):
-            evaluate(traced, fields)
+        with pytest.raises(ValueError, match=r"division by zero|more than 64 bits"):
+            value_of(traced, fields)
     else:
-        assert evaluate(traced, fields) == expected
+        try:
+            value = value_of(traced, fields)
+        except ValueError as error:
+            assume("more than 64 bits" not in str(error))
+            raise
+        assert value == expected
 
 
 @given(st.integers(0, 64), st.integers(0, 64))
 def test_conditions_join_with_and(m: int, n: int) -> None:
     joined = (Symbol("m") % 4 == 0) & (Symbol("n") >= 8)
-    assert evaluate(joined.json, {"m": m, "n": n}) == int(m % 4 == 0 and n >= 8)
+    assert value_of(joined.json, {"m": m, "n": n}) == int(m % 4 == 0 and n >= 8)
 
 
 def test_numpy_integers_are_integers() -> None:
@@ -129,10 +134,10 @@ def test_only_integers_and_expressions_have_a_stored_form() -> None:
 )
 def test_malformed_expressions_are_value_errors(json_form: Any) -> None:
     with pytest.raises(ValueError, match=r"not an expression|not an integer"):
-        evaluate(json_form, {"m": 1, "t": "float32"})
+        value_of(json_form, {"m": 1, "t": "float32"})
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(max_size=3) | st.floats(), st.lists))
 def test_whatever_a_file_holds_is_a_number_or_a_value_error(json_form: Any) -> None:
     with suppress(ValueError):
-        assert isinstance(evaluate(json_form, {}), int)
+        assert isinstance(value_of(json_form, {}), int)

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuned_project import enter_copy, record_file, tuned_once
+from tuned_project import edit_record, enter_copy, record_file, tuned_once
 
+from autotune.bench import Bench
 from autotune.cli import run
+from autotune.errors import NothingValidError
 
 pytestmark = pytest.mark.opencl
 ON_CPU = ("--device", "opencl:cpu")
@@ -83,3 +85,19 @@ def test_a_kernel_that_was_changed_since_is_tuned_first(
     source.write_text(source.read_text() + "\n#define CHANGED\n")
     assert run(["portfolio", "saxpy", *ON_CPU]) == 2
     assert "tuned before the kernel was changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("timing", "cold"), [("hot", False), ("cold:flush", True)])
+def test_times_are_taken_as_the_winners_were(
+    project: Path, monkeypatch: pytest.MonkeyPatch, timing: str, cold: bool
+) -> None:
+    found = []
+
+    def asked(bench: Bench, *_: object) -> None:
+        found.append(bench.request.cold)
+        raise NothingValidError("enough")
+
+    edit_record("saxpy", timing=timing)
+    monkeypatch.setattr("autotune.portfolio.measure_again", asked)
+    assert run(["portfolio", "saxpy", *ON_CPU]) == 3
+    assert found == [cold]

@@ -11,7 +11,7 @@ import pytest
 
 from autotune.device import for_arch
 from autotune.errors import SpecError, UsageError
-from autotune.expression import Symbol, UntraceableError, ceil_div, evaluate, stored
+from autotune.expression import Symbol, UntraceableError, ceil_div, stored, value_of
 from autotune.spec import Fill, Kernel, Launch
 from autotune.values import Configuration, Problem
 
@@ -172,7 +172,7 @@ def test_a_launch_may_ask_for_the_device_and_be_traced() -> None:
     assert isinstance(traced, Launch)
     grid = stored(traced.grid[0])
     assert grid is not None
-    assert evaluate(grid, {"n": 65}) == 3
+    assert value_of(grid, {"n": 65}) == 3
 
 
 def test_a_launch_that_branches_on_the_problem_is_untraceable_not_wrong() -> None:

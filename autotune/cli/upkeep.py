@@ -450,7 +450,7 @@ def portfolio(
     from autotune.export.header import render
     from autotune.portfolio import measure_again
     from autotune.publish import tuned_folder
-    from autotune.recording import refitted
+    from autotune.recording import refitted, require_current
     from autotune.request import Request
     from autotune.values import Problem
 
@@ -463,9 +463,11 @@ def portfolio(
     path = folder / on.folder / f"{declared.name}.json"
     if not path.exists():
         raise UsageError(f"{path}: nothing is tuned there; run: autotune run {declared.name}")
-    record = refitted(tuned.read(path), declared)
+    record = tuned.read(path)
+    require_current(record, declared)
     problems = tuple(Problem(dict(one.problem)) for one in record.entries)
-    bench = Bench(Request(declared, on, problems))
+    hot = all(one.timing.startswith("hot") for one in record.entries)
+    bench = Bench(Request(declared, on, problems, cold=not hot))
     try:
         with RunProgress(declared.name, len(problems)) as progress:
             measured = measure_again(bench, progress, record, seconds)

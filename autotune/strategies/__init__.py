@@ -15,7 +15,7 @@ from autotune.strategies.base import BudgetSpent, Search, Session, StrategyInfo
 __all__ = ["BudgetSpent", "Search", "Session", "StrategyInfo", "available", "find"]
 
 _OWN: dict[str, tuple[Search, str]] = {
-    "auto": (auto.search, "the default: chosen by the size of the space and of the budget"),
+    "auto": (auto.search, "the default: chosen by space, budget, and how much is done at a time"),
     "random": (simple.random, "every configuration once, in random order"),
     "exhaustive": (simple.exhaustive, "every configuration once, in order"),
 }
