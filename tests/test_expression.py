@@ -32,7 +32,6 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "a * b": lambda a, b: a * b,
     "a // b": lambda a, b: a // b,
     "a % b": lambda a, b: a % b,
-    "-a": lambda a, b: -a,
     "ceil_div": ceil_div,
     "minimum": minimum,
     "maximum": maximum,
@@ -51,8 +50,11 @@ def functions(draw: st.DrawFn, depth: int = 4) -> Function:
             return lambda p: p[name]
         constant = draw(st.integers(-40, 40))
         return lambda p: constant
+    left = draw(functions(depth=depth - 1))
+    if draw(st.integers(0, len(OPERATIONS))) == 0:
+        return lambda p: -left(p)
     operation = OPERATIONS[draw(st.sampled_from(list(OPERATIONS)))]
-    left, right = draw(functions(depth=depth - 1)), draw(functions(depth=depth - 1))
+    right = draw(functions(depth=depth - 1))
     return lambda p: operation(left(p), right(p))
 
 
