@@ -6,7 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import BrokenExecutor, Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
 from autotune.errors import MissingDependencyError
@@ -14,6 +15,8 @@ from autotune.process import spawn_context
 
 #: Between two looks at whether pebble's thread has ended.
 _GLANCE_S = 0.01
+#: Between two looks at whether pebble has given the pool up.
+_WATCH_S = 0.25
 
 
 class ChildPool:
@@ -48,6 +51,8 @@ class ChildPool:
         self._ending = threading.Lock()
         self._is_started = False
         self._ended = threading.Event()
+        #: Futures of what was given and is not done.
+        self._given: set[Future[Any]] = set()
 
     @property
     def active(self) -> bool:
@@ -63,6 +68,8 @@ class ChildPool:
     ) -> Future[Any]:
         """Give the first idle process something to do.
 
+        If that is killed while it is idle, the future ends in `BrokenExecutor`.
+
         Raises
         ------
         RuntimeError
@@ -70,6 +77,8 @@ class ChildPool:
         """
         self._start()
         future: Future[Any] = self._pool.schedule(task, args=list(args), timeout=timeout)
+        self._given.add(future)
+        future.add_done_callback(self._given.discard)
         return future
 
     def _start(self) -> None:
@@ -92,7 +101,22 @@ class ChildPool:
             started.set_exception(error)
         else:
             started.set_result(None)
-            self._ended.wait()
+            self._watch()
+
+    def _watch(self) -> None:
+        """Until the pool is ended, fail what pebble forgets when it gives the pool up.
+
+        It fails the tasks that it knows of just then. One that is given to it at that moment, when
+        the pool still looked active, stays in a queue that nobody reads any more.
+        """
+        before: set[Future[Any]] = set()
+        while not self._ended.wait(_WATCH_S):
+            is_broken = not self._pool.active and not self._ending.locked()
+            now = set(self._given) if is_broken else set()
+            for future in before & now:
+                with suppress(InvalidStateError):  # it was failed in time after all
+                    future.set_exception(BrokenExecutor("its pool of processes was given up"))
+            before = now
 
     def end(self) -> None:
         """End the processes, whatever they are doing; returns when they have ended.

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 
 import pytest
 
@@ -98,3 +98,19 @@ def test_an_interrupt_while_pebble_looks_at_its_threads_does_not_end_it_early(ot
     pool.end()
     assert set(managers()) == others[0]
     assert set(multiprocessing.active_children()) == others[1]
+
+
+def test_a_task_given_while_pebble_gives_the_pool_up_is_not_waited_for_for_ever(monkeypatch):
+    """The pool looks active to whoever gives it, and nobody reads the queue any more."""
+    made = ChildPool(1, begin_child, "testing")
+    try:
+        os.kill(made.schedule(os.getpid).result(30), signal.SIGKILL)
+        while made.active:
+            time.sleep(0.01)
+        for loop in made._pool._loops:
+            loop.join(10)
+        monkeypatch.setattr(made._pool, "_check_pool_status", lambda: None)  # a moment ago
+        with pytest.raises(BrokenExecutor, match="given up"):
+            made.schedule(abs, [-3]).result(10)
+    finally:
+        made.end()
