@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from autotune._current import current_device, forget
 from autotune._table import (
+    CUDA_ARCH_MACRO,
     DEFAULT,
     EXACT,
     NEAREST_PROBLEM,
@@ -139,8 +140,9 @@ def lookup(
     kernel : str
         Name of the kernel, for example ``sgemm``.
     arch : str or int, optional
-        Architecture, ``sm_90`` or 90. Default: that of ``device``, else ``AUTOTUNE_ARCH``, else
-        that of the current device where CUDA is initialised, else of the first visible GPU.
+        Architecture: ``sm_90``, 90, or 900 as in ``__CUDA_ARCH__``. Default: that of ``device``,
+        else ``AUTOTUNE_ARCH``, else that of the current device where CUDA is initialised, else of
+        the first visible GPU.
     device : str or Device, optional
         The driver's name of a device, its uuid, or its folder among the records.
     **problem : int or str
@@ -291,12 +293,15 @@ def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
 
 
 def normal_arch(arch: str | int | None) -> str | None:
-    """``sm_90`` for 90, ``"90"``, ``"9.0"`` and ``"sm_90a"``; other names unchanged."""
+    """``sm_90`` for 90, ``"9.0"``, ``"sm_90a"`` and 900 (`CUDA_ARCH_MACRO`); other names unchanged."""
     if arch is None:
         return None
     name = str(arch).strip().lower()
     bare = name.removeprefix("sm_").removesuffix("a").replace(".", "")
-    return f"sm_{bare}" if bare.isdigit() else name
+    if not bare.isdecimal():
+        return name
+    number = int(bare)
+    return f"sm_{number // 10 if number in CUDA_ARCH_MACRO else number}"
 
 
 def _folder(table: Table, device: Any) -> str | None:

@@ -36,6 +36,8 @@ QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
 #: Shared memory that every CUDA architecture grants a block without asking.
 COMMON_SHARED_BYTES = 48 * 1024
+#: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
+CUDA_ARCH_MACRO = range(300, 10000)
 
 Value: TypeAlias = "int | bool | str"
 Problem: TypeAlias = "tuple[int | str, ...]"
@@ -217,7 +219,7 @@ def generations_apart(a: int, b: int) -> int:
 
 def arch_number(arch: str) -> int | None:
     """90 for ``sm_90``; None for what is no CUDA architecture."""
-    return int(arch[3:]) or None if arch.startswith("sm_") and arch[3:].isdigit() else None
+    return int(arch[3:]) or None if arch.startswith("sm_") and arch[3:].isdecimal() else None
 
 
 class Loaded(NamedTuple):

@@ -28,8 +28,11 @@ from autotune.export.header import comment, expression, identifier, render
 from autotune.tuned import RecordedDevice, TunedRecord, Vendor
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
+SHIPPED = sorted((Path(__file__).parents[1] / "reports").glob("NVIDIA_*/*.json"))
 QUESTIONS = 1000
 CATEGORIES = ("float32", "half2", "int-8")
+#: Numbers of architectures, values of ``__CUDA_ARCH__`` and the bounds between them, and nonsense.
+ARCHS = (90, 90, 900, 80, 86, 75, 100, 1000, 120, 1, 299, 300, 9999, 10000, 0, -2, 2**31 - 1)
 
 #: Reads "which number m n category" lines, answers with everything a configuration says.
 ASK = """
@@ -120,7 +123,7 @@ def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> 
 
 def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]) -> Any:
     how = rng.choice("ad")
-    where = rng.choice((90, 90, 80, 86, 75, 100, 120, 1, 0, -2, 2**31 - 1))
+    where = rng.choice(ARCHS)
     if how == "d":
         where = rng.randrange(len(folders))
     if rng.random() < 0.3:
@@ -168,6 +171,12 @@ def test_equal_records_give_equal_bytes(records: list[TunedRecord]) -> None:
     assert render(records) == render(records[::-1]) == render(records)
 
 
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_shipped_headers_are_of_their_records(file: Path) -> None:
+    """Mended with ``autotune export KERNEL header --from reports --device NAME --out FOLDER``."""
+    assert file.with_suffix(".hpp").read_text() == render([tuned.read(file)])
+
+
 def test_a_config_is_a_constant_expression(tmp_path: Path) -> None:
     """Its members can be template arguments; the grid can be had for other sizes at run time."""
     chosen = plan(128, "3xtf32", swizzle=True)
@@ -189,6 +198,29 @@ int main(int count, char**) {
     assert compile_and_run(tmp_path, program) == "128 8"
 
 
+@pytest.mark.parametrize("number", [80, 90, 100, 120])
+def test_an_architecture_is_its_number_or_the_macro(
+    number: int, records: list[TunedRecord], tmp_path: Path
+) -> None:
+    """``__CUDA_ARCH__`` is 900 for sm_90: in header and lookup, which both take 90 too."""
+    known = next(one.problem for one in records[0].entries if one.problem["dtype"] == "float32")
+    asked = f"{known['m']}, {known['n']}, dtype_value::float32"
+    (tmp_path / "x.hpp").write_text(
+        f"""{render(records)}
+using namespace autotune::demo_gemm;
+static_assert(lookup({number}0, {asked}).plan == lookup({number}, {asked}).plan);
+static_assert(lookup({number}0, {asked}).hit == lookup({number}, {asked}).hit);
+static_assert(lookup({number}0, {asked}).hit != quality::kernel_default);
+"""
+    )
+    command = ["g++", *STRICT, "-fsyntax-only", "-x", "c++", "x.hpp"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    for macro in (number * 10, f"{number}0"):
+        answer = lookup(KERNEL, arch=macro, **known)
+        assert answer == lookup(KERNEL, arch=number, **known)
+        assert answer.quality != "default"
+
+
 def test_the_header_asserts_its_own_answers(tmp_path: Path) -> None:
     """A header that was edited by hand no longer compiles."""
     header = render([record([entry(problem(512, 512), plan(128)), entry(problem(8, 8), plan(64))])])
@@ -204,27 +236,41 @@ def test_the_header_asserts_its_own_answers(tmp_path: Path) -> None:
         assert (done.returncode == 0) == compiles, done.stderr
 
 
-@pytest.mark.nvcc
-def test_nvcc_takes_the_header(nvcc: str, tmp_path: Path) -> None:
-    """In a .cu file: a tuned member as a template argument of a kernel."""
-    header = render([record([entry(problem(512, 512), plan(128))])])
-    (tmp_path / f"{KERNEL}.hpp").write_text(header)
-    (tmp_path / "main.cu").write_text("""
-#include "demo_gemm.hpp"
-namespace demo = autotune::demo_gemm;
+#: A tuned member as a template argument of a kernel.
+IN_HOST_CODE = """
 template <int BM> __global__ void tiles(int* out) { out[threadIdx.x] = BM; }
 void start(int* out, int m) {
   constexpr demo::config c = demo::lookup(90, 512, 512, demo::dtype_value::float32);
   const demo::extent grid = c.grid(m, 512, demo::dtype_value::float32);
   tiles<c.BM><<<dim3(grid.x, grid.y), dim3(c.block.x, c.block.y), c.shared_bytes>>>(out);
 }
-""")
-    subprocess.run(
-        [nvcc, "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", "-c", "main.cu"],
-        cwd=tmp_path,
-        check=True,
-        timeout=300,
-    )
+"""
+IN_DEVICE_CODE = """
+__global__ void tile(int* out) {
+#ifdef __CUDA_ARCH__
+  constexpr demo::config c = demo::lookup(__CUDA_ARCH__, 512, 512, demo::dtype_value::float32);
+  static_assert(c.hit == demo::quality::exact);
+  *out = c.BM;
+#endif
+}
+"""
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [(IN_HOST_CODE, ()), (IN_DEVICE_CODE, ("--expt-relaxed-constexpr",))],
+    ids=["host", "device"],
+)
+def test_nvcc_takes_the_header(
+    program: str, flags: tuple[str, ...], nvcc: str, tmp_path: Path
+) -> None:
+    header = render([record([entry(problem(512, 512), plan(128))])])
+    (tmp_path / f"{KERNEL}.hpp").write_text(header)
+    namespace = "namespace demo = autotune::demo_gemm;"
+    (tmp_path / "main.cu").write_text(f'#include "{KERNEL}.hpp"\n{namespace}{program}')
+    command = [nvcc, "-std=c++17", "-arch=sm_90", "-Werror", "all-warnings", *flags, "-c"]
+    subprocess.run([*command, "main.cu"], cwd=tmp_path, check=True, timeout=300)
 
 
 # ---------------------------------------------------------------------- awkward records

@@ -87,6 +87,7 @@ def tuned_folder(given_folder: Path) -> Path:
         ({"arch": 90}, 512, "exact", 128),
         ({"arch": "9.0"}, 500, "nearest_problem", 128),
         ({"arch": "sm_90a"}, 70, "nearest_problem", 64),
+        ({"arch": 900}, 64, "exact", 64),
         ({"arch": "sm_86"}, 64, "nearest_arch", 32),
         ({"arch": "sm_100"}, 64, "nearest_arch", 64),
         ({"device": "Test GPU C"}, 64, "default", 32),

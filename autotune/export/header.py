@@ -19,6 +19,7 @@ from autotune import __version__
 from autotune._prediction import Cost, Term
 from autotune._table import (
     COMMON_SHARED_BYTES,
+    CUDA_ARCH_MACRO,
     SIXTEENTHS,
     Group,
     Loaded,
@@ -343,6 +344,7 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
         "enums": list(writer.enums.values()),
         "roots": SIXTEENTHS,
         "archs": writer.archs,
+        "cuda_arch_macro": CUDA_ARCH_MACRO,
         "plans": plans,
         "shapes": writer.shapes,
         "conditions": writer.conditions,

@@ -571,9 +571,11 @@ constexpr config elsewhere(int arch, const problem& asked) {
 
 }  // namespace detail
 
-/// The configuration for a problem on an architecture, for example 90 for sm_90. Total: any size
-/// has an answer, and `hit` says how good it is.
+/// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
+/// in device code for it, where nvcc wants --expt-relaxed-constexpr. Total: any size has an answer,
+/// and `hit` says how good it is.
 constexpr config lookup(int arch, long long m, long long n) {
+  if (arch >= 300 && arch < 10000) arch /= 10;
   const detail::problem asked{m, n};
   for (const detail::group& one : detail::arch_groups) {
     if (one.arch != arch || arch <= 0) continue;
