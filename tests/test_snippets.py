@@ -1,0 +1,422 @@
+"""Every fenced block and inline command of the documents is true: parsed, compiled or executed.
+
+Blocks are found, not listed. A block whose language has no check here fails; the tutorial's files
+are followed by ``test_tutorial``. A Python block that begins with ``# with a GPU`` is not executed:
+its imports must work, its calls fit their signatures. What an author shortens with "…" is no block
+but inline code, of which commands, options and calls must exist.
+"""
+
+import argparse
+import ast
+import inspect
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+import autotune
+from autotune import load
+from autotune.catalog import find_kernel
+from autotune.cli import autotune as group
+from autotune.cli import run
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+FOLLOWED = ROOT / "docs" / "tutorial.md"
+FENCED = re.compile(r"^( *)(```+|~~~+)(.*)\n((?:.*\n)*?)\1\2 *$", re.MULTILINE)
+FENCE = re.compile(r"^ *(?:```|~~~)", re.MULTILINE)
+INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+WITH_GPU = "# with a GPU\n"
+#: Output and diagrams.
+PROSE = ("text",)
+SOURCES = [
+    file.read_text(encoding="utf-8")
+    for folder in ("examples", "kernels", "spaces", "autotune")
+    for file in sorted((ROOT / folder).glob("**/*.*"))
+    if file.suffix in (".py", ".cu", ".cuh", ".h")
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether ``test_tutorial`` writes it to a file and uses that."""
+        return self.page == FOLLOWED and self.language != "sh"
+
+    @property
+    def is_excerpt(self) -> bool:
+        """Whether it shows a source of the repository, which has tests of its own."""
+        return any(self.text.strip() in source for source in SOURCES)
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """All fenced blocks."""
+    text = page.read_text(encoding="utf-8")
+    found = FENCED.finditer(text)
+    return [
+        Block(page, text.count("\n", 0, each.start()) + 1, each[3].strip(), each[4])
+        for each in found
+    ]
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+
+
+def of(*languages: str) -> pytest.MarkDecorator:
+    """A test for each block of some languages that nothing else has checked."""
+    chosen = [
+        block
+        for block in BLOCKS
+        if block.language in languages and not block.is_followed and not block.is_excerpt
+    ]
+    return pytest.mark.parametrize("block", chosen, ids=str)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_fence_is_overlooked(page: Path) -> None:
+    assert len(FENCE.findall(page.read_text(encoding="utf-8"))) == 2 * len(blocks_of(page))
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_every_block_has_a_check(block: Block) -> None:
+    known = ("sh", "python", "cpp", *PROSE)
+    checked = block.language in known or block.is_followed or block.is_excerpt
+    assert checked, f"neither {', '.join(known)} nor an excerpt of a source: {block.language!r}"
+
+
+# ---------------------------------------------------------------------- shell
+
+
+@of("sh")
+def test_shell(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for command in commands_of(line):
+            check_command(command, monkeypatch)
+
+
+def commands_of(line: str) -> list[list[str]]:
+    """The words of each command of a line, without redirections and settings before them."""
+    unnumbered = re.sub(r"(?<=\s)\d(?=[<>])", "", line)
+    lexer = shlex.shlex(unnumbered, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        if re.fullmatch("&?[<>]+&?", word):
+            next(lexer)  # the file
+        elif set(word) <= set("();|&"):
+            commands.append([])
+        elif commands[-1] or not re.match(r"[A-Za-z_]\w*=", word):
+            commands[-1].append(word)
+    return [words for words in commands if words]
+
+
+def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parse a command as its program would; one that is not of this project was read by bash."""
+    name, *arguments = words
+    if re.fullmatch(r"(.*/)?python3?", name):
+        if arguments[:2] == ["-m", "autotune"]:
+            check_autotune(arguments[2:])
+        elif arguments and arguments[0].startswith("benchmarks/"):
+            check_benchmark(ROOT / arguments[0], arguments[1:], monkeypatch)
+    elif name == "autotune":
+        check_autotune(arguments)
+    elif name == "make":
+        done = subprocess.run(
+            ["make", "-n", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    elif name == "pip":
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        for extras in re.findall(r"kernel-autotune\[([^]]*)\]", " ".join(arguments)):
+            assert set(extras.split(",")) <= set(project["optional-dependencies"]), extras
+    elif name.startswith((".ci/", "benchmarks/")):
+        assert os.access(ROOT / name, os.X_OK), name
+
+
+def check_autotune(arguments: list[str]) -> None:
+    """Parse by click, which knows commands, options and what they take."""
+    verb, *rest = arguments
+    if verb.startswith("-"):
+        assert verb in options_of(group), verb
+        return
+    with suppress(click.exceptions.Exit):  # --help
+        command_of(verb).make_context(verb, rest)
+
+
+def check_benchmark(script: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a script as far as its arguments are parsed."""
+    source = script.read_text(encoding="utf-8")
+    if "argparse" not in source:  # then it looks for them itself
+        assert all(word in source for word in arguments if word.startswith("-"))
+        return
+    parse = argparse.ArgumentParser.parse_args
+
+    class Parsed(Exception):
+        pass
+
+    def only_parse(self: argparse.ArgumentParser, *given: Any) -> None:
+        parse(self, *given)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", only_parse)
+    monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+    with pytest.raises(Parsed):
+        runpy.run_path(str(script), run_name="__main__")
+
+
+def command_of(verb: str) -> click.Command:
+    command = group.get_command(click.Context(group), verb)
+    assert command is not None, f"no command {verb!r}"
+    return command
+
+
+def options_of(command: click.Command) -> set[str]:
+    parameters = command.get_params(click.Context(command))
+    return {"-h"} | {name for option in parameters for name in option.opts + option.secondary_opts}
+
+
+# ---------------------------------------------------------------------- C++
+
+
+@of("cpp")
+def test_cpp(block: Block, tmp_path: Path) -> None:
+    """It compiles, and no lookup in it answers with the default."""
+    for kernel in re.findall(r"#include\s*<autotune/(\w+)\.hpp>", block.text):
+        folder = str(tmp_path / "autotune")
+        arguments = ["--from", str(ROOT / "reports"), "--out", folder]
+        assert run(["export", kernel, "header", *arguments]) == 0
+    text = asserted(block.text)
+    errors = compile_errors(text, tmp_path)
+    if errors:  # statements, then
+        includes = "".join(re.findall(r"^#include.*\n", text, re.MULTILINE))
+        rest = re.sub(r"^#include.*\n", "", text, flags=re.MULTILINE)
+        assert not compile_errors(f"{includes}int main() {{\n{rest}\n}}\n", tmp_path), errors
+
+
+def asserted(text: str) -> str:
+    """The text, each statement with a lookup followed by what must be true of its answer.
+
+    What has a name need be no constant: it counts as sm_90, or as a size of 1024.
+    """
+    pieces, done = [], 0
+    for found in re.finditer(r"[\w:]*\blookup(\((?:[^()]|\([^()]*\))*\))", text):
+        end = text.find(";", found.end()) + 1
+        if end and text.rfind("//", 0, found.start()) <= text.rfind("\n", 0, found.start()):
+            where, *sizes = re.split(r"\s*,\s*", found[1][1:-1].strip())
+            values = ["90" if where.isidentifier() else where]
+            values += ["1024" if size.isidentifier() else size for size in sizes]
+            answer = found[0].replace(found[1], f"({','.join(values)})")
+            test = f"{answer}.hit != decltype({answer}.hit)::kernel_default"
+            pieces += [text[done:end], f' static_assert({test}, "the default answers");']
+            done = end
+    return "".join([*pieces, text[done:]])
+
+
+def compile_errors(text: str, folder: Path) -> str:
+    (folder / "main.cpp").write_text(text)
+    command = ["g++", "-std=c++17", "-Wall", "-Werror", "-Wno-unused", f"-I{folder}"]
+    command += ["-fsyntax-only", "main.cpp"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return done.stderr if done.returncode else ""
+
+
+# ---------------------------------------------------------------------- Python
+
+#: Goes after a block that is executed.
+NO_DEFAULT = """
+for _name, _value in list(globals().items()):
+    assert getattr(_value, "quality", "") != "default", f"{_name}: the default answers"
+"""
+
+
+@pytest.mark.opencl
+@of("python")
+def test_python(block: Block, tmp_path: Path, opencl_device: str) -> None:
+    """It runs as a program, in an empty folder, and no lookup in it answers with the default."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F82", "--quiet", "-"]
+    subprocess.run(command, input=block.text, text=True, check=True)
+    if block.text.startswith(WITH_GPU):
+        check_calls(block.text)
+        return
+    file = tmp_path / "block.py"
+    file.write_text(shortened(block.text) + NO_DEFAULT)
+    done = subprocess.run(
+        [sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def shortened(text: str) -> str:
+    """The program with four evaluations of a small problem for each call of `tune`."""
+    tree = ast.parse(text)
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "tune":
+            given = {keyword.arg: keyword for keyword in call.keywords}
+            given["budget"] = _keyword("budget='4evals'")
+            if "problems" not in given and isinstance(call.args[0], ast.Constant):
+                small = dict(find_kernel(str(call.args[0].value)).edge_problems[-1])
+                given["problems"] = _keyword(f"problems=[{small}]")
+            call.keywords = list(given.values())
+    return ast.unparse(tree)
+
+
+def _keyword(text: str) -> ast.keyword:
+    call = ast.parse(f"f({text})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    return call.keywords[0]
+
+
+def check_calls(text: str, names: dict[str, Any] | None = None) -> None:
+    """Import what is of this project, and bind calls to their signatures; nothing is called."""
+    tree, names = ast.parse(text), dict(names or {})
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) and "autotune" in ast.unparse(node):
+            exec(ast.unparse(node), names)
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and (function := function_of(call, names)):
+            keywords = {keyword.arg: None for keyword in call.keywords if keyword.arg}
+            inspect.signature(function).bind(*call.args, **keywords)
+
+
+def function_of(call: ast.Call, names: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """What is called, where that is one of `names` or what `load` returns."""
+    text = ast.unparse(call.func)
+    if text.startswith("load(") and isinstance(call.func, ast.Call):
+        return load(ast.literal_eval(call.func.args[0])).kernel.hook("call")
+    first, *members = text.split(".")
+    if not text.replace(".", "").isidentifier() or first not in names:
+        return None
+    function: Callable[..., Any] = attrgetter(*members)(names[first]) if members else names[first]
+    return function
+
+
+# ---------------------------------------------------------------------- inline
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks."""
+    return FENCED.sub("", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_inline_code(page: Path) -> None:
+    """Commands and their options exist, and so does what is called."""
+    everything = {name: getattr(autotune, name) for name in autotune.__all__}
+    for found in INLINE.findall(prose(page)):
+        words = found.split()
+        if words[:1] == ["autotune"] and len(words) > 1:
+            check_named(words[1], words[2:])
+        elif re.match(r"from autotune\b|(tune|load|lookup)\((?!\))", found):
+            check_calls(found.replace("…", "..."), everything)
+
+
+def test_command_tables() -> None:
+    """In the README's tables also commands without `autotune` before them, and every option."""
+    for row in re.findall(r"^\| `autotune .*$", prose(README), re.MULTILINE):
+        check_row(row)
+
+
+def check_row(row: str) -> None:
+    """Of a table: commands in the first cell, what they do and take in the others."""
+    _, names, *cells = row.split("|")
+    verbs = [found.removeprefix("autotune ").split()[0] for found in INLINE.findall(names)]
+    known = set().union(*(options_of(command_of(verb)) for verb in verbs))
+    options = {found.split()[0] for found in INLINE.findall("|".join(cells)) if found[:2] == "--"}
+    assert options <= known, f"{verbs}: {options - known}"
+
+
+def check_named(verb: str, words: list[str]) -> None:
+    """A command that need not be complete: it and its options exist."""
+    command = group if verb.startswith("-") else command_of(verb)
+    options = {word.partition("=")[0] for word in [verb, *words] if word.startswith("-")}
+    assert options <= options_of(command), f"{verb}: {options - options_of(command)}"
+
+
+# ---------------------------------------------------------------------- what is not true is found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "autotune tune sgemm",
+        "cd x && autotune run sgemm --budgets 60s",
+        "AUTOTUNE_ARCH=90 autotune lookup sgemm --best 3",
+        "python -m autotune list nothing",
+        "make everything",
+        "python benchmarks/nothing.py",
+        "python benchmarks/vendor.py --seconds long",
+        "python benchmarks/readme_table.py --verify",
+        "pip install 'kernel-autotune[cpu,gpu]'",
+        ".ci/walk",
+        "autotune run 'sgemm",
+    ],
+)
+def test_false_commands_are_found(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises((Exception, SystemExit)):
+        test_shell(Block(README, 1, "sh", text), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "constexpr auto best = autotune::gemv::lookup(0, 4096, 4096);",
+        "long long m = 1;\nconst auto best = autotune::gemv::lookup(0, m, 4096);",
+        "const auto best = autotune::gemv::lookup(90, 4096);",
+    ],
+)
+def test_false_cpp_is_found(statement: str, tmp_path: Path) -> None:
+    text = f"#include <autotune/gemv.hpp>\n{statement}\n"
+    with pytest.raises(AssertionError, match=r"default answers|no matching function"):
+        test_cpp(Block(README, 1, "cpp", text), tmp_path)
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from autotune import tuned_lookup",
+        "from autotune import lookup\nbest = lookup('gemv', arch='gfx942', m=64, n=64)",
+        "from autotune import load\ny = load('gemv')(a, x)",
+        f"{WITH_GPU}from autotune import tune\ntune('sgemm', budgets='60s')",
+        f"{WITH_GPU}import numpy as np\nfrom autotune import load\nload('sgemm')(np.eye(3))",
+    ],
+)
+def test_false_python_is_found(text: str, tmp_path: Path, opencl_device: str) -> None:
+    with pytest.raises((AssertionError, subprocess.CalledProcessError, TypeError)):
+        test_python(Block(README, 1, "python", text), tmp_path, opencl_device)
+
+
+def test_false_inline_commands_are_found() -> None:
+    with pytest.raises(AssertionError, match="no command 'tune'"):
+        check_named("tune", [])
+    with pytest.raises(AssertionError, match="--budgets"):
+        check_named("run", ["KERNEL", "--budgets", "60s"])
+    with pytest.raises(AssertionError, match="no command 'tests'"):
+        check_row("| `autotune new`, `tests` | starts |")
+    with pytest.raises(AssertionError, match="--limits"):
+        check_row("| `autotune run KERNEL` | searches; `--limits` |")
