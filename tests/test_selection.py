@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from autotune.measurement import Entry, Measurement, Status
-from autotune.selection import Finalist, candidates, decide, ratio
-from autotune.values import Configuration
+from autotune.selection import Finalist, Portfolio, candidates, decide, ratio, with_portfolio
+from autotune.values import Configuration, Problem
 
 ROUNDS = 30
 
@@ -147,6 +147,55 @@ def test_what_is_tied_only_because_times_scatter_does_not_win_for_its_registers(
     result = decide([fast, slow], {})
     assert set(result.tied) == {fast, slow}
     assert result.winner is fast
+
+
+# ---------------------------------------------------------------- the other problems
+
+HERE, NEAR, FAR = (Problem(n=n) for n in (100, 200, 300))
+
+
+def chosen(finalists, times_ms, vendors=None):
+    """The result here once the first finalists' times on all three problems are known."""
+    known = tuple(entrant.measurement.configuration for entrant in finalists[: len(times_ms)])
+    portfolio = Portfolio(known, (HERE, NEAR, FAR), tuple(times_ms))
+    return with_portfolio(decide(finalists, vendors or {}), HERE, portfolio)
+
+
+@pytest.mark.parametrize(
+    "times_ms",
+    [
+        pytest.param([(1.0, 2.0, 1.0), (1.0, 1.0, 1.0)], id="slower elsewhere"),
+        pytest.param([(1.0, None, 1.0), (1.0, 2.0, 1.0)], id="wrong elsewhere"),
+        pytest.param([(0.5, 2.0, 1.0), (1.0, 1.0, 1.0)], id="what it is here does not count"),
+        pytest.param([(1.0, 4.0, 1.0), (1.0, 1.8, 1.8)], id="geometric mean, not the arithmetic"),
+    ],
+)
+def test_of_the_tied_the_best_over_the_other_problems_wins(times_ms):
+    """Whatever registers say: they part only those that are as good elsewhere."""
+    lean, good = finalist(0, [1.0] * 9, registers=16), finalist(1, [1.001] * 9, registers=99)
+    slow = finalist(2, [9.0] * 9)
+    assert decide([lean, good, slow], {}).winner is lean
+    result = chosen([lean, good, slow], [*times_ms, (9.0, 1.0, 1.0)], {"blas": [2.002] * 9})
+    assert result.winner is good
+    assert result.vendors["blas"][1].value == pytest.approx(2.0), "the ratio is of who won"
+
+
+def test_equally_good_elsewhere_leaves_it_to_registers_then_to_the_median():
+    wide, lean, late = (
+        finalist(i, [ms] * 9, registers)
+        for i, (ms, registers) in enumerate([(1.0, 99), (1.001, 16), (1.002, 16)])
+    )
+    assert chosen([wide, lean, late], [(1.0, 1.0, 1.0)] * 3).winner is lean
+
+
+def test_who_is_not_in_the_portfolio_does_not_win_over_who_is():
+    known, unknown = finalist(0, [1.001] * 9, registers=99), finalist(1, [1.0] * 9, registers=16)
+    assert chosen([known, unknown], [(1.0, 1.0, 1.0)]).winner is known
+
+
+def test_who_is_slower_here_does_not_win_for_what_it_is_elsewhere():
+    fast, general = finalist(0, [1.0] * 9), finalist(1, [1.1] * 9)
+    assert chosen([fast, general], [(1.0, 9.0, 9.0), (1.1, 1.0, 1.0)]).winner is fast
 
 
 # ---------------------------------------------------------------- equals, and what is not equal

@@ -304,6 +304,25 @@ def test_nothing_valid_says_what_each_constraint_removes() -> None:
         enumerate_space(kernel, DEVICE)
 
 
+def binary(count: int) -> Kernel:
+    """So many parameters of two values, of which constraints leave one configuration."""
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], **{f"P{i}": (0, 1) for i in range(count)})
+    for name in kernel.parameters:
+        kernel.constraint(rule((name,), frozenset({(1,)})))
+    return kernel
+
+
+def test_a_product_that_64_bits_cannot_number_is_refused_however_few_are_valid() -> None:
+    """Numbers of the full product: beyond, two configurations would have one and the same."""
+    space = enumerate_space(binary(61), DEVICE)
+    assert space.cartesian == 2**61
+    assert space.rows.tolist() == [[1] * 61]
+    assert [space.find(row) for row in ([1] * 61, [0] + [1] * 60)] == [0, None]
+    for count in (62, 64, 65):  # by 64 a number of 64 bits has wrapped to 0
+        with pytest.raises(SpecError, match="combinations are too many to number; drop some"):
+            enumerate_space(binary(count), DEVICE)
+
+
 def test_a_rule_that_raises_names_its_line() -> None:
     kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(0, 1))
 
