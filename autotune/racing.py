@@ -64,7 +64,7 @@ def race(
 
     A launch that fails puts its contender out. So does a lost context, a hang or the second death
     of the process (the first may have come from outside): then the others race again from the
-    beginning, in what is left of the time.
+    beginning. That is done in what is left of the time, after a first death too.
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ def race(
     """
     failures: dict[int, Failure] = {}
     suspects: set[int] = set()
-    end = time.monotonic() + max_seconds
+    end, least_s = time.monotonic() + max_seconds, min(_LEAST_SECONDS, max_seconds)
     while True:
         entered = [i for i in range(len(contenders)) if i not in failures]
-        left_s = max(_LEAST_SECONDS, end - time.monotonic()) if failures else max_seconds
+        left_s = max(least_s, end - time.monotonic())
         worker.prepare(job)
         with tempfile.TemporaryDirectory() as folder:
             progress = Progress.made(Path(folder) / "progress")
