@@ -307,7 +307,7 @@ def test_ctrl_c_keeps_results_and_exits_130(tmp_path: Path) -> None:
     while not _row_count(store) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=30)
+    out, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert out == ""
     assert "Traceback" not in errors

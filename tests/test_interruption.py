@@ -44,12 +44,13 @@ def _session(leader: int) -> list[str]:
 
 def _await_handlers(pid: int) -> None:
     """Wait until the command has begun: before, a signal is Python's own affair."""
-    ended = time.monotonic() + 20
+    ended = time.monotonic() + 60
     while time.monotonic() < ended:
         (caught,) = re.findall(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
         if int(caught, 16) >> (signal.SIGTERM - 1) & 1:
             return
         time.sleep(0.005)
+    pytest.fail("the command set no handlers")
 
 
 @pytest.mark.opencl
@@ -70,11 +71,11 @@ def test_two_signals_to_all_processes_at_any_moment(
     time.sleep(0.1)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    out, errors = process.communicate(timeout=20)
+    out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, ""), errors
     assert "Traceback" not in errors
     assert errors.count("interrupted") == 1
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + 60
     while _session(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _session(process.pid)

@@ -643,16 +643,15 @@ def test_lookup_imports_nothing_heavy(tuned_folder: Path) -> None:
     """Not even when it answers."""
     asked = f"lookup({KERNEL!r}, arch=90, m=512, n=512, dtype='float32').quality"
     program = f"""if True:
-        import sys, time
+        import sys
         bare = set(sys.modules)
-        start = time.perf_counter()
         from autotune import lookup
-        seconds = time.perf_counter() - start
         assert {asked} == "exact"
         lookup({KERNEL!r}, m=512, n=512, dtype='float32')
-        found = [name for name in {HEAVY!r} if name in set(sys.modules) - bare]
+        new = set(sys.modules) - bare
+        found = [name for name in {HEAVY!r} if name in new]
         assert not found, found
-        assert seconds < 2, seconds  # 0.03 on an idle machine; benchmarks/lookup.py measures
+        assert len(new) < 100, sorted(new)  # half of it now; benchmarks/lookup.py times it
     """
     root = Path(autotune.__file__).parent.parent
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=60)

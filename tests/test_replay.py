@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -256,9 +255,7 @@ def test_published_recordings(name: str, count: int, timed: int, best_ms: float)
     path = RECORDED / f"{name}.json.gz"
     if not path.exists():
         pytest.skip(f"no recorded spaces beside this checkout ({RECORDED})")
-    start = time.process_time()
     recording = load(path)
-    print(f"{name}: {time.process_time() - start:.2f} s")
     assert len(recording.space) == len(recording.measurements) == count
     assert sum(one.median_ms is not None for one in recording.measurements) == timed
     assert recording.best_ms == pytest.approx(best_ms, abs=1e-4)

@@ -240,12 +240,12 @@ def test_threads_that_print_leave_standard_output_as_it_was(
 
     def first() -> None:
         print("first")
-        second_is_in.wait(10)
+        second_is_in.wait(60)
 
     def second() -> None:
         print("second")
         second_is_in.set()
-        first_is_out.wait(10)
+        first_is_out.wait(60)
         print("still second")
 
     threads = [threading.Thread(target=k.guarded, args=("work", one)) for one in (first, second)]

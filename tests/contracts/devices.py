@@ -185,7 +185,7 @@ class SeveralDevicesContract:
         with pytest.raises(Interrupted):
             self.tuned(self.request("none", "nan"), tmp_path / "s.sqlite", interrupt)
         assert self.rows(tmp_path / "s.sqlite") == seen
-        ended = time.monotonic() + 10
+        ended = time.monotonic() + 60
         while (left := set(threading.enumerate()) - threads) and time.monotonic() < ended:
             time.sleep(0.05)
         assert not left
