@@ -6,11 +6,11 @@ Names are imported when first used: ``from autotune import lookup`` loads the st
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotune._lookup import TunedConfig, lookup
     from autotune.api import tune
-    from autotune.expression import ceil_div, maximum, minimum
-    from autotune.launcher import load
-    from autotune.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
+    from autotune.kernel.expression import ceil_div, maximum, minimum
+    from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
+    from autotune.tuned.load import load
+    from autotune.tuned.lookup import TunedConfig, lookup
     from autotune.values import Configuration, Problem
 
 __version__ = "0.1.0"
@@ -37,20 +37,20 @@ __all__ = [
 
 _HOMES = {
     "Configuration": "values",
-    "Constant": "spec",
-    "Fill": "spec",
-    "InOut": "spec",
-    "Kernel": "spec",
-    "Launch": "spec",
-    "Out": "spec",
+    "Constant": "kernel.spec",
+    "Fill": "kernel.spec",
+    "InOut": "kernel.spec",
+    "Kernel": "kernel.spec",
+    "Launch": "kernel.spec",
+    "Out": "kernel.spec",
     "Problem": "values",
-    "TunedConfig": "_lookup",
-    "Work": "spec",
-    "ceil_div": "expression",
-    "load": "launcher",
-    "lookup": "_lookup",
-    "maximum": "expression",
-    "minimum": "expression",
+    "TunedConfig": "tuned.lookup",
+    "Work": "kernel.spec",
+    "ceil_div": "kernel.expression",
+    "load": "tuned.load",
+    "lookup": "tuned.lookup",
+    "maximum": "kernel.expression",
+    "minimum": "kernel.expression",
     "tune": "api",
 }
 

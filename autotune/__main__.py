@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
-from autotune import interruption
+from autotune.cli import interruption
 
 
 def main() -> None:

@@ -8,22 +8,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.backends import choose_devices
-from autotune.catalog import find_kernel
-from autotune.engine import Budget, Event, ignore
+from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
-from autotune.publish import Published, publish
-from autotune.results import row_of
-from autotune.spec import Kernel
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.spec import Kernel
+from autotune.report.publish import Published, publish
+from autotune.run.tuning import EFFORTS, Request, RunResult, Tuning
+from autotune.search.names import find
+from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url
-from autotune.strategies import find
-from autotune.tuning import EFFORTS, Request, RunResult, Tuning
+from autotune.store.flat import row_of
 from autotune.values import Problem, Value
 
 if TYPE_CHECKING:
     import pandas
 
-    from autotune.tuned import TunedRecord
+    from autotune.tuned.record import TunedRecord
 
 
 @dataclass(frozen=True)

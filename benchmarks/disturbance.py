@@ -32,19 +32,19 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
-from autotune.backends import choose_device
-from autotune.bench import Bench
-from autotune.catalog import find_kernel
-from autotune.compiler import CompileJob, CompilerPool, compile_job
-from autotune.device import Device
-from autotune.evaluator import DeviceEvaluator
-from autotune.measurement import Binary, Measurement, Status
-from autotune.process import usable_cores
-from autotune.request import Request
-from autotune.space import enumerate_space
-from autotune.spec import Kernel
-from autotune.tasks import Job
-from autotune.timing import StoppingRule
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import CompileJob, CompilerPool, compile_job
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.measurement import Binary, Measurement, Status
+from autotune.measure.process import usable_cores
+from autotune.measure.tasks import Job
+from autotune.measure.timing import StoppingRule
+from autotune.run.bench import Bench
+from autotune.run.request import Request
 from autotune.values import Configuration, Problem
 
 RESULTS = Path(__file__).resolve().parent / "results"

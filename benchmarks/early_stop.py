@@ -2,7 +2,7 @@
 
 Every configuration of a space is "timed" in random order: samples come from the recording, in the
 order in which they were taken, the first launch included, whose time is spent and which is not kept. The
-rule is the one of a run (`autotune.timing`). Then the finals of a full run: its finalists get all
+rule is the one of a run (`autotune.measure.timing`). Then the finals of a full run: its finalists get all
 their samples, and the winner is decided as finals decide it. Reported are
 
 - the share of the recorded kernel time that was spent, that of the finalists' last samples included;
@@ -35,10 +35,11 @@ from typing import Any
 
 import numpy as np
 
-from autotune import __version__, selection
-from autotune.measurement import Measurement, Status
-from autotune.request import EFFORTS
-from autotune.timing import StoppingRule, sample
+from autotune import __version__
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.timing import StoppingRule, sample
+from autotune.run import selection
+from autotune.run.request import EFFORTS
 from autotune.values import Configuration
 
 HERE = Path(__file__).resolve().parent
@@ -107,7 +108,7 @@ def row(path: Path, size: int | None, replays: Sequence[Replayed]) -> dict[str, 
 def samples_of(path: Path) -> tuple[tuple[float, ...], ...]:
     """All samples in milliseconds of every configuration that ran, the first included.
 
-    `autotune.replay` leaves the first out, whose time is spent all the same.
+    `autotune.search.replay` leaves the first out, whose time is spent all the same.
     """
     with gzip.open(path, "rt", encoding="utf-8") as file:
         entries = json.load(file)["cache"].values()

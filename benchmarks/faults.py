@@ -23,13 +23,13 @@ from statistics import median
 
 import numpy as np
 
-from autotune.backends import choose_device
-from autotune.catalog import find_kernel
-from autotune.device import Device
-from autotune.engine import Budget, Event, Measured, SearchStarted
-from autotune.measurement import Measurement, Status
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
+from autotune.measure.measurement import Measurement, Status
+from autotune.run.tuning import Request, Tuning
+from autotune.search.session import Budget, Event, Measured, SearchStarted
 from autotune.store import Store
-from autotune.tuning import Request, Tuning
 from autotune.values import Configuration
 
 SPACE = Path(__file__).parent / "faulty" / "faulty_stream.py"

@@ -98,7 +98,8 @@ def main() -> None:
         write_record(folder)
         os.environ["AUTOTUNE_TUNED"] = str(folder)
         sys.path.insert(0, str(ROOT))
-        from autotune import _lookup, lookup
+        from autotune import lookup
+        from autotune.tuned import lookup as _lookup
 
         def first() -> None:
             _lookup._cache.clear()

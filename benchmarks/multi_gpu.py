@@ -27,21 +27,21 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
-from autotune.backends import choose_devices
-from autotune.bench import Bench
-from autotune.catalog import find_kernel
-from autotune.compiler import compile_job
-from autotune.device import Device
-from autotune.engine import Budget, SearchSession, search
-from autotune.evaluator import DeviceEvaluator, Evaluator
-from autotune.measurement import Status
-from autotune.request import Request
-from autotune.several import SeveralEvaluator
-from autotune.space import Space, enumerate_space
-from autotune.spec import Kernel
+from autotune.devices.choose import choose_devices
+from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import compile_job
+from autotune.measure.evaluator import DeviceEvaluator, Evaluator
+from autotune.measure.measurement import Status
+from autotune.measure.several import SeveralEvaluator
+from autotune.run.bench import Bench
+from autotune.run.request import Request
+from autotune.run.tuning import stopping_rule
+from autotune.search import simple
+from autotune.search.session import Budget, SearchSession, search
 from autotune.store import RunInfo, Store
-from autotune.strategies import simple
-from autotune.tuning import stopping_rule
 
 RESULTS = Path(__file__).resolve().parent / "results"
 #: Asked for.

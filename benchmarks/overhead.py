@@ -33,19 +33,19 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
-from autotune.backends import choose_device
-from autotune.bench import Bench
-from autotune.catalog import find_kernel
-from autotune.engine import Budget, Event, Measured, SearchSession, search
-from autotune.evaluator import DeviceEvaluator
-from autotune.process import usable_cores
-from autotune.replay import Recording, ReplayEvaluator, load
-from autotune.request import Request
-from autotune.space import enumerate_space
+from autotune.devices.choose import choose_device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import enumerate_space
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.process import usable_cores
+from autotune.run.bench import Bench
+from autotune.run.request import Request
+from autotune.run.tuning import stopping_rule
+from autotune.search.names import find
+from autotune.search.replay import Recording, ReplayEvaluator, load
+from autotune.search.session import Budget, Event, Measured, SearchSession, search
+from autotune.search.simple import in_given_order
 from autotune.store import RunInfo, Scope, Store
-from autotune.strategies import find
-from autotune.strategies.simple import in_given_order
-from autotune.tuning import stopping_rule
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT.parent / "shared" / "recorded" / "gemm-RTX_3090.json.gz"

@@ -17,9 +17,9 @@ from typing import Any
 
 import demands
 
-from autotune import tuned
-from autotune.catalog import find_kernel
-from autotune.spec import Work
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.spec import Work
+from autotune.tuned import record as tuned
 from autotune.values import Problem
 
 ROOT = Path(__file__).resolve().parents[1]

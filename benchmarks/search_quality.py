@@ -21,8 +21,8 @@ from statistics import median
 
 import numpy as np
 
-from autotune.replay import Recording, ReplaySession, load
-from autotune.strategies import BudgetSpent, find
+from autotune.search.names import BudgetSpent, find
+from autotune.search.replay import Recording, ReplaySession, load
 
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
 #: Fraction of the best speed that counts as found.

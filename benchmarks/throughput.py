@@ -49,25 +49,25 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
-from autotune.backends import choose_device
-from autotune.bench import Bench
-from autotune.binding import plan
-from autotune.catalog import find_kernel
-from autotune.data import EXACT, RANDOM, Dataset, prepare
-from autotune.device import Device
-from autotune.engine import Budget, SearchSession, search
-from autotune.evaluator import DeviceEvaluator
-from autotune.process import usable_cores
-from autotune.racing import race
-from autotune.request import Request
-from autotune.several import SeveralEvaluator
-from autotune.source import flattened
-from autotune.space import Space, enumerate_space
-from autotune.spec import Kernel, Launch
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import plan
+from autotune.kernel.source import flattened
+from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.spec import Kernel, Launch
+from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.process import usable_cores
+from autotune.measure.racing import race
+from autotune.measure.several import SeveralEvaluator
+from autotune.measure.tasks import Contender
+from autotune.run.bench import Bench
+from autotune.run.request import Request
+from autotune.run.tuning import stopping_rule
+from autotune.search.session import Budget, SearchSession, search
+from autotune.search.simple import in_given_order
 from autotune.store import RunInfo, Store
-from autotune.strategies.simple import in_given_order
-from autotune.tasks import Contender
-from autotune.tuning import stopping_rule
 from autotune.values import Configuration, Problem
 
 RESULTS = Path(__file__).resolve().parent / "results"

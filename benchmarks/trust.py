@@ -33,23 +33,25 @@ from typing import Any
 
 import numpy as np
 
-from autotune import __version__, selection, tuned
-from autotune.backends import choose_device
-from autotune.bench import Bench
-from autotune.binding import plan
-from autotune.catalog import find_kernel
-from autotune.device import Device
-from autotune.evaluator import DeviceEvaluator
-from autotune.measurement import Measurement
-from autotune.membership import is_member
-from autotune.racing import race
-from autotune.request import EFFORTS, Request
-from autotune.space import enumerate_space
-from autotune.spec import Kernel
-from autotune.tasks import Contender, Job
-from autotune.tuning import stopping_rule
+from autotune import __version__
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import plan
+from autotune.kernel.membership import is_member
+from autotune.kernel.space import enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.measurement import Measurement
+from autotune.measure.racing import race
+from autotune.measure.tasks import Contender, Job
+from autotune.measure.worker import Worker
+from autotune.run import selection
+from autotune.run.bench import Bench
+from autotune.run.request import EFFORTS, Request
+from autotune.run.tuning import stopping_rule
+from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
-from autotune.worker import Worker
 
 HERE = Path(__file__).resolve().parent
 MAX_SECONDS = 60.0

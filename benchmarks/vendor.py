@@ -32,26 +32,28 @@ from typing import Any
 
 import numpy as np
 
-from autotune import __version__, probe, selection
-from autotune.backends import backend, choose_device
-from autotune.cache import write_atomically
-from autotune.catalog import find_kernel
+from autotune import __version__
 from autotune.cli import parsing
-from autotune.compiler import CompileJob, CompilerPool, compile_job
-from autotune.data import EXACT, RANDOM, prepare
-from autotune.device import Device
+from autotune.devices.choose import backend, choose_device
+from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
-from autotune.launcher import Choice, choose
-from autotune.measurement import Binary, CheckResult, Measurement, Status
-from autotune.membership import is_member
-from autotune.probe import MeasuredLimits
-from autotune.process import usable_cores
-from autotune.racing import race
-from autotune.spec import Kernel
-from autotune.tasks import Contender, Job
-from autotune.timing import median_interval
+from autotune.files import write_atomically
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.membership import is_member
+from autotune.kernel.spec import Kernel
+from autotune.measure import probe
+from autotune.measure.compiler import CompileJob, CompilerPool, compile_job
+from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.measurement import Binary, CheckResult, Measurement, Status
+from autotune.measure.probe import MeasuredLimits
+from autotune.measure.process import usable_cores
+from autotune.measure.racing import race
+from autotune.measure.tasks import Contender, Job
+from autotune.measure.timing import median_interval
+from autotune.measure.worker import Worker
+from autotune.run import selection
+from autotune.tuned.load import Choice, choose
 from autotune.values import Configuration, Problem
-from autotune.worker import Worker
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from autotune import binding, tasks, verify
-from autotune.backends.base import ContextLostError, Executor, LaunchError
-from autotune.catalog import load_file
-from autotune.data import RANDOM, argument_of
-from autotune.measurement import Binary, CheckResult
-from autotune.spec import InOut, Kernel, Out
-from autotune.tasks import Contender, Job, Take
+from autotune.devices.base import ContextLostError, Executor, LaunchError
+from autotune.kernel import launches as binding
+from autotune.kernel.catalog import load_file
+from autotune.kernel.spec import InOut, Kernel, Out
+from autotune.measure import tasks, verify
+from autotune.measure.data import RANDOM, argument_of
+from autotune.measure.measurement import Binary, CheckResult
+from autotune.measure.tasks import Contender, Job, Take
 from autotune.values import Configuration, Problem
 
 #: Rounds of the race among cublasLt's heuristics that decides which of them enters the row's race.
@@ -55,7 +56,7 @@ class Raced:
     #: Right heuristics, of those that were named; and why there are none.
     heuristics: int = 0
     note: str = ""
-    #: How all of them were launched; see `autotune.backends.base.Timer`.
+    #: How all of them were launched; see `autotune.devices.base.Timer`.
     launched_by: str = ""
     #: Error of each vendor call on the random data.
     vendor_checks: Mapping[str, CheckResult] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from autotune.tuned import (
+from autotune.tuned.record import (
     Checks,
     Cost,
     Entry,

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from contracts.backend import CompileContract, ExecutorContract, source
 
-from autotune.backends import backend, choose_device
-from autotune.backends.base import BoundLaunch, CompileError, LaunchError, ResourceError
-from autotune.device import for_arch
+from autotune.devices.base import BoundLaunch, CompileError, LaunchError, ResourceError
+from autotune.devices.choose import backend, choose_device
+from autotune.devices.device import for_arch
 from autotune.errors import DeviceError, UsageError
 
 
@@ -175,7 +175,7 @@ def test_a_selector_that_names_no_device_is_refused(opencl_device, selector, bac
 def test_without_a_usable_device_the_reason_of_each_backend_is_given():
     """In a process of its own that sees no GPU, also where there is one."""
     code = (
-        "from autotune.backends import choose_device\n"
+        "from autotune.devices.choose import choose_device\n"
         "from autotune.errors import DeviceError\n"
         "for selector, backends in (('cuda:0', ('cuda', 'opencl')), (None, ('cuda',))):\n"
         "    try:\n"

@@ -6,8 +6,8 @@ import sys
 import pytest
 from sample_spaces import SPACE, write_space
 
-from autotune.catalog import find_kernel, listings, load_file, space_folders
 from autotune.errors import SpecError, UsageError
+from autotune.kernel.catalog import find_kernel, listings, load_file, space_folders
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_ctrl_c_in_a_space_file_is_ctrl_c(tmp_path):
 def test_a_list_imports_nothing_heavy(spaces):
     """`autotune list` answers at once: numpy and the devices stay where they are."""
     code = (
-        "import sys; from autotune.catalog import listings; listings(); "
+        "import sys; from autotune.kernel.catalog import listings; listings(); "
         "print([m for m in ('numpy', 'pyopencl', 'pandas', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

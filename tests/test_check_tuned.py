@@ -14,12 +14,12 @@ import pytest
 from sample_records import entry
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
 
-from autotune import tuned
 from autotune.cli import run
-from autotune.measurement import Status
+from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
 from autotune.retune.gate import Verdict, verdict
-from autotune.selection import Ratio
+from autotune.run.selection import Ratio
+from autotune.tuned import record as tuned
 from autotune.values import Configuration
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
@@ -150,7 +150,7 @@ def test_what_cannot_be_compared_is_no_regression(
     words: str,
 ) -> None:
     """It is listed, and nothing is started for it."""
-    monkeypatch.setattr("autotune.bench.Worker", None)
+    monkeypatch.setattr("autotune.run.bench.Worker", None)
     edit_record("saxpy", **changes)
     (found,) = check(names=("saxpy",))["checked"]
     assert found["verdict"] == "unchecked"
@@ -161,7 +161,7 @@ def test_without_time_nothing_is_checked(
     project: Path, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And that is no regression either."""
-    monkeypatch.setattr("autotune.bench.Worker", None)
+    monkeypatch.setattr("autotune.run.bench.Worker", None)
     assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
 
 

@@ -77,7 +77,7 @@ def test_unknown_names_and_bad_values_are_usage_errors(
 
 
 def _has_gpu() -> bool:
-    from autotune.backends import backend
+    from autotune.devices.choose import backend
 
     return bool(backend("cuda").devices())
 

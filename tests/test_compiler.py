@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
-from autotune import compiler
-from autotune.backends import choose_device
-from autotune.cache import cache_folder
-from autotune.catalog import load_file
-from autotune.compiler import (
+from autotune.devices.choose import choose_device
+from autotune.devices.device import for_arch
+from autotune.errors import SpecError
+from autotune.files import cache_folder
+from autotune.kernel.catalog import load_file
+from autotune.measure import compiler
+from autotune.measure.compiler import (
     CompileJob,
     CompilerPool,
     compile_job,
@@ -24,8 +26,6 @@ from autotune.compiler import (
     compiled_for,
     first_error,
 )
-from autotune.device import for_arch
-from autotune.errors import SpecError
 from autotune.values import Configuration, Problem
 
 C, PROBLEM = Configuration(BLOCK=32), Problem(n=1000)
@@ -141,8 +141,8 @@ def test_another_process_finds_the_binary(job, tmp_path):
     binary = compile_now(job).binary
     compiler._write_cached(replace(binary, code=b"from the cache"))
     code = (
-        "import sys; from pathlib import Path; from autotune.catalog import load_file\n"
-        "from autotune.backends import choose_device; from autotune.compiler import compiled_for\n"
+        "import sys; from pathlib import Path; from autotune.kernel.catalog import load_file\n"
+        "from autotune.devices.choose import choose_device; from autotune.measure.compiler import compiled_for\n"
         "from autotune.values import Problem\n"
         "kernel = load_file(Path(sys.argv[1]))\n"
         "device = choose_device('opencl:cpu')\n"
@@ -414,8 +414,8 @@ def test_closing_ends_the_processes_whatever_they_do(job, tmp_path):
 
 def test_a_template_is_instantiated_by_its_name_expression() -> None:
     """An ordinary C++ source: a namespace, a template, an include of its own, no extern "C"."""
-    from autotune.catalog import find_kernel
-    from autotune.device import for_arch
+    from autotune.devices.device import for_arch
+    from autotune.kernel.catalog import find_kernel
 
     kernel = find_kernel("rowsum", Path(__file__).parents[1] / "examples" / "rowsum" / "spaces")
     problem = kernel.problems["cuda"][0]
@@ -433,8 +433,8 @@ def test_a_template_is_instantiated_by_its_name_expression() -> None:
 
 
 def test_a_function_without_c_linkage_is_found_by_its_plain_name() -> None:
-    from autotune.backends import backend
-    from autotune.device import for_arch
+    from autotune.devices.choose import backend
+    from autotune.devices.device import for_arch
 
     source = "__global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }"
     binary = backend("cuda").compile(source, {}, (), for_arch("sm_90"), ("scale",))
@@ -443,9 +443,9 @@ def test_a_function_without_c_linkage_is_found_by_its_plain_name() -> None:
 
 
 def test_an_entry_that_the_source_lacks_is_a_compile_error() -> None:
-    from autotune.backends import backend
-    from autotune.backends.base import CompileError
-    from autotune.device import for_arch
+    from autotune.devices.base import CompileError
+    from autotune.devices.choose import backend
+    from autotune.devices.device import for_arch
 
     with pytest.raises(CompileError, match="scales"):
         source = "__global__ void scale(float* x) { x[threadIdx.x] *= 2.0f; }"

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_spaces import write_space
 
-from autotune import data
-from autotune.cache import cache_folder
-from autotune.catalog import load_file
-from autotune.data import EXACT, RANDOM, Argument, Draw, prepare, present
 from autotune.errors import AutotuneError, SpecError
-from autotune.process import spawn_context
+from autotune.files import cache_folder
+from autotune.kernel.catalog import load_file
+from autotune.measure import data
+from autotune.measure.data import EXACT, RANDOM, Argument, Draw, prepare, present
+from autotune.measure.process import spawn_context
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1000)

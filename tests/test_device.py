@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.device import Device, for_arch
+from autotune.devices.device import Device, for_arch
 from autotune.errors import UsageError
 
 

@@ -354,7 +354,7 @@ def test_opencl(opencl_device: str) -> None:
 
 def test_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU either, that is bad."""
-    from autotune.backends.opencl import OpenclBackend
+    from autotune.devices.opencl import OpenclBackend
 
     monkeypatch.setattr(OpenclBackend, "devices", lambda self: [])
     monkeypatch.setattr(OpenclBackend, "why_unavailable", lambda self: "none here; run: x")

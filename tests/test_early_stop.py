@@ -10,7 +10,7 @@ import early_stop  # type: ignore[import-not-found]
 import numpy as np
 import pytest
 
-from autotune.timing import StoppingRule
+from autotune.measure.timing import StoppingRule
 
 RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
 SPACES = {

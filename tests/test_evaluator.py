@@ -7,18 +7,18 @@ from dataclasses import replace
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
-from autotune.backends import choose_device
-from autotune.catalog import load_file
-from autotune.compiler import Compiled, CompilerPool, compile_job
-from autotune.data import EXACT, RANDOM, prepare
-from autotune.device import for_arch
+from autotune.devices.choose import choose_device
+from autotune.devices.device import for_arch
 from autotune.errors import SpecError
-from autotune.evaluator import DeviceEvaluator
-from autotune.measurement import Measurement, Status
-from autotune.tasks import Job
-from autotune.timing import StoppingRule
+from autotune.kernel.catalog import load_file
+from autotune.measure.compiler import Compiled, CompilerPool, compile_job
+from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.tasks import Job
+from autotune.measure.timing import StoppingRule
+from autotune.measure.worker import Worker
 from autotune.values import Configuration, Problem
-from autotune.worker import Worker
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
 

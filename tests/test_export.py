@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
 
-from autotune import replay, tuned
 from autotune.errors import UsageError
 from autotune.export import FORMATS, Results, export_measurements, export_records
-from autotune.measurement import Measurement, Status
+from autotune.measure.measurement import Measurement, Status
+from autotune.search import replay
+from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
 
 

@@ -21,11 +21,13 @@ from sample_records import (
     record,
 )
 
-from autotune import _current, _lookup, tuned
-from autotune._lookup import clear_cache, lookup
 from autotune.errors import UsageError
 from autotune.export.header import comment, expression, identifier, render
-from autotune.tuned import RecordedDevice, TunedRecord, Vendor
+from autotune.tuned import current as _current
+from autotune.tuned import lookup as _lookup
+from autotune.tuned import record as tuned
+from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
 SHIPPED = sorted((Path(__file__).parents[1] / "reports").glob("NVIDIA_*/*.json"))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autotune.expression import (
+from autotune.kernel.expression import (
     Symbol,
     UntraceableError,
     ceil_div,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.device import Device
-from autotune.limits import implausible, least_ms, share
-from autotune.probe import MeasuredLimits
-from autotune.spec import Work
+from autotune.devices.device import Device
+from autotune.kernel.spec import Work
+from autotune.measure.limits import implausible, least_ms, share
+from autotune.measure.probe import MeasuredLimits
 
 #: 1000 GB/s, 10 TFLOP/s, 1 MB of L2: 1 ms moves 1 GB or does 10 GFLOP.
 DEVICE = Device(

@@ -25,11 +25,14 @@ from sample_records import (
 )
 
 import autotune
-from autotune import _current, _lookup, _table, tuned
-from autotune._lookup import TunedConfig, clear_cache, lookup
-from autotune.device import Device
+from autotune.devices.device import Device
 from autotune.errors import UsageError
-from autotune.tuned import FallbackRow, Portfolio, RecordedDevice
+from autotune.tuned import current as _current
+from autotune.tuned import lookup as _lookup
+from autotune.tuned import record as tuned
+from autotune.tuned import table as _table
+from autotune.tuned.lookup import TunedConfig, clear_cache, lookup
+from autotune.tuned.record import FallbackRow, Portfolio, RecordedDevice
 
 
 @pytest.fixture(autouse=True)
@@ -307,7 +310,7 @@ def test_shipped_records_are_the_checkouts(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.undo()
     root = Path(autotune.__file__).parent.parent
     assert _lookup.shipped_folder() == str(root / "reports")
-    monkeypatch.setattr(_lookup, "__file__", "/elsewhere/site-packages/autotune/_lookup.py")
+    monkeypatch.setattr(_lookup, "__file__", "/elsewhere/site-packages/autotune/tuned/lookup.py")
     assert _lookup.shipped_folder() == "/elsewhere/site-packages/autotune/_bundled/reports"
 
 

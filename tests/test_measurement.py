@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 from sample_spaces import write_space
 
-from autotune import tasks
-from autotune.backends import choose_device
-from autotune.catalog import load_file
-from autotune.compiler import compile_job, compile_now
-from autotune.data import EXACT, RANDOM, prepare
-from autotune.device import for_arch
-from autotune.measurement import Clocks, Measurement, Recheck, Status, drift
-from autotune.request import Request, timing
-from autotune.results import row_of
-from autotune.tasks import Job
-from autotune.timing import StoppingRule
+from autotune.devices.choose import choose_device
+from autotune.devices.device import for_arch
+from autotune.kernel.catalog import load_file
+from autotune.measure import tasks
+from autotune.measure.compiler import compile_job, compile_now
+from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.measurement import Clocks, Measurement, Recheck, Status, drift
+from autotune.measure.tasks import Job
+from autotune.measure.timing import StoppingRule
+from autotune.run.request import Request, timing
+from autotune.store.flat import row_of
 from autotune.values import Configuration, Problem
 
 ONE, OTHER = Configuration(BLOCK=32), Configuration(BLOCK=64)

@@ -10,7 +10,7 @@ from pathlib import Path
 import overhead  # type: ignore[import-not-found]
 import pytest
 
-from autotune.replay import load
+from autotune.search.replay import load
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data" / "synthetic.json.gz"

@@ -9,8 +9,8 @@ from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
 
 import pytest
 
-from autotune.pool import ChildPool
-from autotune.process import begin_child
+from autotune.measure.pool import ChildPool
+from autotune.measure.process import begin_child
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tuned_project import edit_record, enter_copy, record_file, tuned_once
 
-from autotune.bench import Bench
 from autotune.cli import run
 from autotune.errors import NothingValidError
+from autotune.run.bench import Bench
 
 pytestmark = pytest.mark.opencl
 ON_CPU = ("--device", "opencl:cpu")
@@ -98,6 +98,6 @@ def test_times_are_taken_as_the_winners_were(
         raise NothingValidError("enough")
 
     edit_record("saxpy", timing=timing)
-    monkeypatch.setattr("autotune.portfolio.measure_again", asked)
+    monkeypatch.setattr("autotune.run.portfolio.measure_again", asked)
     assert run(["portfolio", "saxpy", *ON_CPU]) == 3
     assert found == [cold]

@@ -14,18 +14,20 @@ import msgspec
 import pytest
 from sample_records import KERNEL, entry, plan, problem, record
 
-from autotune import _current, _lookup, tuned
-from autotune._lookup import clear_cache, lookup
-from autotune.catalog import find_kernel
 from autotune.cli import run
-from autotune.device import for_arch
+from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.export.header import render
-from autotune.fallback import fallback_table
-from autotune.membership import is_member
-from autotune.prediction import fitted
-from autotune.recording import refitted
-from autotune.tuned import Cost, FallbackRow, Plan, Portfolio, Prediction
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.membership import is_member
+from autotune.run.recording import refitted
+from autotune.tuned import current as _current
+from autotune.tuned import lookup as _lookup
+from autotune.tuned import record as tuned
+from autotune.tuned.fallback import fallback_table
+from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.prediction import fitted
+from autotune.tuned.record import Cost, FallbackRow, Plan, Portfolio, Prediction
 
 SM_COUNT = 10
 TILES = (32, 64, 128)
@@ -110,8 +112,8 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
 
 
 def _tiles(one: tuned.TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
-    from autotune._table import pick
     from autotune.export.header import _table
+    from autotune.tuned.table import pick
 
     table = _table([one])
     rows = [pick(table, (m, n, "float32"), arch="sm_90")[0] for m, n in asked]

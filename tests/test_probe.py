@@ -10,17 +10,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from autotune import probe, probe_task
-from autotune.backends import backend, choose_device
-from autotune.backends.base import ContextLostError, LaunchError
-from autotune.compiler import Compiled, compile_now
-from autotune.device import Device, for_arch
+from autotune.devices.base import ContextLostError, LaunchError
+from autotune.devices.choose import backend, choose_device
+from autotune.devices.device import Device, for_arch
 from autotune.errors import AutotuneError, DeviceError
-from autotune.measurement import Binary, Clocks
-from autotune.probe import MeasuredLimits, known_limits, limits_file, limits_of
-from autotune.probe_task import Found, Rate, Variant
+from autotune.measure import probe, probe_task
+from autotune.measure.compiler import Compiled, compile_now
+from autotune.measure.measurement import Binary, Clocks
+from autotune.measure.probe import MeasuredLimits, known_limits, limits_file, limits_of
+from autotune.measure.probe_task import Found, Rate, Variant
+from autotune.measure.worker import Worker, WorkerDied, WorkerTimeout
 from autotune.values import Configuration
-from autotune.worker import Worker, WorkerDied, WorkerTimeout
 
 H100 = Device(
     backend="cuda",

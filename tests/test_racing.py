@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from sample_spaces import write_space
 
-from autotune import racing, tasks
-from autotune.backends import choose_device
-from autotune.backends.base import ContextLostError, LaunchError
-from autotune.catalog import load_file
-from autotune.compiler import compile_job, compile_now
-from autotune.data import EXACT, RANDOM, prepare
+from autotune.devices.base import ContextLostError, LaunchError
+from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError
-from autotune.measurement import Status
-from autotune.racing import race
-from autotune.tasks import Contender, Job
+from autotune.kernel.catalog import load_file
+from autotune.measure import racing, tasks
+from autotune.measure.compiler import compile_job, compile_now
+from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.measurement import Status
+from autotune.measure.racing import race
+from autotune.measure.tasks import Contender, Job
+from autotune.measure.worker import Worker
 from autotune.values import Configuration, Problem
-from autotune.worker import Worker
 
 BLOCKS = (32, 64, 128)
 BAD = 64

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import RecordError, UsageError
-from autotune.measurement import Status
-from autotune.replay import ReplayEvaluator, ReplaySession, load
-from autotune.strategies import BudgetSpent
+from autotune.measure.measurement import Status
+from autotune.search.names import BudgetSpent
+from autotune.search.replay import ReplayEvaluator, ReplaySession, load
 from autotune.values import Configuration, Problem
 
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"

@@ -14,10 +14,11 @@ import pytest
 from chromium import Page, browser
 from markdown_it import MarkdownIt
 
-from autotune import Kernel, Launch, Problem, selection, tuned
-from autotune.device import for_arch
-from autotune.measurement import Clocks, Entry, Measurement, Recheck, Status
-from autotune.probe import MeasuredLimits
+from autotune import Kernel, Launch, Problem
+from autotune.devices.device import for_arch
+from autotune.kernel.space import Removal, Space, enumerate_space
+from autotune.measure.measurement import Clocks, Entry, Measurement, Recheck, Status
+from autotune.measure.probe import MeasuredLimits
 from autotune.report import (
     ProblemContent,
     ReportContent,
@@ -34,9 +35,10 @@ from autotune.report import (
 from autotune.report.effects import effects, explained, search_steps
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
-from autotune.space import Removal, Space, enumerate_space
+from autotune.run import selection
+from autotune.run.tuning import ProblemResult, Request, RunResult
 from autotune.store import Row
-from autotune.tuning import ProblemResult, Request, RunResult
+from autotune.tuned import record as tuned
 from autotune.values import Configuration
 
 SMALL, LARGE = Problem(m=512, n=512), Problem(m=4096, n=4096)

@@ -18,13 +18,13 @@ from contracts.resume import (
     start,
 )
 
-from autotune.backends import choose_device
-from autotune.catalog import find_kernel
-from autotune.engine import Budget, Listener, Measured, ignore
+from autotune.devices.choose import choose_device
 from autotune.errors import StoreError
-from autotune.measurement import Status
+from autotune.kernel.catalog import find_kernel
+from autotune.measure.measurement import Status
+from autotune.run.tuning import Request, Tuning
+from autotune.search.session import Budget, Listener, Measured, ignore
 from autotune.store import Store
-from autotune.tuning import Request, Tuning
 from autotune.values import Problem
 
 pytestmark = pytest.mark.opencl

@@ -17,16 +17,16 @@ import pytest
 from sample_records import entry
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
 
-from autotune import tuned
 from autotune.cli import run
-from autotune.device import Device
+from autotune.devices.device import Device
 from autotune.errors import DeviceError, UsageError
-from autotune.measurement import Status
+from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured, against_record
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import fell
 from autotune.retune.stale import Question, age_in_days, find_devices, survey
-from autotune.selection import Ratio
+from autotune.run.selection import Ratio
+from autotune.tuned import record as tuned
 
 ROOT = Path(__file__).parents[1]
 
@@ -65,8 +65,8 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("autotune.bench.Worker", refuse)
-    monkeypatch.setattr("autotune.bench.CompilerPool", refuse)
+    monkeypatch.setattr("autotune.run.bench.Worker", refuse)
+    monkeypatch.setattr("autotune.run.bench.CompilerPool", refuse)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("something was searched")
 
-    monkeypatch.setattr("autotune.tuning.Tuning.run", refuse)
+    monkeypatch.setattr("autotune.run.tuning.Tuning.run", refuse)
 
 
 def without_rivals(name: str, **changes: Any) -> None:
@@ -321,7 +321,7 @@ def test_two_at_once_tune_once(project: Path, ask: Ask) -> None:
 def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     """It belongs to an open file, which the kernel closes however the process ends."""
     held = "with device_lock(Device('opencl', 'cpu', 'x')): print('mine', flush=True); sleep(60)"
-    imports = "from time import sleep; from autotune.device import Device; "
+    imports = "from time import sleep; from autotune.devices.device import Device; "
     imports += "from autotune.retune.lock import device_lock\n"
     process = subprocess.Popen(
         [sys.executable, "-c", imports + held],

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from sample_spaces import write_space
 
-from autotune import sanitize
-from autotune.catalog import find_kernel, load_file
 from autotune.cli import run
-from autotune.device import for_arch
+from autotune.devices.device import for_arch
+from autotune.devices.toolkit import find_program
 from autotune.errors import AutotuneError, UsageError
-from autotune.request import Request
+from autotune.kernel.catalog import find_kernel, load_file
+from autotune.measure import sanitize
+from autotune.run.request import Request
+from autotune.run.tuning import Tuning
 from autotune.store import Store
-from autotune.toolkit import find_program
-from autotune.tuning import Tuning
 from autotune.values import Problem
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

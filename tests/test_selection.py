@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from autotune.measurement import Entry, Measurement, Status
-from autotune.selection import Finalist, Portfolio, candidates, decide, ratio, with_portfolio
+from autotune.measure.measurement import Entry, Measurement, Status
+from autotune.run.selection import Finalist, Portfolio, candidates, decide, ratio, with_portfolio
 from autotune.values import Configuration, Problem
 
 ROUNDS = 30

@@ -3,7 +3,7 @@
 import pytest
 from contracts.devices import SeveralDevicesContract
 
-from autotune.backends import choose_device, choose_devices
+from autotune.devices.choose import choose_device, choose_devices
 from autotune.errors import UsageError
 
 
@@ -33,8 +33,8 @@ class TestChoosing:
 
 def test_devices_of_different_models_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cards of this machine would be needed for a real one; only their list is made up."""
-    from autotune.backends import cuda
-    from autotune.device import Device
+    from autotune.devices import cuda
+    from autotune.devices.device import Device
 
     cards = tuple(
         Device("cuda", name, arch, uuid=f"GPU-{index}", index=index)

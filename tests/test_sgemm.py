@@ -5,10 +5,10 @@ from math import prod
 
 import pytest
 
-from autotune.catalog import find_kernel
-from autotune.device import for_arch
-from autotune.membership import is_member
-from autotune.space import enumerate_space
+from autotune.devices.device import for_arch
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.membership import is_member
+from autotune.kernel.space import enumerate_space
 from autotune.values import Problem
 
 SM_90 = for_arch("sm_90")

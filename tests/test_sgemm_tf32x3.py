@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.catalog import find_kernel
-from autotune.compiler import compiled_for
-from autotune.data import Draw
-from autotune.device import for_arch
-from autotune.space import enumerate_space
-from autotune.spec import Kernel
+from autotune.devices.device import for_arch
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import compiled_for
+from autotune.measure.data import Draw
 from autotune.values import Problem
 
 

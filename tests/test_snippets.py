@@ -28,9 +28,9 @@ import pytest
 
 import autotune
 from autotune import load
-from autotune.catalog import find_kernel
 from autotune.cli import autotune as group
 from autotune.cli import run
+from autotune.kernel.catalog import find_kernel
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

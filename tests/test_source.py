@@ -6,11 +6,11 @@ import re
 import pytest
 from sample_spaces import SPACE, changed
 
-from autotune.backends import backend
-from autotune.backends.base import CompileError
-from autotune.device import for_arch
+from autotune.devices.base import CompileError
+from autotune.devices.choose import backend
+from autotune.devices.device import for_arch
 from autotune.errors import SpecError
-from autotune.source import flattened, spec_fingerprint, text_fingerprint
+from autotune.kernel.source import flattened, spec_fingerprint, text_fingerprint
 
 
 def write(folder, **files):

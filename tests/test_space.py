@@ -15,10 +15,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from autotune.device import Device, for_arch
+from autotune.devices.device import Device, for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
-from autotune.space import Space, enumerate_space
-from autotune.spec import Kernel, Rule
+from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.spec import Kernel, Rule
 from autotune.values import Configuration, Problem
 
 DEVICE = for_arch("sm_90")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from autotune.device import for_arch
+from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
-from autotune.expression import Symbol, UntraceableError, ceil_div, stored, value_of
-from autotune.spec import Fill, Kernel, Launch
+from autotune.kernel.expression import Symbol, UntraceableError, ceil_div, stored, value_of
+from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.values import Configuration, Problem
 
 DEVICE = for_arch("sm_90")

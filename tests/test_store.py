@@ -31,7 +31,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import MissingDependencyError, StoreError
-from autotune.measurement import CheckResult, Clocks, Entry, Measurement, Recheck, Status
+from autotune.measure.measurement import CheckResult, Clocks, Entry, Measurement, Recheck, Status
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.store.rows import decode, encode
 from autotune.values import Configuration, Problem

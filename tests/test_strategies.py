@@ -14,15 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotune import strategies
-from autotune.device import for_arch
+from autotune.devices.device import for_arch
 from autotune.errors import UsageError
-from autotune.measurement import Measurement, Status
-from autotune.replay import Recording, ReplaySession, load
-from autotune.space import Space, enumerate_space
-from autotune.spec import Kernel
-from autotune.strategies import BudgetSpent, kernel_tuner_adapter, optuna_adapter
-from autotune.strategies.lattice import Lattice, Ledger
+from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Measurement, Status
+from autotune.search import kernel_tuner as kernel_tuner_adapter
+from autotune.search import names as strategies
+from autotune.search import optuna as optuna_adapter
+from autotune.search.lattice import Lattice, Ledger
+from autotune.search.names import BudgetSpent
+from autotune.search.replay import Recording, ReplaySession, load
 from autotune.values import Problem
 
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
@@ -389,7 +391,7 @@ def test_a_missing_library_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_listing_imports_no_library() -> None:
     code = (
-        "import sys; from autotune.strategies import available, find; available(); find('random'); "
+        "import sys; from autotune.search.names import available, find; available(); find('random'); "
         "find('kt:pso'); print({'kernel_tuner', 'optuna', 'scipy'} & set(sys.modules))"
     )
     output = subprocess.run(

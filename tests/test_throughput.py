@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import throughput  # type: ignore[import-not-found]
 
-from autotune.binding import plan
-from autotune.device import for_arch
+from autotune.devices.device import for_arch
+from autotune.kernel.launches import plan
 
 H100 = replace(for_arch("sm_90"), sm_count=132)
 

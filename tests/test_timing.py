@@ -6,7 +6,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from autotune.timing import StoppingRule, bar_ms, median_interval, proven_slow, sample
+from autotune.measure.timing import StoppingRule, bar_ms, median_interval, proven_slow, sample
 
 
 class Script:

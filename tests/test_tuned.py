@@ -23,11 +23,11 @@ from sample_records import (
     without_privileges,
 )
 
-from autotune import tuned
-from autotune.device import for_arch
+from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
-from autotune.fallback import fallback_table
-from autotune.tuned import FallbackRow, Plan, Portfolio, RecordedDevice
+from autotune.tuned import record as tuned
+from autotune.tuned.fallback import fallback_table
+from autotune.tuned.record import FallbackRow, Plan, Portfolio, RecordedDevice
 from autotune.values import Configuration, Problem
 
 

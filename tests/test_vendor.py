@@ -15,16 +15,16 @@ import readme_table  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
 import vendor_task  # type: ignore[import-not-found]
 
-from autotune import tuned
-from autotune.backends import choose_device
-from autotune.catalog import find_kernel
-from autotune.compiler import CompilerPool
-from autotune.device import Device, for_arch
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device, for_arch
 from autotune.errors import UsageError
-from autotune.launcher import choose
-from autotune.tasks import Contender
+from autotune.kernel.catalog import find_kernel
+from autotune.measure.compiler import CompilerPool
+from autotune.measure.tasks import Contender
+from autotune.measure.worker import Worker
+from autotune.tuned import record as tuned
+from autotune.tuned.load import choose
 from autotune.values import Problem
-from autotune.worker import Worker
 
 
 def row(kernel: str, problem: dict[str, Any], ratio: float = 1.3, **others: Any) -> dict[str, Any]:

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune import verify
-from autotune.backends import backend, choose_device
-from autotune.backends.base import BoundLaunch
-from autotune.catalog import load_file
-from autotune.data import EXACT, RANDOM, prepare
+from autotune.devices.base import BoundLaunch
+from autotune.devices.choose import backend, choose_device
 from autotune.errors import SpecError
-from autotune.spec import Out
+from autotune.kernel.catalog import load_file
+from autotune.kernel.spec import Out
+from autotune.measure import verify
+from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.verify import DeviceData, WrongResult
 from autotune.values import Problem
-from autotune.verify import DeviceData, WrongResult
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
 

@@ -68,7 +68,7 @@ def test_lookup_imports_nothing_heavy(python: Path, tmp_path: Path) -> None:
 
 
 def test_kernels_spaces_and_headers_are_inside(python: Path, tmp_path: Path) -> None:
-    code = "from autotune.catalog import bundled_folder as f; import json; "
+    code = "from autotune.kernel.catalog import bundled_folder as f; import json; "
     code += "print(json.dumps([sorted(p.name for p in f(k).rglob('*.*')) "
     code += "for k in ('kernels', 'spaces', 'reports')]))"
     kernels, spaces, reports = json.loads(_run(python, code, tmp_path))

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
-from autotune.backends import choose_device
-from autotune.catalog import load_file
-from autotune.compiler import compile_job, compile_now
-from autotune.data import EXACT, RANDOM, Argument, Dataset, prepare
+from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
-from autotune.measurement import Binary, Status
-from autotune.tasks import Job
-from autotune.timing import StoppingRule
+from autotune.kernel.catalog import load_file
+from autotune.measure.compiler import compile_job, compile_now
+from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare
+from autotune.measure.measurement import Binary, Status
+from autotune.measure.tasks import Job
+from autotune.measure.timing import StoppingRule
+from autotune.measure.worker import Worker, WorkerDied, WorkerTimeout
 from autotune.values import Configuration, Problem
-from autotune.worker import Worker, WorkerDied, WorkerTimeout
 
 pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
 
@@ -236,7 +236,7 @@ def test_the_process_dies_with_its_parent():
         "import os, signal, sys\n"
         "sys.path.insert(0, sys.argv[1])\n"
         "from test_worker import pid, hang\n"
-        "from autotune.worker import Worker\n"
+        "from autotune.measure.worker import Worker\n"
         "if __name__ == '__main__':\n"
         "    worker = Worker()\n"
         "    print(worker.run(60, pid), flush=True)\n"

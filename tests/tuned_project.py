@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from autotune import _lookup
 from autotune.cli import run
+from autotune.tuned import lookup as _lookup
 
 SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
 NAMES = ("saxpy", "twin")
@@ -70,4 +70,4 @@ def _make_project(folder: Path) -> None:
 
 def _without_limits(patch: pytest.MonkeyPatch) -> None:
     """Measuring what the device can do takes seconds."""
-    patch.setattr("autotune.tuning.Tuning._limits", lambda _: None)
+    patch.setattr("autotune.run.tuning.Tuning._limits", lambda _: None)

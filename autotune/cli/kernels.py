@@ -11,9 +11,9 @@ from autotune.cli import emit_json
 from autotune.cli.options import JSON, SPACES
 
 if TYPE_CHECKING:
-    from autotune.device import Device
-    from autotune.space import Space
-    from autotune.spec import Kernel
+    from autotune.devices.device import Device
+    from autotune.kernel.space import Space
+    from autotune.kernel.spec import Kernel
     from autotune.values import Configuration, Problem
 
 
@@ -41,7 +41,7 @@ def list_(what: str, spaces: Path | None, as_json: bool) -> None:
 
 
 def _kernel_rows(spaces: Path | None) -> list[dict[str, Any]]:
-    from autotune.catalog import listings
+    from autotune.kernel.catalog import listings
 
     return [
         {"kernel": one.name, "about": ("BROKEN " if one.broken else "") + one.doc}
@@ -50,7 +50,7 @@ def _kernel_rows(spaces: Path | None) -> list[dict[str, Any]]:
 
 
 def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
-    from autotune.strategies import available
+    from autotune.search.names import available
 
     return [
         {"strategy": one.name, "about": one.doc, "unavailable because": one.unavailable}
@@ -59,8 +59,8 @@ def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
 
 
 def _device_rows(_: Path | None) -> list[dict[str, Any]]:
-    from autotune.backends import backend
-    from autotune.spec import BACKENDS
+    from autotune.devices.choose import backend
+    from autotune.kernel.spec import BACKENDS
 
     found = [device for name in BACKENDS for device in backend(name).devices()]
     return [
@@ -97,9 +97,9 @@ def show(
     autotune show sgemm
     autotune show sgemm --config BM=64,BN=64 --log --device sm_90
     """
-    from autotune.catalog import find_kernel
     from autotune.cli import parsing
-    from autotune.space import enumerate_space
+    from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.space import enumerate_space
 
     declared = find_kernel(kernel, spaces)
     chosen = _device_or_arch(device, declared)
@@ -116,8 +116,8 @@ def show(
 
 
 def _device_or_arch(text: str | None, kernel: Kernel) -> Device:
-    from autotune.backends import choose_device
-    from autotune.device import for_arch
+    from autotune.devices.choose import choose_device
+    from autotune.devices.device import for_arch
 
     if text and text.startswith("sm_"):
         return for_arch(text)
@@ -166,9 +166,9 @@ def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
 def _show_configuration(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
 ) -> None:
-    from autotune.binding import plan
-    from autotune.code import disassembled, ptx_of, source_of
-    from autotune.compiler import compiled_for
+    from autotune.cli.code import disassembled, ptx_of, source_of
+    from autotune.kernel.launches import plan
+    from autotune.measure.compiler import compiled_for
 
     if view == "source":
         click.echo(source_of(kernel, configuration, problem))
@@ -214,7 +214,7 @@ def new(name: str, into: Path) -> None:
     autotune check softmax
     autotune run softmax
     """
-    from autotune.scaffold import write_kernel
+    from autotune.cli.scaffold import write_kernel
 
     for file in write_kernel(name, into):
         click.echo(f"wrote {file}")
@@ -252,10 +252,10 @@ def check(
     autotune check sgemm
     autotune check sgemm --arch sm_90 --samples 8
     """
-    from autotune.catalog import find_kernel
-    from autotune.checking import check_kernel
+    from autotune.cli.checking import check_kernel
     from autotune.cli.tables import print_table
     from autotune.errors import NothingValidError
+    from autotune.kernel.catalog import find_kernel
 
     declared = find_kernel(kernel, spaces)
     report = check_kernel(declared, archs, samples, seed)

@@ -39,8 +39,8 @@ def doctor(limits: bool, device: str | None, as_json: bool) -> None:
 def _limits(device: str | None, as_json: bool) -> None:
     import msgspec
 
-    from autotune.backends import choose_device
-    from autotune.probe import limits_of
+    from autotune.devices.choose import choose_device
+    from autotune.measure.probe import limits_of
 
     found = limits_of(choose_device(device), remeasure=True)
     if as_json:

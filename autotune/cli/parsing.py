@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import UsageError, unknown
-from autotune.spec import Kernel
+from autotune.kernel.spec import Kernel
 from autotune.values import Configuration, Problem, Value
 
 

@@ -9,8 +9,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from autotune.engine import Event, Measured, SearchStarted
-from autotune.measurement import Status
+from autotune.measure.measurement import Status
+from autotune.search.session import Event, Measured, SearchStarted
 
 _PHASES = {
     "inputs": "making inputs and references",

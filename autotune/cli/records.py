@@ -14,9 +14,9 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export import Results
-    from autotune.probe import MeasuredLimits
+    from autotune.measure.probe import MeasuredLimits
     from autotune.store import Row
-    from autotune.tuned import TunedRecord
+    from autotune.tuned.record import TunedRecord
     from autotune.values import Value
 
 _OUT = out_option("Folder to write to.")
@@ -36,8 +36,8 @@ def lookup(
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
-    from autotune import _lookup
     from autotune.cli.parsing import integer, pairs
+    from autotune.tuned import lookup as _lookup
 
     problem: dict[str, Any] = {}
     for name, text in pairs(",".join(fields)).items():
@@ -82,10 +82,10 @@ def results(
     autotune results sgemm --best 5
     autotune results sgemm --json
     """
-    from autotune.catalog import listings
     from autotune.errors import UsageError, unknown
-    from autotune.results import stored_row
+    from autotune.kernel.catalog import listings
     from autotune.store import Store, default_url
+    from autotune.store.flat import stored_row
 
     with Store.open(default_url()) as store:
         rows = [stored_row(row) for row in store.rows(kernel=kernel, device=device)]
@@ -181,8 +181,8 @@ def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> N
 
 def _limits_of(rows: Sequence[Row], record: TunedRecord) -> MeasuredLimits | None:
     """What the device that the latest row was measured on was measured to reach, if that is known."""
-    from autotune.device import Device
-    from autotune.probe import known_limits
+    from autotune.devices.device import Device
+    from autotune.measure.probe import known_limits
 
     if not rows:
         return None
@@ -201,11 +201,11 @@ def _limits_of(rows: Sequence[Row], record: TunedRecord) -> MeasuredLimits | Non
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
     """The space as it is declared now; None where the device or the kernel is not here."""
-    from autotune.backends import backend
-    from autotune.catalog import find_kernel
-    from autotune.device import for_arch
+    from autotune.devices.choose import backend
+    from autotune.devices.device import for_arch
     from autotune.errors import AutotuneError
-    from autotune.space import enumerate_space
+    from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.space import enumerate_space
 
     try:
         kernel = find_kernel(record.kernel, spaces)
@@ -224,9 +224,9 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     UsageError
         If there is none.
     """
-    from autotune import tuned
     from autotune.errors import UsageError
-    from autotune.publish import tuned_folder
+    from autotune.report.publish import tuned_folder
+    from autotune.tuned import record as tuned
 
     found = tuned.read_all(folder or tuned_folder(), kernel)
     chosen = [one for one in found if device in (None, one.device.name, one.device.folder)]
@@ -271,17 +271,17 @@ def export(
     autotune export sgemm header --out include/autotune
     autotune export sgemm json --refit --from reports --out reports
     """
-    from autotune.cache import write_atomically
     from autotune.errors import UsageError, unknown
     from autotune.export import FORMATS, export_measurements, export_records
+    from autotune.files import write_atomically
 
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
     if FORMATS[format].source == "records":
         records = _records(kernel, device, source)
         if refit:
-            from autotune.catalog import find_kernel
-            from autotune.recording import refitted
+            from autotune.kernel.catalog import find_kernel
+            from autotune.run.recording import refitted
 
             records = [refitted(one, find_kernel(kernel, spaces)) for one in records]
         files = export_records(format, records)
@@ -306,8 +306,8 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     UsageError
         If there is nothing.
     """
-    from autotune.catalog import find_kernel
     from autotune.errors import UsageError
+    from autotune.kernel.catalog import find_kernel
     from autotune.store import Store, default_url
 
     with Store.open(default_url()) as store:
@@ -340,7 +340,7 @@ def _latest(rows: Sequence[Row], parameters: dict[str, tuple[Value, ...]]) -> Re
 
 
 def _folder(name: str) -> str:
-    from autotune.device import Device
+    from autotune.devices.device import Device
 
     return Device("cuda", name, "").folder
 
@@ -353,8 +353,8 @@ def import_(file: Path) -> None:
     \b
     autotune import colleague/sgemm.json
     """
-    from autotune import tuned
-    from autotune.publish import tuned_folder
+    from autotune.report.publish import tuned_folder
+    from autotune.tuned import record as tuned
 
     merged = tuned.update(tuned_folder(), tuned.read(file))
     for outcome in merged.outcomes:
@@ -372,7 +372,7 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     \b
     autotune compare old/sgemm.json new/sgemm.json
     """
-    from autotune import tuned
+    from autotune.tuned import record as tuned
 
     records = [tuned.read(file) for file in files]
     problems = {str(dict(one.problem)): one.problem for r in records for one in r.entries}

@@ -14,12 +14,12 @@ import click
 from autotune.cli import emit_json
 from autotune.cli.options import EFFORT_NAMES, SPACES, out_option
 from autotune.cli.tables import print_table, words
-from autotune.measurement import drift
+from autotune.measure.measurement import drift
 
 if TYPE_CHECKING:
-    from autotune import tuned
-    from autotune.publish import Published
-    from autotune.tuning import Request, RunResult
+    from autotune.report.publish import Published
+    from autotune.run.tuning import Request, RunResult
+    from autotune.tuned import record as tuned
 
 #: A reference that moved by this share in the course of a search is worth a warning.
 _DRIFT = 0.03
@@ -127,8 +127,8 @@ def run(
     autotune run gemm --device replay:gemm-RTX_3090.json.gz --budget 200evals
     """
     from autotune.cli import parsing
-    from autotune.engine import Budget
-    from autotune.strategies import find
+    from autotune.search.names import find
+    from autotune.search.session import Budget
 
     parsed_budget = Budget.parse(budget) if budget else None
     if device and device.startswith("replay:"):
@@ -137,9 +137,9 @@ def run(
         )
         return
 
-    from autotune.backends import choose_devices
-    from autotune.catalog import find_kernel
-    from autotune.tuning import EFFORTS, Request
+    from autotune.devices.choose import choose_devices
+    from autotune.kernel.catalog import find_kernel
+    from autotune.run.tuning import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
     find(strategy)
@@ -166,9 +166,9 @@ def run(
 
 def _tune(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
-    from autotune.publish import publish
+    from autotune.report.publish import publish
+    from autotune.run.tuning import Tuning
     from autotune.store import Store, default_url
-    from autotune.tuning import Tuning
 
     with (
         Store.open(default_url()) as store,
@@ -184,7 +184,7 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
         return
     published = publish(result, out)
     if as_json:
-        from autotune import tuned
+        from autotune.tuned import record as tuned
 
         click.echo(tuned.encode(published.record).decode(), nl=False)
     else:
@@ -301,7 +301,7 @@ def _warn_of_drift(result: RunResult) -> None:
 
 def _show_single(result: RunResult, as_json: bool) -> None:
     """Show one configuration's measurement on each problem."""
-    from autotune.results import row_of
+    from autotune.store.flat import row_of
 
     rows = [
         row_of(result.request.kernel.name, one.problem, measurement, result.request.device.name)
@@ -330,9 +330,9 @@ def _replay(file: Path, kernel: str, strategy: str, budget: Any, seed: int, as_j
     """Search a recorded space; nothing is compiled or measured."""
     import numpy as np
 
-    from autotune import replay
-    from autotune.engine import Budget
-    from autotune.strategies import BudgetSpent, find
+    from autotune.search import replay
+    from autotune.search.names import BudgetSpent, find
+    from autotune.search.session import Budget
 
     recording = replay.load(file)
     wanted: Budget = budget or Budget(evaluations=200)

@@ -152,10 +152,10 @@ def _orders(
 ) -> Orders:
     """How to search and how long, from the options of a command."""
     from autotune.cli.progress import RunProgress
-    from autotune.engine import Budget
     from autotune.retune.mend import Orders
-    from autotune.strategies import find
-    from autotune.tuning import EFFORTS
+    from autotune.run.tuning import EFFORTS
+    from autotune.search.names import find
+    from autotune.search.session import Budget
 
     find(strategy)
     names = [Path(one).name for one in kernels]
@@ -393,7 +393,7 @@ def schedule(
     autotune schedule slurm --arch sm_80 --arch sm_90 --out .
     autotune schedule github --arch sm_90 --out .github/workflows
     """
-    from autotune.cache import write_atomically
+    from autotune.files import write_atomically
     from autotune.retune.schedule import INSTALL, KINDS, plan
 
     planned = plan(kind, every, archs, kernels, max_hours)
@@ -439,19 +439,19 @@ def portfolio(
     autotune portfolio sgemm
     autotune portfolio sgemm --budget 2m --records reports
     """
-    from autotune import tuned
-    from autotune.backends import choose_device
-    from autotune.bench import Bench
-    from autotune.cache import write_atomically
-    from autotune.catalog import find_kernel
     from autotune.cli.progress import RunProgress
-    from autotune.engine import Budget
+    from autotune.devices.choose import choose_device
     from autotune.errors import UsageError
     from autotune.export.header import render
-    from autotune.portfolio import measure_again
-    from autotune.publish import tuned_folder
-    from autotune.recording import refitted, require_current
-    from autotune.request import Request
+    from autotune.files import write_atomically
+    from autotune.kernel.catalog import find_kernel
+    from autotune.report.publish import tuned_folder
+    from autotune.run.bench import Bench
+    from autotune.run.portfolio import measure_again
+    from autotune.run.recording import refitted, require_current
+    from autotune.run.request import Request
+    from autotune.search.session import Budget
+    from autotune.tuned import record as tuned
     from autotune.values import Problem
 
     seconds = Budget.parse(budget).seconds

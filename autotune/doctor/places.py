@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotune.cache import cache_folder, data_folder
 from autotune.doctor.finding import Finding, State, first_line, pip, tried
 from autotune.doctor.nvidia import Nvidia
+from autotune.files import cache_folder, data_folder
 
 _LARGE_CACHE_BYTES = 10 << 30
 _LITTLE_DISK_BYTES = 5 << 30
@@ -85,7 +85,7 @@ def disk(_: Nvidia) -> Iterator[Finding]:
 
 
 def spaces(_: Nvidia) -> Iterator[Finding]:
-    from autotune.catalog import space_folders
+    from autotune.kernel.catalog import space_folders
 
     folders = space_folders()
     places = itertools.chain(folders, *(one.glob("*.py") for one in folders))

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator
 
 from autotune import __version__
+from autotune.devices.toolkit import find_program
 from autotune.doctor.finding import Finding, first_line, number, pip, tried, version
 from autotune.doctor.nvidia import PROC, Nvidia
-from autotune.toolkit import find_program
 
 #: Distributions of each extra, as in pyproject.toml; without cuda-toolkit, in whose place the
 #: machine's own toolkit serves as well (the check of NVRTC finds out).
@@ -92,7 +92,7 @@ def cupy(nvidia: Nvidia) -> Iterator[Finding]:
 def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
     extra = f"cuda{nvidia.major}" if nvidia.present else "nvrtc"
     try:
-        from autotune.backends import nvrtc
+        from autotune.devices import nvrtc
 
         found, headers = nvrtc.version(), nvrtc.include_options()
     except Exception as error:  # the binding raises several types where the library is missing
@@ -110,7 +110,7 @@ def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
 
 
 def opencl(nvidia: Nvidia) -> Iterator[Finding]:
-    from autotune.backends import backend
+    from autotune.devices.choose import backend
 
     opencl = backend("opencl")
     devices = opencl.devices()

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError, unknown
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.values import Problem, Value
 
 if TYPE_CHECKING:
-    from autotune.tuned import TunedRecord
+    from autotune.tuned.record import TunedRecord
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
         from autotune.export import wisdom
 
         return wisdom.render(records)
-    from autotune.tuned import encode
+    from autotune.tuned.record import encode
 
     return {f"{one.device.folder}/{one.kernel}.json": encode(one).decode() for one in records}
 

@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune import __version__
-from autotune._prediction import Cost, Term
-from autotune._table import (
+from autotune.errors import UsageError
+from autotune.export.reserved import RESERVED
+from autotune.kernel.expression import MAX_INTEGER
+from autotune.tuned.formula import Cost, Term
+from autotune.tuned.record import Entry, TunedRecord, encode
+from autotune.tuned.table import (
     COMMON_SHARED_BYTES,
     CUDA_ARCH_MACRO,
     SIXTEENTHS,
@@ -34,10 +38,6 @@ from autotune._table import (
     build_table,
     pick,
 )
-from autotune.errors import UsageError
-from autotune.export.reserved import RESERVED
-from autotune.expression import MAX_INTEGER
-from autotune.tuned import Entry, TunedRecord, encode
 
 _INT = range(-(2**31) + 1, 2**31)
 _LONG = range(-MAX_INTEGER, MAX_INTEGER + 1)

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Any
 
 from autotune.export import Results
-from autotune.measurement import Measurement, Status
+from autotune.measure.measurement import Measurement, Status
 
 #: T4's word for how a configuration ended.
 _INVALIDITY = {

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from autotune.errors import UsageError
-from autotune.tuned import Entry, TunedRecord
+from autotune.tuned.record import Entry, TunedRecord
 
 _VERSION = "1.0"
 _MOST_SIZES = 3

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from autotune import tuned
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.table import (
@@ -19,6 +18,7 @@ from autotune.report.table import (
     status_counts,
     value_text,
 )
+from autotune.tuned import record as tuned
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.

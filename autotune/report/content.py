@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autotune import tuned
-from autotune.measurement import Measurement, Status
-from autotune.probe import MeasuredLimits
-from autotune.selection import Ratio
-from autotune.space import Space
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.probe import MeasuredLimits
+from autotune.run.selection import Ratio
+from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem, Value
 
 

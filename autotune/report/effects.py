@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measurement import Measurement, Status
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement, Status
 from autotune.report.content import ProblemContent, applies
-from autotune.space import Space
 from autotune.values import Value
 
 

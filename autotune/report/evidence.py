@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.measurement import Status
+from autotune.measure.measurement import Status
 from autotune.report import wording
 from autotune.report.content import FinalistContent, ProblemContent, ReportContent, resources_of
 from autotune.report.effects import Effect

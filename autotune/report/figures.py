@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.measurement import Status
+from autotune.measure.measurement import Status
 from autotune.report import wording
 from autotune.report.content import FinalistContent, ProblemContent, ReportContent
 from autotune.report.effects import Effect, Step, ValueEffect, search_steps

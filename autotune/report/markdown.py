@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from autotune.cache import write_atomically
+from autotune.files import write_atomically
 from autotune.report import answer, evidence, figures, setting
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import effects

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autotune.cache import write_atomically
+from autotune.files import write_atomically
 from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import Effect, effects, search_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.measurement import Measurement, drift
+from autotune.measure.measurement import Measurement, drift
 from autotune.report import wording
 from autotune.report.content import ReportContent
 from autotune.report.table import NONE, Table, listed, plural, problem_name

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from autotune import selection, tuned
-from autotune.measurement import Measurement
-from autotune.probe import MeasuredLimits
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement
+from autotune.measure.probe import MeasuredLimits
 from autotune.report.content import (
     BaselineContent,
     FinalistContent,
@@ -22,12 +22,13 @@ from autotune.report.content import (
     resources_of,
 )
 from autotune.report.wording import without_paths
-from autotune.space import Space
+from autotune.run import selection
+from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
+    from autotune.run.tuning import ProblemResult, RunResult
     from autotune.store import Row
-    from autotune.tuning import ProblemResult, RunResult
 
 #: Rows that differ in one of these were not measured alike and never share a figure.
 _ALIKE = ("device_uuid", "driver", "toolchain", "source", "arguments", "timing")

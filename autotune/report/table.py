@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autotune.measurement import Status
+from autotune.measure.measurement import Status
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.values import Configuration, Value

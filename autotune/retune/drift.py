@@ -9,19 +9,19 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
-from autotune import tuned
-from autotune.compiler import compile_job
-from autotune.device import Device
-from autotune.limits import implausible
-from autotune.measurement import Measurement, Status
-from autotune.membership import is_member
-from autotune.racing import race
-from autotune.recording import RUNNERS_UP
-from autotune.selection import Finalist, Ratio, decide
-from autotune.spec import Kernel
-from autotune.tasks import Contender, Job
-from autotune.timing import median_interval
-from autotune.tuning import Tuning
+from autotune.devices.device import Device
+from autotune.kernel.membership import is_member
+from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import compile_job
+from autotune.measure.limits import implausible
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.racing import race
+from autotune.measure.tasks import Contender, Job
+from autotune.measure.timing import median_interval
+from autotune.run.recording import RUNNERS_UP
+from autotune.run.selection import Finalist, Ratio, decide
+from autotune.run.tuning import Tuning
+from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
 
 #: Rounds of the race, and the time after which no further one is begun.

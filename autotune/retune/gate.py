@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from autotune import _lookup
-from autotune.catalog import find_kernel
-from autotune.device import Device
+from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError, unknown
-from autotune.measurement import Status
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import Deadline, Mending, Orders, Outcome
@@ -26,7 +26,7 @@ from autotune.retune.stale import (
     Target,
     known_entries,
 )
-from autotune.spec import Kernel
+from autotune.tuned import lookup as _lookup
 from autotune.values import Problem
 
 #: A winner whose time is surely longer than recorded by more than this share is a regression.

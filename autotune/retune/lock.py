@@ -8,8 +8,8 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from autotune.cache import data_folder
-from autotune.device import Device
+from autotune.devices.device import Device
+from autotune.files import data_folder
 
 
 @contextmanager

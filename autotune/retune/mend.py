@@ -18,22 +18,23 @@ from typing import Any
 
 import msgspec
 
-from autotune import __version__, tuned
-from autotune.backends import backend
-from autotune.cache import write_atomically
-from autotune.device import Device
-from autotune.engine import Budget, Listener, Phase, ignore
+from autotune import __version__
+from autotune.devices.choose import backend
+from autotune.devices.device import Device
 from autotune.errors import AutotuneError, Interrupted, RecordError
 from autotune.export.header import render
-from autotune.measurement import Status
-from autotune.publish import publish, tuned_folder
-from autotune.recording import record_of
+from autotune.files import write_atomically
+from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Status
+from autotune.report.publish import publish, tuned_folder
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, Known, Question, Reason, Target, survey
-from autotune.spec import Kernel
+from autotune.run.recording import record_of
+from autotune.run.tuning import EFFORTS, Effort, Request, RunResult, Tuning
+from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
-from autotune.tuning import EFFORTS, Effort, Request, RunResult, Tuning
+from autotune.tuned import record as tuned
 
 #: A winner that is surely slower than recorded by more than this is searched for again.
 FELL_BY = 0.02

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.backends import backend
-from autotune.device import for_arch
+from autotune.devices.choose import backend
+from autotune.devices.device import for_arch
 from autotune.errors import UsageError, unknown
 
 #: Settings that a scheduled process needs to find the same files. No address of a store: it may

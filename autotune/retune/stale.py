@@ -13,15 +13,16 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from autotune import _lookup, tuned
-from autotune._table import moment
-from autotune.backends import backend, choose_device
-from autotune.catalog import find_kernel, listings
-from autotune.device import Device
+from autotune.devices.choose import backend, choose_device
+from autotune.devices.device import Device
 from autotune.errors import AutotuneError, DeviceError, UsageError
-from autotune.membership import is_member
-from autotune.source import arguments_fingerprint, source_fingerprint
-from autotune.spec import BACKENDS, Kernel
+from autotune.kernel.catalog import find_kernel, listings
+from autotune.kernel.membership import is_member
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.kernel.spec import BACKENDS, Kernel
+from autotune.tuned import lookup as _lookup
+from autotune.tuned import record as tuned
+from autotune.tuned.table import moment
 from autotune.values import Configuration, Problem
 
 #: How samples are taken today, as entries say it: others cannot be compared with.

@@ -20,7 +20,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from autotune.errors import StoreError
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.store import schema
 from autotune.store.address import NO_TRANSACTION, WRITES, Address
 from autotune.store.faults import explained

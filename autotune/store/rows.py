@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from autotune.measurement import Measurement
+from autotune.measure.measurement import Measurement
 from autotune.values import Problem
 
 Value = TypeVar("Value")

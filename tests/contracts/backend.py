@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.backends import backend, choose_device
-from autotune.backends.base import (
+from autotune.devices.base import (
     GUARD_BYTES,
     BoundFill,
     BoundLaunch,
@@ -18,9 +17,10 @@ from autotune.backends.base import (
     Executor,
     LaunchError,
 )
-from autotune.device import Device
-from autotune.measurement import Clocks
-from autotune.source import flattened
+from autotune.devices.choose import backend, choose_device
+from autotune.devices.device import Device
+from autotune.kernel.source import flattened
+from autotune.measure.measurement import Clocks
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 ONE = (1, 1, 1)

@@ -17,17 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from autotune.backends import choose_device
-from autotune.bench import Bench
-from autotune.catalog import find_kernel
-from autotune.engine import Budget, Listener, Measured, SearchStarted, ignore
+from autotune.devices.choose import choose_device
 from autotune.errors import Interrupted
-from autotune.evaluator import DeviceEvaluator
-from autotune.measurement import Measurement, Status
-from autotune.several import SeveralEvaluator
-from autotune.space import enumerate_space
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import enumerate_space
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.several import SeveralEvaluator
+from autotune.run.bench import Bench
+from autotune.run.tuning import Request, RunResult, Tuning
+from autotune.search.session import Budget, Listener, Measured, SearchStarted, ignore
 from autotune.store import Store
-from autotune.tuning import Request, RunResult, Tuning
 from contracts.faults import EXPECTED, SPACES
 
 TWIN = "the other of the same model"

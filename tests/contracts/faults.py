@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from autotune.backends import choose_device
-from autotune.bench import Bench
-from autotune.catalog import find_kernel
-from autotune.compiler import compile_job
-from autotune.engine import Budget, Measured
+from autotune.devices.choose import choose_device
 from autotune.errors import NothingValidError
-from autotune.measurement import Measurement, Status
-from autotune.racing import race
-from autotune.space import enumerate_space
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import enumerate_space
+from autotune.measure.compiler import compile_job
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.racing import race
+from autotune.measure.tasks import Contender
+from autotune.measure.worker import Worker
+from autotune.run.bench import Bench
+from autotune.run.tuning import Request, RunResult, Tuning
+from autotune.search.session import Budget, Measured
 from autotune.store import Store
-from autotune.tasks import Contender
-from autotune.tuning import Request, RunResult, Tuning
-from autotune.worker import Worker
 
 SPACES = Path(__file__).parents[1] / "data" / "spaces"
 

@@ -3,7 +3,7 @@
 import pytest
 from contracts.faults import EXPECTED, FaultContract
 
-from autotune.measurement import Status
+from autotune.measure.measurement import Status
 
 
 @pytest.mark.gpu

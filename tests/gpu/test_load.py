@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune import _lookup, load, lookup
+from autotune import load, lookup
 from autotune.errors import UsageError
+from autotune.tuned import lookup as _lookup
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
 
@@ -176,7 +177,7 @@ def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
         assert _current.current_device() == before == (name, arch), (before, name, arch)
     """
     pytest.importorskip("torch")
-    root = Path(_lookup.__file__).parent.parent
+    root = Path(_lookup.__file__).parents[2]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=120)
 
 

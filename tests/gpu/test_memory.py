@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from autotune.backends import choose_device
-from autotune.catalog import find_kernel
-from autotune.engine import Budget
+from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError
+from autotune.kernel.catalog import find_kernel
+from autotune.run.tuning import Request, RunResult, Tuning
+from autotune.search.session import Budget
 from autotune.store import Store
-from autotune.tuning import Request, RunResult, Tuning
 from autotune.values import Problem
 
 #: Takes all memory but so many MiB, says so, and keeps it until its input ends.

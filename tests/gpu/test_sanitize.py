@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from autotune import sanitize
-from autotune.backends import choose_device
-from autotune.bench import Bench
-from autotune.catalog import load_file
-from autotune.compiler import compile_job
-from autotune.engine import Budget
-from autotune.measurement import Status
+from autotune.devices.choose import choose_device
+from autotune.devices.toolkit import find_program
+from autotune.kernel.catalog import load_file
+from autotune.measure import sanitize
+from autotune.measure.compiler import compile_job
+from autotune.measure.measurement import Status
+from autotune.run.bench import Bench
+from autotune.run.tuning import Request, Tuning
+from autotune.search.session import Budget
 from autotune.store import Store
-from autotune.toolkit import find_program
-from autotune.tuning import Request, Tuning
 from autotune.values import Configuration, Problem
 
 pytestmark = [

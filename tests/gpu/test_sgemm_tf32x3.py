@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from accuracy import DATA, Accuracy, Exact
 
-from autotune import launcher, load
-from autotune.catalog import find_kernel
-from autotune.space import enumerate_space
+from autotune import load
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import enumerate_space
+from autotune.tuned import load as launcher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -84,6 +85,6 @@ def test_an_infinity_spoils_only_its_row_and_column(cupy: Any) -> None:
 
 
 def _device() -> Any:
-    from autotune.backends import backend
+    from autotune.devices.choose import backend
 
     return backend("cuda").devices()[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from autotune.backends import choose_device
-from autotune.backends.cuda import CudaBackend
-from autotune.binding import bound, plan
-from autotune.catalog import find_kernel
-from autotune.compiler import compile_job, compile_now
-from autotune.space import enumerate_space
+from autotune.devices.choose import choose_device
+from autotune.devices.cuda import CudaBackend
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import bound, plan
+from autotune.kernel.space import enumerate_space
+from autotune.measure.compiler import compile_job, compile_now
 from autotune.values import Problem
 
 pytestmark = pytest.mark.gpu

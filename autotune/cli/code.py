@@ -1,0 +1,82 @@
+"""The code of one configuration for a person to read: source, PTX, machine code."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from autotune.devices import nvrtc
+from autotune.devices.base import CompileError
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, UsageError
+from autotune.kernel.source import flattened
+from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import compile_job, first_error
+from autotune.measure.measurement import Binary
+from autotune.values import Configuration, Problem
+
+
+def source_of(kernel: Kernel, configuration: Configuration, problem: Problem) -> str:
+    """The text a compiler gets, with the configuration's defines in front."""
+    defines = kernel.defines(configuration, problem)
+    lines = [f"#define {name} {value}" for name, value in defines.items()]
+    return "\n".join([*lines, flattened(kernel.source_file(configuration))])
+
+
+def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:
+    """The PTX of a configuration for a CUDA architecture.
+
+    Raises
+    ------
+    UsageError
+        If the device is not a CUDA device.
+    SpecError
+        If it does not compile.
+    """
+    _needs_cuda(device)
+    job = compile_job(kernel, configuration, problem, device)
+    chosen = [one for one in job.options if one.startswith("sm_")]  # sm_90a, say: as for a cubin
+    flags = [one for one in job.options if not one.startswith("sm_")]
+    if not any("std=" in one for one in flags):
+        flags.append("-std=c++17")
+    defines = [f"-D{name}={value}" for name, value in job.defines]
+    arch = (chosen[-1] if chosen else device.arch).replace("sm_", "compute_")
+    try:
+        names = nvrtc.expressions(job.source, job.entries)
+        options = [f"-arch={arch}", *defines, *flags]
+        return nvrtc.compile_ptx(job.source, options, names)
+    except CompileError as error:
+        raise kernel.error(f"{configuration}: {first_error(str(error))}") from error
+
+
+def disassembled(binary: Binary, device: Device) -> str:
+    """The machine code of a cubin, by the toolkit's nvdisasm.
+
+    Raises
+    ------
+    UsageError
+        If the device is not a CUDA device.
+    AutotuneError
+        If nvdisasm is not installed or fails.
+    """
+    _needs_cuda(device)
+    tool = shutil.which("nvdisasm")
+    if tool is None:
+        raise AutotuneError(
+            "machine code needs nvdisasm of the CUDA toolkit, which is not on the PATH; "
+            "run: apt-get install cuda-nvdisasm-13-0"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(binary.code)
+        done = subprocess.run([tool, str(file)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AutotuneError(f"nvdisasm failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _needs_cuda(device: Device) -> None:
+    if device.backend != "cuda":
+        raise UsageError(f"{device.name} has neither PTX nor SASS; give --device sm_90, say")

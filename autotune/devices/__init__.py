@@ -1,0 +1,1 @@
+"""What runs kernels: devices, their binaries, and a backend for each kind behind one contract."""

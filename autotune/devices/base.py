@@ -1,0 +1,261 @@
+"""The contract of a backend: list devices, compile, and execute launch sequences on one device.
+
+A backend knows nothing of search or storage. `Backend` can be used in any process; an `Executor`
+holds a device context, so only the worker process makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.devices.device import Device
+from autotune.measure.measurement import Binary, Clocks
+
+#: Bytes before and after every buffer that no kernel may touch.
+GUARD_BYTES = 65536
+#: Value of every guard byte. Not 0xFF, which is the poison of outputs.
+GUARD_VALUE = 0xA5
+#: Every byte of a poisoned buffer: NaN as float, -1 as integer.
+POISON_VALUE = 0xFF
+#: A batch of hot calls lasts so long, or holds so many.
+_BATCH_MS, _BATCH_CALLS = 0.1, 32
+
+
+class CompileError(Exception):
+    """The compiler rejected the source; ``str(error)`` is its log."""
+
+
+class ResourceError(CompileError):
+    """The source needs more of a resource than the architecture has."""
+
+
+class LaunchError(Exception):
+    """The device refused a launch; the context is still usable."""
+
+
+class ContextLostError(Exception):
+    """The device context is broken for good (an illegal address, say): the process must go."""
+
+
+@dataclass(frozen=True)
+class BoundLaunch:
+    """One launch with everything decided: geometry as three integers, arguments as values."""
+
+    entry: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    #: Buffers of this executor, or numpy scalars.
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class BoundFill:
+    """Set every element of a buffer."""
+
+    buffer: Any
+    value: np.generic
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Size of an output's deviation from the expected values."""
+
+    max_error: float
+    rms_error: float
+    #: Flat index of the first element over the bound, or NaN where none is expected.
+    first_wrong: int | None
+
+
+class Timer(Protocol):
+    """Takes samples of one launch sequence or vendor call; ``timer(count)`` is that many.
+
+    All contenders of a race are launched the same way: `by_stream` brings those that could be
+    captured down to what the others can do.
+    """
+
+    #: ``graph``: as one captured unit; ``stream``: launch by launch.
+    launched_by: str
+    #: What taking a sample would add to it, in milliseconds; samples are without it.
+    overhead_ms: float
+
+    def __call__(self, count: int) -> list[float]:
+        """Milliseconds per call, ``count`` samples: cold or hot, as it was made."""
+
+    def hot(self, count: int) -> list[float]:
+        """Milliseconds per call of calls back to back, ``count`` batches of them."""
+
+    def by_stream(self) -> None:
+        """Launch by launch from now on."""
+
+
+class Executor(Protocol):
+    """One device context. Buffers are opaque; every one lies between guard bands."""
+
+    device: Device
+
+    def allocate(self, nbytes: int) -> Any:
+        """Make a buffer with intact guard bands; contents undefined.
+
+        Raises
+        ------
+        MemoryError
+            If the device has not enough memory.
+        """
+
+    def write(self, buffer: Any, array: NDArray[Any]) -> None:
+        """Copy host data into a buffer of the same size."""
+
+    def read(self, buffer: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Copy a buffer to the host."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy one buffer's contents to another of the same size, on the device."""
+
+    def poison(self, buffer: Any) -> None:
+        """Set every byte to `POISON_VALUE`."""
+
+    def unharmed(
+        self, buffers: Sequence[Any], pairs: Sequence[tuple[Any, Any]]
+    ) -> tuple[list[bool], list[bool]]:
+        """Check guard bands and bytes, waiting for the device once.
+
+        Parameters
+        ----------
+        buffers : sequence of buffer
+            Whose guard bands are compared with what was allocated.
+        pairs : sequence of tuple of buffer
+            Of the same size each, which are compared byte by byte.
+
+        Returns
+        -------
+        list of bool
+            Of each buffer whether both its guard bands are intact.
+        list of bool
+            Of each pair whether both hold the same.
+        """
+
+    def mend_guards(self, buffer: Any) -> None:
+        """Write the guard bands again."""
+
+    def compare(
+        self, buffer: Any, dtype: np.dtype[Any], expected: Any, count: int, bound: float
+    ) -> Difference:
+        """Compare ``count`` elements of ``dtype`` with expected values, as float64.
+
+        ``expected`` holds float64, or float32 where it has four bytes for each.
+        """
+
+    def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
+        """Make a binary launchable and set its module symbols."""
+
+    def calibrate(self) -> None:
+        """Find out now what the first timer would need to know."""
+
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
+        """Enqueue a sequence once and wait for it.
+
+        Returns
+        -------
+        float
+            Milliseconds on the device, what launching costs between the steps included.
+
+        Raises
+        ------
+        LaunchError, ContextLostError
+        """
+
+    def time(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
+    ) -> list[float]:
+        """Time ``count`` runs of a sequence launch by launch, each with a flushed L2 if ``cold``.
+
+        What launching costs is in it: `timer` is for comparing kernels.
+
+        Returns
+        -------
+        list of float
+            Milliseconds on the device, launch gaps before the first step left out.
+        """
+
+    def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:
+        """Make a sequence that has run before ready to be timed often.
+
+        Raises
+        ------
+        LaunchError, ContextLostError
+        """
+
+    def timer_of(self, call: Callable[[], object], cold: bool) -> Timer:
+        """Make anything that enqueues on this executor's stream ready to be timed often.
+
+        It has been called before: what a library makes at its first call is there by now.
+
+        Raises
+        ------
+        LaunchError, ContextLostError
+        """
+
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
+        """Bind a vendor call to device arrays; see `Baseline`."""
+
+    def memory_held_elsewhere(self) -> int:
+        """Bytes of the device's memory that other processes hold; 0 where that is not known."""
+
+    def clocks(self) -> Clocks:
+        """State of the device now."""
+
+
+class Backend(Protocol):
+    """What any process may ask."""
+
+    name: str
+
+    def devices(self) -> list[Device]:
+        """Usable devices, in selector order; empty where there is none."""
+
+    def why_unavailable(self) -> str:
+        """What is missing, and the command that installs it; empty where devices are usable."""
+
+    def toolchain(self) -> str:
+        """Name and version of the compiler, part of every binary's key."""
+
+    def compile(
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
+    ) -> Binary:
+        """Compile for a device or an architecture; needs no device context (CUDA: no device).
+
+        ``entries`` are the functions that will be launched. CUDA instantiates those that are
+        templates (``scale<128>``) and finds those without C linkage; OpenCL needs no telling.
+
+        Raises
+        ------
+        CompileError
+            With the compiler's log.
+        """
+
+    def get_ready(self, device: Device) -> None:
+        """Do in this process what `open` and the first checks need and what takes no context."""
+
+    def open(self, device: Device) -> Executor:
+        """Make the context of a device in this process.
+
+        Raises
+        ------
+        DeviceError
+        """
+
+
+def batch_size(call_ms: float) -> int:
+    """Calls back to back that make one hot sample: one where a call is long by itself."""
+    return max(1, min(_BATCH_CALLS, round(_BATCH_MS / max(call_ms, 1e-6))))

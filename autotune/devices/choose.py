@@ -1,0 +1,110 @@
+"""The backends by name, and the choice of a device by selector.
+
+`cuda` compiles with NVRTC and launches with CuPy; `opencl` uses any OpenCL device.
+"""
+
+from __future__ import annotations
+
+from autotune.devices.base import Backend
+from autotune.devices.device import Device
+from autotune.errors import DeviceError, UsageError, unknown
+from autotune.kernel.spec import BACKENDS
+
+
+def backend(name: str) -> Backend:
+    """The backend of a name; imports only that one.
+
+    Raises
+    ------
+    UsageError
+        If there is no such backend.
+    """
+    if name == "cuda":
+        from autotune.devices.cuda import CudaBackend
+
+        return CudaBackend()
+    if name == "opencl":
+        from autotune.devices.opencl import OpenclBackend
+
+        return OpenclBackend()
+    raise UsageError(unknown("backend", name, BACKENDS))
+
+
+def choose_device(selector: str | None, backends: tuple[str, ...] = BACKENDS) -> Device:
+    """The device of a selector such as ``cuda:0`` or ``opencl:cpu``; default: the first usable.
+
+    Parameters
+    ----------
+    selector : str, optional
+        ``BACKEND``, ``BACKEND:INDEX``, ``opencl:cpu`` or ``opencl:gpu``.
+    backends : tuple of str
+        Backends that the kernel can run on.
+
+    Raises
+    ------
+    UsageError
+        If the selector is malformed or names a backend that the kernel cannot run on.
+    DeviceError
+        If there is no such device; the message says what is missing.
+    """
+    if selector is None:
+        return _first_usable(backends)
+    name, _, which = selector.partition(":")
+    if name not in BACKENDS:
+        raise UsageError(unknown("device", selector, [*(f"{b}:0" for b in BACKENDS), "opencl:cpu"]))
+    if name not in backends:
+        raise UsageError(f"device {selector}: this kernel runs on {' and '.join(backends)} only")
+    devices = backend(name).devices()
+    if not devices:
+        raise DeviceError(f"device {selector}: {backend(name).why_unavailable()}")
+    matching = [one for one in devices if which in ("", str(one.index), one.arch.partition("_")[2])]
+    if not matching:
+        raise UsageError(unknown("device", selector, [one.selector for one in devices]))
+    return matching[0]
+
+
+def choose_devices(
+    selector: str | None, backends: tuple[str, ...] = BACKENDS
+) -> tuple[Device, ...]:
+    """The devices of one host that a run uses at once: ``cuda:0,cuda:1``, or ``cuda:all``.
+
+    Parameters
+    ----------
+    selector : str, optional
+        Selectors of `choose_device`, separated by commas; ``BACKEND:all`` is every device.
+    backends : tuple of str
+        Backends that the kernel can run on.
+
+    Raises
+    ------
+    UsageError
+        If a device is named twice, or they are of different models: times of one say nothing of
+        another.
+    DeviceError
+        If there is no such device.
+    """
+    if selector is None:
+        return (choose_device(None, backends),)
+    chosen: list[Device] = []
+    for one in selector.split(","):
+        name, _, which = one.strip().partition(":")
+        first = choose_device(name if which == "all" else one.strip(), backends)
+        chosen += backend(name).devices() if which == "all" else [first]
+    if len({one.selector for one in chosen}) < len(chosen):
+        raise UsageError(f"device {selector}: a device is named twice")
+    if len({(one.backend, one.name, one.arch, one.sm_count) for one in chosen}) > 1:
+        named = ", ".join(f"{one.selector} is {one.name}" for one in chosen)
+        raise UsageError(
+            f"device {selector}: a run is for one model ({named}); tune each model by itself"
+        )
+    return tuple(chosen)
+
+
+def _first_usable(backends: tuple[str, ...]) -> Device:
+    reasons = []
+    for name in backends:
+        devices = backend(name).devices()
+        if devices:
+            return devices[0]
+        reasons.append(f"{name}: {backend(name).why_unavailable()}")
+    raise DeviceError("no usable device. " + " ".join(reasons))

@@ -1,0 +1,649 @@
+"""The CUDA backend: devices by the driver interface, binaries by NVRTC, execution by CuPy.
+
+Listing and compiling make no context; only `CudaExecutor` does, in the worker process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.devices import nvrtc
+from autotune.devices.base import (
+    GUARD_BYTES,
+    GUARD_VALUE,
+    POISON_VALUE,
+    BoundFill,
+    BoundLaunch,
+    ContextLostError,
+    Difference,
+    LaunchError,
+    batch_size,
+)
+from autotune.devices.device import Device
+from autotune.devices.graph import CaptureError, Graph, GraphError, record
+from autotune.devices.upload import LEAST_BYTES, Uploader
+from autotune.errors import DeviceError, MissingDependencyError
+from autotune.measure.measurement import Binary, Clocks
+
+#: fp32 lanes per SM by compute capability. Source: CUDA C++ Programming Guide 13.0, "Arithmetic
+#: Instructions".
+_FP32_LANES = {75: 64, 80: 64}
+#: A library's call whose time launch by launch is below this share of its time in a graph is launched
+#: so, and its rivals too: the vendor gets the way that suits it. On an H100 a graph's copy of 1 GiB
+#: takes 0.88 ms, `cudaMemcpyAsync` on the stream 0.71.
+_GRAPH_SLOWS = 0.97
+#: Samples of each way to find that out.
+_TRIED = 3
+#: A cold sample starts after a write of this many times the L2 cache.
+_FLUSH_FACTOR = 4
+#: How long empty kernels are timed to know what timing costs, and how many of the last pairs count:
+#: a GPU takes some 0.1 s of work to leave its idle clock.
+_CALIBRATION_S, _CALIBRATION_PAIRS = 0.3, 50
+#: Least time between two events that differ: 32 ns on an H100.
+_TICK_MS = 0.000032
+#: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver API.
+_MAX_DYNAMIC_SHARED = 8
+#: Errors that tell of too little memory; the context is still usable.
+_NO_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
+#: What a context itself takes at most, code of kernels included.
+_CONTEXT_BYTES = 1 << 30
+#: Errors of a launch that leave the context usable.
+_HARMLESS = (
+    "cudaErrorInvalidValue",
+    "cudaErrorInvalidConfiguration",
+    "cudaErrorLaunchOutOfResources",
+    "CUDA_ERROR_INVALID_VALUE",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    "CUDA_ERROR_NOT_FOUND",
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_INVALID_PTX",
+)
+
+
+class CudaBackend:
+    """See `autotune.devices.base.Backend`."""
+
+    name = "cuda"
+
+    def devices(self) -> list[Device]:
+        try:
+            return list(_devices())
+        except (ImportError, RuntimeError):
+            return []
+
+    def why_unavailable(self) -> str:
+        try:
+            from cuda.bindings import driver  # noqa: F401
+        except ImportError:
+            return str(MissingDependencyError("cuda.bindings", "cuda13", "CUDA"))
+        try:
+            return "" if _devices() else "the driver lists no device; run: nvidia-smi -L"
+        except RuntimeError as error:
+            return f"no NVIDIA driver answers ({error}); run: nvidia-smi"
+
+    def toolchain(self) -> str:
+        return nvrtc.version()
+
+    def compile(
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
+    ) -> Binary:
+        chosen = [one for one in options if one.startswith("sm_")]
+        flags = [one for one in options if not one.startswith("sm_")]
+        if not any("std=" in one for one in flags):
+            flags.append("-std=c++17")
+        arch = chosen[-1] if chosen else device.arch
+        symbols = [f"-D{name}={value}" for name, value in defines.items()]
+        done = nvrtc.compile_cubin(
+            source, [f"-arch={arch}", *symbols, *flags], nvrtc.expressions(source, entries)
+        )
+        expression = {symbol: name for name, symbol in done.symbols.items()}
+        reported = tuple(
+            replace(one, name=expression.get(one.name, one.name), symbol=one.name)
+            for one in nvrtc.entries(done.log)
+        )
+        return Binary(done.code, reported, nvrtc.warnings(done.log), key="")
+
+    def get_ready(self, device: Device) -> None:
+        with suppress(ImportError):  # which `open` reports
+            import cupy  # noqa: F401
+
+            _checks_code(device.arch, "float")
+
+    def open(self, device: Device) -> CudaExecutor:
+        try:
+            import cupy
+        except ImportError as error:
+            raise MissingDependencyError("cupy", "cuda13", "measuring on a GPU") from error
+        try:
+            return CudaExecutor(cupy, device)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if any(name in str(error) for name in _NO_MEMORY):
+                raise MemoryError(f"{device.name} ({device.selector}): {error}") from error
+            raise DeviceError(f"{device.name} ({device.selector}): {error}") from error
+
+
+class _Buffer:
+    """A guarded allocation: ``whole`` with its guard bands, ``inner`` without."""
+
+    def __init__(self, cupy: Any, nbytes: int) -> None:
+        padded = -(-nbytes // 256) * 256
+        self.nbytes = nbytes
+        self.whole = cupy.empty(GUARD_BYTES + padded + GUARD_BYTES, cupy.uint8)
+        self.inner = self.whole[GUARD_BYTES : GUARD_BYTES + nbytes]
+        self.guards = (self.whole[:GUARD_BYTES], self.whole[GUARD_BYTES + nbytes :])
+
+
+class CudaExecutor:
+    """See `autotune.devices.base.Executor`. One stream; events around each sample."""
+
+    def __init__(self, cupy: Any, device: Device) -> None:
+        self.cupy = cupy
+        self.device = device
+        cupy.cuda.Device(device.index).use()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.stream.use()
+        self._uploader = Uploader(cupy, device.index)
+        #: Where the kernels of checks.cu leave their results.
+        self._flags = cupy.empty(24, cupy.uint8)
+        #: Events before and after what `run` launches.
+        self._around = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def allocate(self, nbytes: int) -> _Buffer:
+        try:
+            buffer = _Buffer(self.cupy, nbytes)
+        except self.cupy.cuda.memory.OutOfMemoryError as error:
+            raise MemoryError(
+                f"{self.device.name} has no room for a buffer of {nbytes} bytes ({error})"
+            ) from error
+        self.mend_guards(buffer)
+        return buffer
+
+    def write(self, buffer: _Buffer, array: NDArray[Any]) -> None:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        if flat.nbytes >= LEAST_BYTES:
+            self.stream.synchronize()  # it may still work on what lay there before
+            self._uploader.upload(buffer.inner.data.ptr, flat)
+            return
+        buffer.inner.set(flat, stream=self.stream)
+        self.stream.synchronize()
+
+    def read(self, buffer: _Buffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        host: NDArray[Any] = buffer.inner.get(stream=self.stream)
+        return host.view(dtype).reshape(shape)
+
+    def copy(self, target: _Buffer, source: _Buffer) -> None:
+        self.cupy.cuda.runtime.memcpyAsync(
+            target.inner.data.ptr,
+            source.inner.data.ptr,
+            source.nbytes,
+            self.cupy.cuda.runtime.memcpyDeviceToDevice,
+            self.stream.ptr,
+        )
+
+    def poison(self, buffer: _Buffer) -> None:
+        self._memset(buffer.inner, POISON_VALUE)
+
+    def unharmed(
+        self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
+    ) -> tuple[list[bool], list[bool]]:
+        if not buffers and not pairs:
+            return [], []
+        flags = self.cupy.zeros(len(buffers) + len(pairs), np.uint32)
+        module = _checks(self.cupy, self.device.arch, "float")
+        not_all, differ = (module.get_function(name) for name in ("not_all", "differ"))
+        value = np.uint32(GUARD_VALUE)
+
+        def check() -> None:
+            for index, buffer in enumerate(buffers):
+                for guard in buffer.guards:
+                    size = np.uint64(guard.nbytes)
+                    not_all(self._grid(guard.nbytes), (256,), (guard, size, value, flags[index:]))
+            for index, (one, other) in enumerate(pairs, len(buffers)):
+                size = np.uint64(one.nbytes)
+                grid = self._grid(one.nbytes // 16)
+                differ(grid, (256,), (one.inner, other.inner, size, flags[index:]))
+
+        self._guarded(check)
+        right = (self._guarded(lambda: flags.get(stream=self.stream)) == 0).tolist()
+        return right[: len(buffers)], right[len(buffers) :]
+
+    def mend_guards(self, buffer: _Buffer) -> None:
+        for guard in buffer.guards:
+            self._memset(guard, GUARD_VALUE)
+
+    def compare(
+        self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
+    ) -> Difference:
+        wanted = "float" if _is_float32(expected, count) else "double"
+        module = _checks(self.cupy, self.device.arch, _c_type(dtype), wanted)
+        kernel = module.get_function("compare")
+        worst, squares, first = (self._flags[8 * i : 8 * i + 8] for i in range(3))
+        self._memset(self._flags[:16], 0)
+        self._memset(first, 0xFF)
+        args = (buffer.inner, expected.inner, np.uint64(count), np.float64(bound))
+        self._guarded(lambda: kernel(self._grid(count), (256,), (*args, worst, squares, first)))
+        found = self._guarded(lambda: self._flags.get(stream=self.stream))
+        sizes, index = found[:16].view(np.float64), int(found[16:].view(np.uint64)[0])
+        return Difference(
+            max_error=float(sizes[0]),
+            rms_error=float(np.sqrt(sizes[1] / max(count, 1))),
+            first_wrong=None if index == np.iinfo(np.uint64).max else index,
+        )
+
+    def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
+        module = self.cupy.cuda.function.Module()
+        self._guarded(lambda: module.load(binary.code))
+        for name, array in constants.items():
+            pointer = self._guarded(partial(module.get_global_var, name))
+            flat = np.ascontiguousarray(array)
+            self.cupy.cuda.runtime.memcpy(
+                int(pointer),
+                flat.ctypes.data,
+                flat.nbytes,
+                self.cupy.cuda.runtime.memcpyHostToDevice,
+            )
+        return module
+
+    def calibrate(self) -> None:
+        _ = self.graph_overhead_ms
+        self.clocks()  # NVML takes 70 ms to begin
+
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
+        sequence, (before, after) = self._sequence(module, steps), self._around
+
+        def enqueue() -> None:
+            before.record(self.stream)
+            sequence()
+            after.record(self.stream)
+
+        self._guarded(enqueue)
+        self._guarded(self.stream.synchronize)
+        return float(self.cupy.cuda.get_elapsed_time(before, after))
+
+    def time(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
+    ) -> list[float]:
+        return self.samples_ms(self._sequence(module, steps), count, cold)
+
+    def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> CudaTimer:
+        return CudaTimer(self, self._sequence(module, steps), cold)
+
+    def timer_of(self, call: Callable[[], object], cold: bool) -> CudaTimer:
+        timer = CudaTimer(self, call, cold)
+        if timer.launched_by == "graph":
+            in_graph_ms = median(timer.singly(_TRIED))
+            by_stream_ms = median(self.samples_ms(call, _TRIED, cold))
+            if by_stream_ms < _GRAPH_SLOWS * in_graph_ms:
+                timer.by_stream()
+        return timer
+
+    def samples_ms(
+        self, call: Callable[[], object], count: int, cold: bool, calls: int = 1
+    ) -> list[float]:
+        """Milliseconds per call between two events around each call, or around so many at once.
+
+        The flush before a cold sample keeps the device busy while the host enqueues events and
+        launches, so that launch latency does not get between the events.
+        """
+        cp = self.cupy
+        pairs = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(count)]
+        flushed = self.flush_buffer if cold else None
+        for start, stop in pairs:
+            if flushed is not None:
+                self._memset(flushed, 0)
+            start.record(self.stream)
+            self._guarded(call)
+            stop.record(self.stream)
+        self._guarded(self.stream.synchronize)
+        # Events have a resolution of half a microsecond (CUDA runtime API, cudaEventElapsedTime)
+        # and come as float32: further digits mean nothing.
+        return [round(float(cp.cuda.get_elapsed_time(a, b)) / calls, 6) for a, b in pairs]
+
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
+        cp = self.cupy
+        views = {
+            name: value[0].inner.view(value[1]).reshape(value[2])
+            if isinstance(value, tuple)
+            else value
+            for name, value in arrays.items()
+        }
+        with cp.cuda.Device(self.device.index):
+            return prepare(**views)
+
+    def memory_held_elsewhere(self) -> int:
+        free, total = self.cupy.cuda.runtime.memGetInfo()
+        own = self.cupy.get_default_memory_pool().total_bytes() + _CONTEXT_BYTES
+        return max(0, int(total - free - own))
+
+    def clocks(self) -> Clocks:
+        return _clocks(self.device.uuid)
+
+    @cached_property
+    def graph_overhead_ms(self) -> float:
+        """What the two events of a graph, and the launch after the first, add to every sample.
+
+        The intercept of the times of one and of nine empty kernels, so that it holds nothing of
+        what a kernel or a launch after another one takes. On an H100 it is 2.1 µs; with it taken
+        off, medians of 19 calls of 1 to 76 µs (kernels, CUB, cuBLAS, a copy) differ from CUPTI's by
+        -0.04 to +0.41 µs, in the middle by +0.2. Measured while the clock rises from idle and then
+        as long again: only the last samples count.
+        """
+        empty = _checks(self.cupy, self.device.arch, "float").get_function("empty")
+        launch = partial(empty, (1,), (32,), (), stream=self.stream)
+        launch()
+        one, nine = (_Sample(self, partial(_repeat, launch, n), cold=True) for n in (1, 9))
+        pairs: list[tuple[float, float]] = []
+        start = time.perf_counter()
+        while time.perf_counter() - start < _CALIBRATION_S or len(pairs) < _CALIBRATION_PAIRS:
+            pairs.append((one.take_ms(), nine.take_ms()))
+        last = pairs[-_CALIBRATION_PAIRS:]
+        single, many = (median(pair[place] for pair in last) for place in (0, 1))
+        return max(0.0, single - (many - single) / 8)
+
+    @cached_property
+    def flush_buffer(self) -> Any:
+        """What is written before a cold sample."""
+        size = max(self.device.l2_bytes, 32 << 20) * _FLUSH_FACTOR
+        return self.cupy.empty(size, self.cupy.uint8)
+
+    def _sequence(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill]
+    ) -> Callable[[], object]:
+        calls = [self._call(module, step) for step in steps]
+        return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
+
+    def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], None]:
+        """Prepare one step so that enqueueing it costs as little host time as possible."""
+        if isinstance(step, BoundFill):
+            return self._fill_call(step)
+        function = self._guarded(lambda: module.get_function(step.entry))
+        if step.shared_bytes > 48 * 1024:
+            # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
+            self._guarded(
+                lambda: self.cupy.cuda.driver.funcSetAttribute(
+                    function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
+                )
+            )
+        args = tuple(one.inner if isinstance(one, _Buffer) else one for one in step.args)
+        return partial(
+            function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
+        )
+
+    def _fill_call(self, step: BoundFill) -> Callable[[], None]:
+        raw = step.value.tobytes()
+        if len(set(raw)) == 1:
+            return partial(self._memset, step.buffer.inner, raw[0])
+        kernel = _checks(self.cupy, self.device.arch, "float").get_function("fill")
+        count, pattern = step.buffer.nbytes // len(raw), int.from_bytes(raw, "little")
+        args = (step.buffer.inner, np.uint64(count), np.uint64(pattern), np.uint32(len(raw)))
+        return partial(kernel, self._grid(count), (256,), args, stream=self.stream)
+
+    def _grid(self, count: int) -> tuple[int]:
+        """Blocks of 256 threads for a loop over ``count``."""
+        return (max(1, min(-(-count // 256), 8 * self.device.sm_count)),)
+
+    def _memset(self, array: Any, value: int) -> None:
+        self.cupy.cuda.runtime.memsetAsync(array.data.ptr, value, array.nbytes, self.stream.ptr)
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Run a device call; tell refusals from a lost context."""
+        errors = (
+            self.cupy.cuda.runtime.CUDARuntimeError,
+            self.cupy.cuda.driver.CUDADriverError,
+            GraphError,
+        )
+        try:
+            return call()
+        except errors as error:
+            if any(name in str(error) for name in _NO_MEMORY):
+                raise MemoryError(str(error)) from error
+            if any(name in str(error) for name in _HARMLESS):
+                raise LaunchError(str(error)) from error
+            raise ContextLostError(str(error)) from error
+
+
+class CudaTimer:
+    """See `autotune.devices.base.Timer`.
+
+    A sample is one launch of a graph that holds the flush, an event, the call and another event.
+    What the events add is measured once per process (`CudaExecutor.graph_overhead_ms`) and taken
+    off. docs/timing.md compares this with CUPTI and with the ways that lost.
+    """
+
+    def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:
+        self._executor, self._call, self._cold = executor, call, cold
+        self._calls = 0  # of a hot sample, once it is known
+        self._once = self._captured(cold, 1)
+        self._batch: _Sample | None = None
+        self.launched_by = "graph" if self._once else "stream"
+        self.overhead_ms = executor.graph_overhead_ms if self._once else 0.0
+
+    def __call__(self, count: int) -> list[float]:
+        return self.singly(count) if self._cold else self.hot(count)
+
+    def hot(self, count: int) -> list[float]:
+        if not count:
+            return []
+        if not self._calls:
+            self._calls = batch_size(min(self.singly(3)))
+            self._batch = self._captured(False, self._calls) if self._once else None
+        if self._batch:
+            return [self._net(self._batch.take_ms()) / self._calls for _ in range(count)]
+        many = partial(_repeat, self._call, self._calls)
+        return self._executor.samples_ms(many, count, cold=False, calls=self._calls)
+
+    def by_stream(self) -> None:
+        self._once, self._batch, self.launched_by, self.overhead_ms = None, None, "stream", 0.0
+
+    def singly(self, count: int) -> list[float]:
+        """Milliseconds of single calls, cold or hot as this timer is."""
+        if self._once:
+            return [self._net(self._once.take_ms()) for _ in range(count)]
+        return self._executor.samples_ms(self._call, count, self._cold)
+
+    def _net(self, taken_ms: float) -> float:
+        return max(round(taken_ms - self.overhead_ms, 6), _TICK_MS)
+
+    def _captured(self, cold: bool, calls: int) -> _Sample | None:
+        """A sample as a graph; None where the call cannot be captured."""
+        try:
+            return _Sample(self._executor, partial(_repeat, self._call, calls), cold)
+        except CaptureError:
+            return None
+
+
+class _Sample:
+    """One graph: where it is cold the flush, an event, what is timed, another event."""
+
+    def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:
+        event = executor.cupy.cuda.Event
+        self._executor, self._events = executor, (event(), event())
+        flushed = executor.flush_buffer if cold else None  # made before anything is captured
+        stream = executor.stream.ptr
+
+        def enqueue() -> None:
+            if flushed is not None:
+                executor._memset(flushed, 0)
+            record(self._events[0].ptr, stream)
+            call()
+            record(self._events[1].ptr, stream)
+
+        # In place of the memory pool, whose blocks are another's once the call has returned.
+        with executor.cupy.cuda.using_allocator(_no_allocation):
+            self._graph = Graph(stream, enqueue)
+
+    def take_ms(self) -> float:
+        """Launch it once, wait, and return the time between the events."""
+        self._executor._guarded(self._graph.launch)
+        self._executor._guarded(self._executor.stream.synchronize)
+        return float(self._executor.cupy.cuda.get_elapsed_time(*self._events))
+
+
+def _repeat(call: Callable[[], object], times: int) -> None:
+    for _ in range(times):
+        call()
+
+
+def _no_allocation(nbytes: int) -> Any:
+    """Refuse to allocate during a capture."""
+    raise CaptureError(f"it allocates {nbytes} bytes at every call")
+
+
+def _is_float32(expected: _Buffer, count: int) -> bool:
+    """Whether expected values are stored as float32; see `Executor.compare`."""
+    return expected.nbytes == 4 * count
+
+
+def _c_type(dtype: np.dtype[Any]) -> str:
+    """How CUDA C++ calls an element type.
+
+    Raises
+    ------
+    LaunchError
+        If outputs of this type cannot be compared.
+    """
+    types = {
+        "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",
+        "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",
+        "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long", "bool": "bool",
+    }  # fmt: skip
+    if dtype.name not in types:
+        raise LaunchError(f"outputs of type {dtype} cannot be compared (known: {', '.join(types)})")
+    return types[dtype.name]
+
+
+@cache
+def _checks_code(arch: str, c_type: str, expected: str = "double") -> bytes:
+    """What `_checks` loads."""
+    source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
+    half = ["-DTYPE_IS_HALF"] if c_type == "__half" else []
+    # A #define, because an option cannot hold a type of two words.
+    text = f"#define TYPE {c_type}\n#define EXPECTED {expected}\n" + source
+    return nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half]).code
+
+
+@cache
+def _checks(cp: Any, arch: str, c_type: str, expected: str = "double") -> Any:
+    """The module of checks.cu for one element type, and one type of expected values."""
+    module = cp.cuda.function.Module()
+    module.load(_checks_code(arch, c_type, expected))
+    return module
+
+
+@cache
+def _devices() -> tuple[Device, ...]:
+    """Every device the driver lists; makes no context."""
+    from cuda.bindings import driver as cu
+
+    def ask(result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            raise RuntimeError(str(result[0]).rpartition(".")[2])
+        return result[1] if len(result) == 2 else result[1:]
+
+    if int(cu.cuInit(0)[0]) != 0:
+        raise RuntimeError("cuInit failed")
+    nvml = _nvml_facts()
+    found = []
+    for index in range(ask(cu.cuDeviceGetCount())):
+        handle = ask(cu.cuDeviceGet(index))
+        raw = bytes(ask(cu.cuDeviceGetUuid(handle)).bytes).hex()
+        uuid = f"GPU-{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}"
+        name = ask(cu.cuDeviceGetName(128, handle)).split(b"\0")[0].decode()
+        memory = ask(cu.cuDeviceTotalMem(handle))
+
+        def attribute(key: str, handle: Any = handle) -> int:
+            kind = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{key}")
+            return int(ask(cu.cuDeviceGetAttribute(kind, handle)))
+
+        found.append(_device(index, name, uuid, memory, attribute, nvml.get("driver", "")))
+    return tuple(found)
+
+
+def _device(
+    index: int, name: str, uuid: str, memory: int, attribute: Callable[[str], int], driver: str
+) -> Device:
+    capability = 10 * attribute("COMPUTE_CAPABILITY_MAJOR") + attribute("COMPUTE_CAPABILITY_MINOR")
+    sm_count = attribute("MULTIPROCESSOR_COUNT")
+    lanes = _FP32_LANES.get(capability, 128)
+    return Device(
+        backend="cuda",
+        name=name,
+        arch=f"sm_{capability}",
+        uuid=uuid,
+        index=index,
+        driver=driver,
+        warp_size=attribute("WARP_SIZE"),
+        sm_count=sm_count,
+        max_threads_per_block=attribute("MAX_THREADS_PER_BLOCK"),
+        max_threads_per_sm=attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
+        registers_per_sm=attribute("MAX_REGISTERS_PER_MULTIPROCESSOR"),
+        shared_bytes_per_block=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        shared_bytes_per_sm=attribute("MAX_SHARED_MEMORY_PER_MULTIPROCESSOR"),
+        l2_bytes=attribute("L2_CACHE_SIZE"),
+        memory_bytes=memory,
+        # Two transfers a clock (double data rate); clocks come in kHz, the bus width in bits.
+        peak_gb_per_s=2
+        * attribute("MEMORY_CLOCK_RATE")
+        * attribute("GLOBAL_MEMORY_BUS_WIDTH")
+        / 8e6,
+        peak_gflop_per_s=2 * lanes * sm_count * attribute("CLOCK_RATE") / 1e6,
+    )
+
+
+def _nvml_facts() -> dict[str, str]:
+    """The driver's version; empty where NVML is not there."""
+    with suppress(Exception):  # every NVML failure means only "not known"
+        import pynvml
+
+        pynvml.nvmlInit()
+        return {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    return {}
+
+
+@cache
+def _nvml_handle(uuid: str) -> Any:
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def _clocks(uuid: str) -> Clocks:
+    with suppress(Exception):
+        import pynvml
+
+        handle = _nvml_handle(uuid)
+        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
+        return Clocks(
+            sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
+            temperature_c=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
+            throttle_reasons=tuple(n for bit, n in _THROTTLE.items() if reasons & bit),
+        )
+    return Clocks()
+
+
+#: Reasons that slow the clock down; idle and settings of the user's own are left out. Source:
+#: NVML API reference, nvmlClocksEventReasons.
+_THROTTLE = {
+    0x0004: "power cap",
+    0x0008: "hardware slowdown",
+    0x0020: "thermal (software)",
+    0x0040: "thermal (hardware)",
+    0x0080: "power brake",
+}

@@ -1,0 +1,189 @@
+"""Compiles CUDA C++ to a cubin with NVRTC: no device, no driver, any architecture.
+
+Knows nothing of launching. Resources come from the assembler's report in the compile log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from autotune.devices.base import CompileError, ResourceError
+from autotune.errors import MissingDependencyError
+from autotune.measure.measurement import Entry
+
+_REPORT = re.compile(
+    r"Compiling entry function '(?P<name>[^']+)'.*?"
+    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads.*?"
+    r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.DOTALL,
+)
+_SHARED = re.compile(r"(\d+) bytes smem")
+#: The assembler's words for static shared memory over the limit.
+_TOO_MUCH = "uses too much shared data"
+#: Lines of the log that report resources rather than warn.
+_NOISE = ("ptxas info", "ptxas         .")
+
+
+def nvrtc() -> Any:
+    """The NVRTC binding.
+
+    Raises
+    ------
+    MissingDependencyError
+        If it is not installed.
+    """
+    try:
+        from cuda.bindings import nvrtc as binding
+    except ImportError as error:
+        raise MissingDependencyError("cuda.bindings", "nvrtc", "compiling CUDA") from error
+    return binding
+
+
+@cache
+def version() -> str:
+    """NVRTC's version, for example ``nvrtc 13.0``."""
+    status, major, minor = nvrtc().nvrtcVersion()
+    _check(status)
+    return f"nvrtc {major}.{minor}"
+
+
+@cache
+def include_options() -> tuple[str, ...]:
+    """``-I`` options of the CUDA and CCCL headers that can be found."""
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    folders = []
+    for component in ("cudart", "cccl"):
+        try:
+            folder = find_nvidia_header_directory(component)
+        except Exception:  # pathfinder raises several types for "not installed"
+            folder = None
+        if folder and Path(folder).is_dir():
+            folders.append(f"-I{folder}")
+    return tuple(dict.fromkeys(folders))
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What NVRTC made of a source."""
+
+    code: bytes
+    log: str
+    #: Name in the code of each name expression.
+    symbols: dict[str, str]
+
+
+def compile_cubin(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Compilation:
+    """Compile one source to machine code.
+
+    Parameters
+    ----------
+    source : str
+        Complete text: nothing else is read but the toolkit's headers.
+    options : sequence of str
+        NVRTC options, the architecture among them.
+    names : sequence of str
+        Name expressions of functions without C linkage, for example ``scale<128>``: instantiates
+        them, and says what they are called in the code.
+
+    Returns
+    -------
+    Compilation
+        The cubin, and the log with the assembler's resource report.
+
+    Raises
+    ------
+    CompileError
+        With the log.
+    """
+    binding = nvrtc()
+    return _compiled(
+        source,
+        [*options, "--ptxas-options=-v"],
+        names,
+        binding.nvrtcGetCUBINSize,
+        binding.nvrtcGetCUBIN,
+    )
+
+
+def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) -> str:
+    """Compile one source to PTX; ``options`` name a virtual architecture (``compute_90``).
+
+    Raises
+    ------
+    CompileError
+        With the log.
+    """
+    binding = nvrtc()
+    done = _compiled(source, options, names, binding.nvrtcGetPTXSize, binding.nvrtcGetPTX)
+    return done.code.rstrip(b"\0").decode()
+
+
+def _compiled(
+    source: str,
+    options: Sequence[str],
+    names: Sequence[str],
+    size_of: Callable[[Any], tuple[Any, int]],
+    read: Callable[[Any, bytearray], object],
+) -> Compilation:
+    """Run NVRTC; the code is what ``read`` gets of the program."""
+    binding = nvrtc()
+    status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
+    _check(status)
+    try:
+        for name in names:
+            _check(binding.nvrtcAddNameExpression(program, name.encode())[0])
+        arguments = [one.encode() for one in (*options, *include_options())]
+        (status,) = binding.nvrtcCompileProgram(program, len(arguments), arguments)
+        _, size = binding.nvrtcGetProgramLogSize(program)
+        buffer = bytearray(size)
+        binding.nvrtcGetProgramLog(program, buffer)
+        log = bytes(buffer).rstrip(b"\0").decode(errors="replace")
+        if status != binding.nvrtcResult.NVRTC_SUCCESS:
+            kind = ResourceError if _TOO_MUCH in log else CompileError
+            raise kind(log.strip() or str(status))
+        _, size = size_of(program)
+        code = bytearray(size)
+        read(program, code)
+        lowered = {one: binding.nvrtcGetLoweredName(program, one.encode())[1] for one in names}
+        return Compilation(bytes(code), log, {one: low.decode() for one, low in lowered.items()})
+    finally:
+        binding.nvrtcDestroyProgram(program)
+
+
+def expressions(source: str, entries: Sequence[str]) -> list[str]:
+    """The entries that NVRTC must be told of: templates, and functions without C linkage."""
+    has_c_linkage = 'extern "C"' in source
+    return [one for one in entries if not (has_c_linkage and one.isidentifier())]
+
+
+def entries(log: str) -> tuple[Entry, ...]:
+    """Resources of each kernel function, read from the compile log."""
+    found = []
+    for match in _REPORT.finditer(log):
+        shared = _SHARED.search(match["rest"])
+        found.append(
+            Entry(
+                name=match["name"],
+                registers=int(match["registers"]),
+                spill_bytes=int(match["stores"]) + int(match["loads"]),
+                shared_bytes=int(shared[1]) if shared else 0,
+            )
+        )
+    return tuple(found)
+
+
+def warnings(log: str) -> str:
+    """The log without the resource report."""
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith(_NOISE)]
+    return "\n".join(lines)
+
+
+def _check(status: Any) -> None:
+    if int(status) != 0:
+        raise CompileError(f"NVRTC failed: {status}")

@@ -1,0 +1,446 @@
+"""The OpenCL backend: any OpenCL device; the CPU default on a machine without a GPU.
+
+Where Intel's CPU run-time is installed as a Python package it is made visible first, since its
+loader entry points nowhere.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.arrays import in_pieces
+from autotune.devices.base import (
+    GUARD_BYTES,
+    GUARD_VALUE,
+    POISON_VALUE,
+    BoundFill,
+    BoundLaunch,
+    CompileError,
+    ContextLostError,
+    Difference,
+    LaunchError,
+    batch_size,
+)
+from autotune.devices.device import Device
+from autotune.errors import DeviceError, MissingDependencyError
+from autotune.files import cache_folder, write_atomically
+from autotune.measure.measurement import Binary, Clocks, Entry
+
+#: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
+_INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
+_BUILD_OPTIONS = ("-cl-std=CL3.0",)
+#: Sub-group width where the device lets a kernel choose one.
+_CPU_WARP = 16
+_FLUSH_FACTOR = 4
+#: Status codes of a launch that leave the context usable: the OpenCL specification's names.
+_HARMLESS = (
+    "INVALID_WORK_GROUP_SIZE",
+    "INVALID_WORK_ITEM_SIZE",
+    "INVALID_GLOBAL_WORK_SIZE",
+    "INVALID_KERNEL_ARGS",
+    "INVALID_ARG_SIZE",
+    "INVALID_ARG_VALUE",
+    "INVALID_KERNEL_NAME",
+    "OUT_OF_RESOURCES",
+)
+
+
+class OpenclBackend:
+    """See `autotune.devices.base.Backend`."""
+
+    name = "opencl"
+
+    def devices(self) -> list[Device]:
+        try:
+            return [_device(index, one) for index, one in enumerate(_live_devices())]
+        except MissingDependencyError:
+            return []
+
+    def why_unavailable(self) -> str:
+        try:
+            found = _live_devices()
+        except MissingDependencyError as error:
+            return str(error)
+        return (
+            ""
+            if found
+            else ("no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'")
+        )
+
+    def toolchain(self) -> str:
+        live = _live_devices()
+        return f"opencl {live[0].platform.version} {live[0].driver_version}" if live else "opencl"
+
+    def compile(
+        self,
+        source: str,
+        defines: Mapping[str, str],
+        options: Sequence[str],
+        device: Device,
+        entries: Sequence[str] = (),
+    ) -> Binary:
+        cl = _pyopencl()
+        live = _live_devices()[device.index]
+        context = _context(device.index)
+        flags = [*_BUILD_OPTIONS, *(f"-D{k}={v}" for k, v in defines.items())]
+        # Options of the CUDA compiler mean nothing here: a kernel's hook may return both kinds.
+        flags += [one for one in options if one.startswith("-cl-")]
+        program = cl.Program(context, source)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program.build(options=flags, devices=[live], cache_dir=False)
+        except cl.RuntimeError as error:
+            raise CompileError(_build_log(program, live) or str(error)) from error
+        (code,) = program.get_info(cl.program_info.BINARIES)
+        found = tuple(_entry(kernel, live) for kernel in program.all_kernels())
+        return Binary(bytes(code), found, _build_log(program, live), key="")
+
+    def get_ready(self, device: Device) -> None:
+        with suppress(ImportError):  # which `open` reports
+            import pyopencl  # noqa: F401
+
+    def open(self, device: Device) -> OpenclExecutor:
+        if device.index >= len(_live_devices()):
+            raise DeviceError(f"{device.name} ({device.selector}): not there any more")
+        return OpenclExecutor(device)
+
+
+class _Buffer:
+    """A guarded allocation: ``inner`` is a sub-buffer between two guard bands."""
+
+    def __init__(self, cl: Any, context: Any, nbytes: int) -> None:
+        self.nbytes = nbytes
+        flags = cl.mem_flags.READ_WRITE
+        self.whole = cl.Buffer(context, flags, GUARD_BYTES + nbytes + GUARD_BYTES)
+        self.inner = self.whole.get_sub_region(GUARD_BYTES, nbytes)
+
+
+class OpenclExecutor:
+    """See `autotune.devices.base.Executor`. One in-order queue with profiling."""
+
+    def __init__(self, device: Device) -> None:
+        self.cl = _pyopencl()
+        self.device = device
+        self.live = _live_devices()[device.index]
+        self.context = _context(device.index)
+        properties = self.cl.command_queue_properties.PROFILING_ENABLE
+        self.queue = self.cl.CommandQueue(self.context, self.live, properties)
+        self._flush: Any = None
+
+    def allocate(self, nbytes: int) -> _Buffer:
+        if nbytes > self.live.max_mem_alloc_size:
+            raise MemoryError(f"{self.device.name} allows no buffer of {nbytes} bytes")
+        try:
+            buffer = _Buffer(self.cl, self.context, nbytes)
+        except self.cl.Error as error:
+            raise MemoryError(f"{self.device.name} has no room for {nbytes} bytes") from error
+        self.mend_guards(buffer)
+        return buffer
+
+    def write(self, buffer: _Buffer, array: NDArray[Any]) -> None:
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self.cl.enqueue_copy(self.queue, buffer.inner, flat)
+        self.queue.finish()
+
+    def read(self, buffer: _Buffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        host = np.empty(shape, dtype)
+        self.cl.enqueue_copy(self.queue, host, buffer.inner)
+        self.queue.finish()
+        return host
+
+    def copy(self, target: _Buffer, source: _Buffer) -> None:
+        self.cl.enqueue_copy(self.queue, target.inner, source.inner, byte_count=source.nbytes)
+
+    def poison(self, buffer: _Buffer) -> None:
+        self._fill(buffer.inner, np.uint8(POISON_VALUE), 0, buffer.nbytes)
+
+    def unharmed(
+        self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
+    ) -> tuple[list[bool], list[bool]]:
+        same = [np.array_equal(self._bytes(one), self._bytes(other)) for one, other in pairs]
+        return [self._guards_intact(one) for one in buffers], same
+
+    def _guards_intact(self, buffer: _Buffer) -> bool:
+        whole = np.empty(buffer.nbytes + 2 * GUARD_BYTES, np.uint8)
+        self.cl.enqueue_copy(self.queue, whole, buffer.whole)
+        self.queue.finish()
+        head, tail = whole[:GUARD_BYTES], whole[GUARD_BYTES + buffer.nbytes :]
+        return bool(np.all(head == GUARD_VALUE) and np.all(tail == GUARD_VALUE))
+
+    def mend_guards(self, buffer: _Buffer) -> None:
+        for offset in (0, GUARD_BYTES + buffer.nbytes):
+            self._fill(buffer.whole, np.uint8(GUARD_VALUE), offset, GUARD_BYTES)
+
+    def compare(
+        self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
+    ) -> Difference:
+        stored = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
+        got, want = self.read(buffer, dtype, (count,)), self.read(expected, stored, (count,))
+
+        def differ(_: int, begin: int, end: int) -> tuple[float, float, int | None]:
+            """Largest error of a piece, the sum of its squares, and where the first wrong one is."""
+            one, other = (part[begin:end].astype(np.float64) for part in (got, want))
+            with np.errstate(invalid="ignore", over="ignore"):
+                error = np.where(one == other, 0.0, np.abs(one - other))
+                error[np.isnan(one) & np.isnan(other)] = 0.0
+                error[np.isnan(error)] = np.inf
+                squares = float(np.sum(error * error))
+            wrong = np.flatnonzero(error > bound)
+            return float(error.max()), squares, begin + int(wrong[0]) if len(wrong) else None
+
+        parts = in_pieces(differ, count)
+        return Difference(
+            max_error=max((worst for worst, _, _ in parts), default=0.0),
+            rms_error=math.sqrt(sum(squares for _, squares, _ in parts) / max(count, 1)),
+            first_wrong=next((first for _, _, first in parts if first is not None), None),
+        )
+
+    def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
+        if constants:
+            raise LaunchError("OpenCL has no module symbols; pass constants as inputs")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self.cl.Program(self.context, [self.live], [binary.code]).build()
+        except self.cl.Error as error:
+            raise LaunchError(f"the device rejects the binary: {error}") from error
+
+    def calibrate(self) -> None:
+        pass  # events tell of the kernel alone
+
+    def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
+        return self.timer(module, steps, cold=False).singly(1, cold=False)[0]
+
+    def time(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
+    ) -> list[float]:
+        return self.timer(module, steps, cold).singly(count, cold)
+
+    def timer(
+        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
+    ) -> OpenclTimer:
+        return OpenclTimer(self, self._kernels(module, steps), steps, cold)
+
+    def timer_of(self, call: Callable[[], object], cold: bool) -> OpenclTimer:
+        raise LaunchError("no vendor baselines on OpenCL")
+
+    def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:
+        raise LaunchError("no vendor baselines on OpenCL")
+
+    def memory_held_elsewhere(self) -> int:
+        return 0
+
+    def clocks(self) -> Clocks:
+        return Clocks()
+
+    def _kernels(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> list[Any]:
+        """One kernel object per launch, with its arguments set."""
+        kernels: list[Any] = []
+        for step in steps:
+            if isinstance(step, BoundFill):
+                kernels.append(None)
+                continue
+            if step.shared_bytes:
+                raise LaunchError("the OpenCL dialect has no dynamic shared memory")
+            try:
+                kernel = self.cl.Kernel(module, step.entry)
+                kernel.set_args(*(a.inner if isinstance(a, _Buffer) else a for a in step.args))
+            except (self.cl.Error, TypeError, ValueError) as error:
+                raise LaunchError(f"{step.entry}: {error}") from error
+            kernels.append(kernel)
+        return kernels
+
+    def _enqueue(
+        self, kernels: Sequence[Any], steps: Sequence[BoundLaunch | BoundFill]
+    ) -> list[Any]:
+        events = []
+        for kernel, step in zip(kernels, steps, strict=True):
+            if isinstance(step, BoundFill):
+                target = step.buffer
+                events.append(self._fill(target.inner, step.value, 0, target.nbytes))
+                continue
+            size = tuple(g * b for g, b in zip(step.grid, step.block, strict=True))
+            try:
+                events.append(self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block))
+            except self.cl.Error as error:
+                raise self._classified(error) from error
+        return events
+
+    def _finish(self) -> None:
+        try:
+            self.queue.finish()
+        except self.cl.Error as error:
+            raise self._classified(error) from error
+
+    def _classified(self, error: Exception) -> Exception:
+        harmless = any(name in str(error) for name in _HARMLESS)
+        return LaunchError(str(error)) if harmless else ContextLostError(str(error))
+
+    def _fill(self, buffer: Any, value: np.generic, offset: int, size: int) -> Any:
+        return self.cl.enqueue_fill_buffer(self.queue, buffer, value, offset, size)
+
+    def _bytes(self, buffer: _Buffer) -> NDArray[Any]:
+        return self.read(buffer, np.dtype(np.uint8), (buffer.nbytes,))
+
+    def _flush_cache(self) -> None:
+        if self._flush is None:
+            size = max(self.live.global_mem_cache_size, 1 << 20) * _FLUSH_FACTOR
+            self._flush = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
+        self._fill(self._flush, np.uint8(0), 0, self._flush.size)
+        self.queue.finish()
+
+
+class OpenclTimer:
+    """See `autotune.devices.base.Timer`. The queue's own profile: launch gaps are in no sample.
+
+    Cold: four times the device's cache is written before each call. Hot: calls follow each other in
+    the queue, so a sample is the time from the start of the first to the end of the last, shared.
+    """
+
+    launched_by = "stream"
+    overhead_ms = 0.0
+
+    def __init__(
+        self,
+        executor: OpenclExecutor,
+        kernels: Sequence[Any],
+        steps: Sequence[BoundLaunch | BoundFill],
+        cold: bool,
+    ) -> None:
+        self._executor, self._kernels, self._steps = executor, kernels, steps
+        self._cold = cold
+        self._calls = 0  # of a hot sample, once it is known
+
+    def __call__(self, count: int) -> list[float]:
+        return self.singly(count, cold=True) if self._cold else self.hot(count)
+
+    def singly(self, count: int, cold: bool) -> list[float]:
+        """Milliseconds of calls that wait for each other."""
+        samples = []
+        for _ in range(count):
+            if cold:
+                self._executor._flush_cache()
+            samples.append(self._batch_ms(1))
+        return samples
+
+    def hot(self, count: int) -> list[float]:
+        if not count:
+            return []
+        self._calls = self._calls or batch_size(self._batch_ms(1))
+        return [self._batch_ms(self._calls) for _ in range(count)]
+
+    def by_stream(self) -> None:
+        pass  # there is no other way here
+
+    def _batch_ms(self, calls: int) -> float:
+        """Milliseconds per call of so many calls in a row."""
+        events = []
+        for _ in range(calls):
+            events += self._executor._enqueue(self._kernels, self._steps)
+        self._executor._finish()
+        return float(events[-1].profile.end - events[0].profile.start) / 1e6 / calls
+
+
+@cache
+def _pyopencl() -> Any:
+    """Import pyopencl, after making Intel's run-time findable where it is installed.
+
+    Raises
+    ------
+    MissingDependencyError
+    """
+    _show_intel_runtime(Path(sys.prefix) / "lib")
+    try:
+        import pyopencl
+    except ImportError as error:
+        raise MissingDependencyError("pyopencl", "cpu", "measuring on OpenCL") from error
+    return pyopencl
+
+
+def _show_intel_runtime(lib: Path) -> None:
+    if "OCL_ICD_VENDORS" in os.environ or not (lib / "libintelocl.so").exists():
+        return
+    try:
+        for name in _INTEL_NEEDS:
+            ctypes.CDLL(str(lib / name), ctypes.RTLD_GLOBAL)
+    except OSError:
+        return
+    # The loader runs whatever this folder names: it must be one that nobody else can have made.
+    try:
+        folder = cache_folder("icd") / hashlib.sha256(str(lib).encode()).hexdigest()[:16]
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="autotune-icd-"))
+    write_atomically(folder / "intel.icd", f"{lib / 'libintelocl.so'}\n".encode())
+    os.environ["OCL_ICD_VENDORS"] = str(folder)
+
+
+@cache
+def _live_devices() -> tuple[Any, ...]:
+    """Every device of every platform, CPUs last."""
+    cl = _pyopencl()
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        return ()
+    found = [device for platform in platforms for device in platform.get_devices()]
+    return tuple(sorted(found, key=lambda one: bool(one.type & cl.device_type.CPU)))
+
+
+@cache
+def _context(index: int) -> Any:
+    return _pyopencl().Context([_live_devices()[index]])
+
+
+def _device(index: int, live: Any) -> Device:
+    cl = _pyopencl()
+    is_cpu = bool(live.type & cl.device_type.CPU)
+    name = " ".join(live.name.split())
+    return Device(
+        backend="opencl",
+        name=name,
+        arch="opencl_cpu" if is_cpu else "opencl_gpu",
+        uuid=f"opencl-{name}-{live.max_compute_units}",
+        index=index,
+        driver=live.driver_version,
+        warp_size=_CPU_WARP if is_cpu else 32,
+        sm_count=live.max_compute_units,
+        max_threads_per_block=live.max_work_group_size,
+        max_threads_per_sm=live.max_work_group_size,
+        shared_bytes_per_block=live.local_mem_size,
+        shared_bytes_per_sm=live.local_mem_size,
+        l2_bytes=live.global_mem_cache_size,
+        memory_bytes=live.global_mem_size,
+        features=frozenset(live.extensions.split()),
+    )
+
+
+def _entry(kernel: Any, live: Any) -> Entry:
+    cl = _pyopencl()
+    local = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, live)
+    return Entry(name=kernel.function_name, shared_bytes=int(local))
+
+
+def _build_log(program: Any, live: Any) -> str:
+    cl = _pyopencl()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pyopencl warns that its cache, unused, is bypassed
+            return str(program.get_build_info(live, cl.program_build_info.LOG)).strip()
+    except cl.Error:
+        return ""

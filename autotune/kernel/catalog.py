@@ -1,0 +1,192 @@
+"""Finds kernels: which space files there are, and the `Kernel` in one of them.
+
+Knows nothing of tuning. Listing reads names and docstrings without running anything; only the
+space file that was asked for is imported, so that one broken file hurts no other.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from autotune.errors import SpecError, UsageError, unknown
+from autotune.kernel.spec import Kernel, line_of, stdout_aside
+
+PACKAGE = Path(__file__).resolve().parents[1]
+#: A folder that holds one of these ends the search upward for ``spaces/``.
+PROJECT_MARKS = (".git", "pyproject.toml")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A kernel as a list shows it."""
+
+    name: str
+    file: Path
+    #: First line of the file's docstring; where the file cannot be parsed, what is wrong.
+    doc: str
+    broken: bool = False
+
+
+def bundled_folder(kind: str) -> Path:
+    """Where what ships with the package is: ``kernels``, ``spaces`` or ``reports``.
+
+    In a wheel under ``autotune/_bundled``; in a checkout beside ``autotune/``.
+    """
+    installed = PACKAGE / "_bundled" / kind
+    return installed if installed.is_dir() else PACKAGE.parent / kind
+
+
+def space_folders(spaces: Path | None = None) -> list[Path]:
+    """Folders to look for space files in, nearest first.
+
+    Raises
+    ------
+    UsageError
+        If ``spaces`` is given and is not a folder.
+    """
+    if spaces is not None and not spaces.is_dir():
+        raise UsageError(f"--spaces {spaces}: not a folder")
+    listed = os.environ.get("AUTOTUNE_PATH", "").split(os.pathsep)
+    candidates = [
+        *([spaces] if spaces else []),
+        *(Path(one) for one in listed if one),
+        *_nearest_spaces(),
+        *_plugin_folders(),
+        bundled_folder("spaces"),
+    ]
+    return list(dict.fromkeys(one.resolve() for one in candidates if one.is_dir()))
+
+
+def listings(spaces: Path | None = None) -> list[Listing]:
+    """Every kernel that can be named, nearest folder first where a name occurs twice."""
+    found: dict[str, Listing] = {}
+    for folder in space_folders(spaces):
+        for file in sorted(folder.glob("*.py")):
+            if not file.name.startswith("_"):
+                found.setdefault(file.stem, _listing(file))
+    return sorted(found.values(), key=lambda one: one.name)
+
+
+def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
+    """Import the space file of a kernel and return its validated `Kernel`.
+
+    Parameters
+    ----------
+    name : str
+        A name, or the path of a space file.
+
+    Raises
+    ------
+    UsageError
+        If there is no such kernel; the message lists the known ones.
+    SpecError
+        If the space file is wrong.
+    """
+    if name.endswith(".py"):
+        file = Path(name)
+        if not file.is_file():
+            raise UsageError(f"{name}: no such space file")
+        return load_file(file)
+    for folder in space_folders(spaces):
+        if (folder / f"{name}.py").is_file():
+            return load_file(folder / f"{name}.py")
+    raise UsageError(unknown("kernel", name, [one.name for one in listings(spaces)]))
+
+
+def load_file(file: Path) -> Kernel:
+    """Run a space file and return the kernel it declares.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be run, declares no kernel or several, or may be written by anybody.
+    """
+    file = file.resolve()
+    _refuse_world_writable(file)
+    spec = importlib.util.spec_from_file_location(f"autotune_space_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise SpecError(f"{file.name}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
+        with stdout_aside:
+            spec.loader.exec_module(module)
+    except SpecError as error:
+        raise SpecError(f"{file.name}: {error}{line_of(error, file)}") from error
+    except SyntaxError as error:
+        raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
+    except (Exception, SystemExit) as error:
+        message = f"{type(error).__name__}: {error}"
+        raise SpecError(f"{file.name}: {message}{line_of(error, file)}") from error
+    finally:
+        sys.dont_write_bytecode = writes_bytecode
+    kernel = _only_kernel(file, list(vars(module).values()))
+    kernel.validate()
+    return kernel
+
+
+def _only_kernel(file: Path, values: list[object]) -> Kernel:
+    kernels = list(dict.fromkeys(one for one in values if isinstance(one, Kernel)))
+    own = [one for one in kernels if one.file == file]
+    named = [one for one in own if one.name == file.stem] or own
+    if len(named) != 1:
+        raise SpecError(
+            f"{file.name}: declares {len(named)} kernels, expected one; "
+            f"write {file.stem} = autotune.Kernel({file.stem + '.cu'!r}, ...)"
+        )
+    return named[0]
+
+
+def _refuse_world_writable(file: Path) -> None:
+    """Space files are code: one that anybody may change is not run."""
+    for place in (file, file.parent):
+        mode = place.stat().st_mode
+        if mode & stat.S_IWOTH and not (place.is_dir() and mode & stat.S_ISVTX):
+            raise SpecError(
+                f"{place}: anybody may write it, and it is code; run: chmod o-w {place}"
+            )
+
+
+def _listing(file: Path) -> Listing:
+    try:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        return Listing(file.stem, file, f"cannot be read: {error}", True)
+    doc = (ast.get_docstring(tree) or "").split("\n")[0]
+    return Listing(file.stem, file, doc)
+
+
+def _nearest_spaces() -> Iterator[Path]:
+    """The nearest ``spaces/`` at or above the current folder, within the project."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "spaces").is_dir():
+            yield folder / "spaces"
+            return
+        if any((folder / mark).exists() for mark in PROJECT_MARKS):
+            return
+
+
+def _plugin_folders() -> Iterator[Path]:
+    """Folders named by installed packages under the entry point group ``autotune.kernels``.
+
+    The entry point's value is a package whose folder holds space files.
+    """
+    for point in entry_points(group="autotune.kernels"):
+        try:
+            spec = importlib.util.find_spec(point.module)
+        except Exception:  # whatever a package raises at import: it hurts no other
+            continue
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            yield Path(place)

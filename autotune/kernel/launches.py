@@ -1,0 +1,245 @@
+"""Declared steps + configuration + problem -> launches with every value decided, checked and traced.
+
+Knows the limits of a device and the form of a launch, not how a device is driven.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from autotune.devices.base import BoundFill, BoundLaunch
+from autotune.devices.device import Device
+from autotune.errors import SpecError
+from autotune.kernel.expression import Json, Symbol, UntraceableError, stored
+from autotune.kernel.spec import Fill, Kernel, Launch, Step
+from autotune.measure.measurement import Binary
+from autotune.values import Configuration, Problem
+
+#: Largest grid in x, and in y and z. Source: CUDA C++ Programming Guide, "Technical
+#: Specifications per Compute Capability".
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The launch sequence of one configuration on one problem, as numbers."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The kernel launches, fills left out."""
+        return tuple(step for step in self.steps if isinstance(step, Launch))
+
+    @property
+    def first(self) -> Launch:
+        """The first launch: the one whose block and grid records show."""
+        return self.launches[0]
+
+
+def plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
+    """Call the launch hook and complete what it left out.
+
+    Raises
+    ------
+    SpecError
+        If the hook fails or returns sizes that are not positive integers.
+    """
+    steps: list[Step] = []
+    for step in kernel.steps(configuration, problem, device):
+        if isinstance(step, Fill):
+            steps.append(step)
+            continue
+        steps.append(
+            Launch(
+                grid=_three(kernel, "grid", step.grid),
+                block=_three(kernel, "block", step.block),
+                shared_bytes=kernel.guarded("launch: shared_bytes", int, step.shared_bytes),
+                entry=step.entry or kernel.name,
+                args=step.args,
+            )
+        )
+    return Plan(tuple(steps))
+
+
+def over_limit(plan: Plan, binary: Binary | None, device: Device) -> str:
+    """What a plan needs and the device does not have; empty where it fits.
+
+    Parameters
+    ----------
+    plan : Plan
+        The launches.
+    binary : Binary, optional
+        Registers and static shared memory, where already compiled.
+    device : Device
+        The limits.
+
+    Returns
+    -------
+    str
+        One line: the need, the limit, and what to lower.
+    """
+    for launch in plan.launches:
+        threads = int(np.prod(launch.block))
+        if threads > device.max_threads_per_block:
+            return (
+                f"{launch.entry}: a block of {threads} threads, {device.name} allows "
+                f"{device.max_threads_per_block}; make the block smaller"
+            )
+        for size, limit, axis in zip(launch.grid, _MAX_GRID, "xyz", strict=True):
+            if size > limit:
+                return f"{launch.entry}: grid {axis}={size}, at most {limit}; make tiles larger"
+        entry = binary.entry(launch.entry or "") if binary else None
+        shared = launch.shared_bytes + ((entry.shared_bytes or 0) if entry else 0)
+        if shared > device.shared_bytes_per_block:
+            return (
+                f"{launch.entry}: {shared} bytes of shared memory per block, {device.name} "
+                f"allows {device.shared_bytes_per_block}; make tiles or stages smaller"
+            )
+        if entry and entry.registers and entry.registers * threads > device.registers_per_sm:
+            return (
+                f"{launch.entry}: {entry.registers} registers × {threads} threads, an SM has "
+                f"{device.registers_per_sm}; use fewer threads or cap registers"
+            )
+    return ""
+
+
+def bound(
+    plan: Plan,
+    names: Sequence[str],
+    buffers: Mapping[str, Any],
+    scalars: Mapping[str, np.generic],
+    dtypes: Mapping[str, str],
+    binary: Binary | None = None,
+) -> list[BoundLaunch | BoundFill]:
+    """Put buffers and scalars in the places of names, and symbols in those of entries.
+
+    Parameters
+    ----------
+    plan : Plan
+        The steps.
+    names : sequence of str
+        All arguments and scratch buffers in order: what a launch without ``args`` gets.
+    buffers, scalars : mapping
+        By name; every name is in one of them.
+    dtypes : mapping
+        Element type of each buffer.
+    binary : Binary, optional
+        Says what entries are called in the code; default: as launches name them.
+    """
+    result: list[BoundLaunch | BoundFill] = []
+    for step in plan.steps:
+        if isinstance(step, Fill):
+            if step.name not in buffers:
+                raise SpecError(f"Fill: no buffer {step.name!r} (known: {', '.join(buffers)})")
+            value = np.dtype(dtypes[step.name]).type(step.value)
+            result.append(BoundFill(buffers[step.name], value))
+            continue
+        args = tuple(
+            _value(one, buffers, scalars) for one in (step.args if step.args is not None else names)
+        )
+        result.append(
+            BoundLaunch(
+                binary.symbol(str(step.entry)) if binary else str(step.entry),
+                _as_three(step.grid),
+                _as_three(step.block),
+                step.shared_bytes,
+                args,
+            )
+        )
+    return result
+
+
+def traced(
+    kernel: Kernel, configuration: Configuration, device: Device, problem: Problem | None = None
+) -> tuple[Step, ...] | None:
+    """The launch sequence with the problem's integer fields symbolic.
+
+    Categorical fields keep the problem's values (default: the kernel's first problem's), since the
+    sequence may be another for each.
+
+    Returns
+    -------
+    tuple of Step, or None
+        Steps whose grids and arguments may be `Symbol`; None where the hook needs numbers.
+    """
+    example = problem or next(one for group in kernel.problems.values() for one in group)
+    fields = {
+        name: Symbol(name) if isinstance(value, int) else value for name, value in example.items()
+    }
+    try:
+        return kernel.steps(configuration, Problem(fields), device)
+    except (UntraceableError, SpecError, TypeError):
+        return None
+
+
+def traced_grid(steps: tuple[Step, ...] | None) -> tuple[Json, ...] | None:
+    """Stored expressions of the first launch's grid; None where it could not be traced."""
+    launch = next((one for one in steps or () if isinstance(one, Launch)), None)
+    return traced_numbers(launch.grid) if launch else None
+
+
+def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
+    """Stored forms of integers and symbols; None if one is neither."""
+    forms = [stored(one) for one in values]
+    return None if any(one is None for one in forms) else tuple(f for f in forms if f is not None)
+
+
+def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
+    """Stored condition that problems of this configuration must satisfy; None where there is none.
+
+    Raises
+    ------
+    SpecError
+        If the requires hook cannot be traced.
+    """
+    if "requires" not in kernel.hooks:
+        return None
+    fields = Problem({name: Symbol(name) for name in kernel.fields})
+    try:
+        result = kernel.call_hook("requires", configuration, fields)
+    except UntraceableError as error:
+        raise kernel.error(f"requires: {error}; combine conditions with &") from error
+    if isinstance(result, bool):
+        return None if result else 0
+    return stored(result)
+
+
+def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
+    try:
+        whole = [index(one) for one in (sizes if isinstance(sizes, tuple | list) else (sizes,))]
+    except TypeError as error:
+        raise kernel.error(
+            f"launch: {what}={sizes!r} is not a tuple of integers; divide with // or ceil_div"
+        ) from error
+    if not 1 <= len(whole) <= 3 or min(whole) < 1:
+        raise kernel.error(f"launch: {what}={sizes!r}; one to three positive integers expected")
+    return _as_three(whole)
+
+
+def _as_three(sizes: Sequence[Any]) -> tuple[int, int, int]:
+    x, y, z = (*(int(one) for one in sizes), 1, 1)[:3]
+    return x, y, z
+
+
+def _value(one: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generic]) -> Any:
+    if isinstance(one, str):
+        if one in buffers:
+            return buffers[one]
+        if one in scalars:
+            return scalars[one]
+        known = ", ".join([*buffers, *scalars])
+        raise SpecError(f"launch: no argument {one!r} (known: {known})")
+    if isinstance(one, np.generic):
+        return one
+    try:
+        return np.int32(index(one))
+    except TypeError as error:
+        raise SpecError(f"launch: argument {one!r} is neither a name nor an integer") from error
+    except OverflowError as error:
+        raise SpecError(f"launch: argument {one} needs 64 bits; pass np.int64({one})") from error

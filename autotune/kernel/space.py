@@ -1,0 +1,405 @@
+"""The valid configurations of a kernel: enumerated once, held as index rows, addressed by number.
+
+Each constraint becomes a boolean table over the parameters it names; rows grow one parameter at a
+time and every table is applied as soon as its parameters are there, so that the cartesian product
+is never held. Knows nothing of GPUs beyond the `Device` that constraints may ask, of files, or of
+how the space is searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.devices.device import Device
+from autotune.errors import NothingValidError, UsageError, unknown
+from autotune.kernel.spec import DEVICE, Kernel, Rule
+from autotune.values import Configuration, Value
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+Rows = NDArray[np.int16]
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What one constraint removes: the share of the cartesian product that its table rejects.
+
+    Exact, and independent of the other constraints: shares of several may overlap.
+    """
+
+    name: str
+    doc: str
+    share: float
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """An ordered list of valid configurations.
+
+    Parameters
+    ----------
+    parameters : dict of str to tuple
+        The values of each parameter, in declared order.
+    rows : ndarray of int16, shape (configurations, parameters)
+        Value indices of each configuration, in lexicographic order.
+    removals : tuple of Removal
+        What each constraint removes from the cartesian product.
+    applicability : tuple of _Table
+        Where parameters do not apply; see `canonical`.
+    """
+
+    parameters: dict[str, tuple[Value, ...]]
+    rows: Rows
+    removals: tuple[Removal, ...] = ()
+    applicability: tuple[_Table, ...] = ()
+    _codes: NDArray[np.int64] = field(init=False, repr=False)
+    _strides: NDArray[np.int64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        sizes = [len(values) for values in self.parameters.values()]
+        strides = _strides(sizes)
+        object.__setattr__(self, "_strides", strides)
+        codes = self.rows.astype(np.int64) @ strides
+        if len(codes) > 1 and np.any(np.diff(codes) <= 0):
+            order = np.argsort(codes)
+            object.__setattr__(self, "rows", self.rows[order])
+            codes = codes[order]
+        object.__setattr__(self, "_codes", codes)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Parameter names in declared order."""
+        return tuple(self.parameters)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of each parameter."""
+        return tuple(len(values) for values in self.parameters.values())
+
+    @property
+    def cartesian(self) -> int:
+        """Number of points of the full product, valid or not."""
+        total = 1
+        for size in self.sizes:
+            total *= size
+        return total
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Configuration]:
+        return (self.configuration(index) for index in range(len(self)))
+
+    def configuration(self, index: int) -> Configuration:
+        """The configuration of a number in ``range(len(space))``."""
+        row = self.rows[index]
+        return Configuration(
+            {
+                name: values[i]
+                for (name, values), i in zip(self.parameters.items(), row, strict=True)
+            }
+        )
+
+    def row(self, configuration: Mapping[str, Value]) -> Rows:
+        """Value indices of a configuration, valid or not.
+
+        Raises
+        ------
+        UsageError
+            If a parameter is missing or unknown, or a value is not one of the declared.
+        """
+        for name in configuration:
+            if name not in self.parameters:
+                raise UsageError(unknown("parameter", name, self.parameters))
+        row = np.zeros(len(self.parameters), np.int16)
+        for position, (name, values) in enumerate(self.parameters.items()):
+            if name not in configuration:
+                raise UsageError(f"configuration lacks a value of {name}")
+            if configuration[name] not in values:
+                raise UsageError(unknown(f"value of {name}:", configuration[name], values))
+            row[position] = values.index(configuration[name])
+        return row
+
+    def find(self, row: Sequence[int] | NDArray[Any]) -> int | None:
+        """The number of a row of value indices, or None where it is not valid."""
+        code = int(np.asarray(row, np.int64) @ self._strides)
+        position = int(np.searchsorted(self._codes, code))
+        found = position < len(self._codes) and self._codes[position] == code
+        return position if found else None
+
+    def index(self, configuration: Mapping[str, Value]) -> int | None:
+        """The number of a configuration, or None where it is not valid."""
+        try:
+            return self.find(self.row(configuration))
+        except UsageError:
+            return None
+
+    def __contains__(self, configuration: object) -> bool:
+        return isinstance(configuration, Mapping) and self.index(configuration) is not None
+
+    def canonical(self, row: Sequence[int] | NDArray[Any]) -> Rows:
+        """A row with parameters that do not apply set to their first value."""
+        result = np.array(row, np.int16)
+        for table in self.applicability:
+            if not table.values[tuple(result[list(table.positions)])]:
+                result[list(table.governs)] = 0
+        return result
+
+    def relevant(self, configuration: Mapping[str, Value]) -> dict[str, Value]:
+        """The part of a configuration that has an effect: parameters that apply."""
+        row = self.row(configuration)
+        idle = {
+            position
+            for table in self.applicability
+            if not table.values[tuple(row[list(table.positions)])]
+            for position in table.governs
+        }
+        return {
+            name: configuration[name]
+            for position, name in enumerate(self.parameters)
+            if position not in idle
+        }
+
+    def neighbours(self, index: int) -> list[int]:
+        """Numbers of the valid configurations that differ in one applicable parameter."""
+        found: dict[int, None] = {}
+        for position, size in enumerate(self.sizes):
+            for value in range(size):
+                if value == self.rows[index, position]:
+                    continue
+                row = self.rows[index].copy()
+                row[position] = value
+                other = self.find(self.canonical(row))
+                if other is not None and other != index:
+                    found[other] = None
+        return list(found)
+
+    def sample(self, rng: Generator, count: int) -> list[int]:
+        """Distinct numbers in random order; all of them where there are fewer than ``count``."""
+        return [int(i) for i in rng.permutation(len(self))[:count]]
+
+    def restricted(self, allowed: Mapping[str, Sequence[Value]]) -> Space:
+        """The part of the space in which some parameters take only the given values.
+
+        Raises
+        ------
+        UsageError
+            If a parameter or value is unknown.
+        NothingValidError
+            If nothing is left.
+        """
+        keep = np.ones(len(self), bool)
+        for name, values in allowed.items():
+            if name not in self.parameters:
+                raise UsageError(unknown("parameter", name, self.parameters))
+            declared = self.parameters[name]
+            for value in values:
+                if value not in declared:
+                    raise UsageError(unknown(f"value of {name}:", value, declared))
+            wanted = [declared.index(value) for value in values]
+            keep &= np.isin(self.rows[:, self.names.index(name)], wanted)
+        if not keep.any():
+            chosen = ", ".join(f"{name}={'|'.join(map(str, v))}" for name, v in allowed.items())
+            raise NothingValidError(f"no valid configuration has {chosen}")
+        return Space(self.parameters, self.rows[keep], self.removals, self.applicability)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 of the parameters, their values and the valid rows."""
+        text = json.dumps({name: list(values) for name, values in self.parameters.items()})
+        return hashlib.sha256(text.encode() + self.rows.tobytes()).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A rule evaluated for every combination of the values of the parameters it names."""
+
+    positions: tuple[int, ...]
+    values: NDArray[np.bool_]
+    governs: tuple[int, ...] = ()
+
+
+def enumerate_space(kernel: Kernel, device: Device) -> Space:
+    """Enumerate the valid configurations of a kernel on a device.
+
+    A parameter that does not apply keeps its first value. A constraint is not asked where it names
+    parameters that can be inapplicable and none of those applies: it would judge placeholders.
+
+    Raises
+    ------
+    SpecError
+        If a rule raises.
+    NothingValidError
+        If no configuration is valid; the message says what each constraint removes.
+    """
+    sizes = [len(values) for values in kernel.parameters.values()]
+    _check_size(kernel, sizes)
+    applicability = _deciding_first([_table(kernel, rule, device) for rule in kernel.applies_rules])
+    constraints = [_table(kernel, rule, device) for rule in kernel.constraint_rules]
+    removals = tuple(
+        Removal(rule.name, rule.doc, float(1 - table.values.mean()))
+        for rule, table in zip(kernel.constraint_rules, constraints, strict=True)
+    )
+    rows = _join(sizes, constraints, applicability)
+    if not len(rows):
+        shares = "; ".join(f"{one.name} removes {one.share:.1%}" for one in removals)
+        raise NothingValidError(
+            f"{kernel.name}: no valid configuration for {device.name} ({shares}); "
+            f"try: autotune show {kernel.name}"
+        )
+    return Space(kernel.parameters, rows, removals, applicability)
+
+
+def _check_size(kernel: Kernel, sizes: list[int]) -> None:
+    total = 1
+    for size in sizes:
+        total *= size
+    if total >= 2**62:
+        raise kernel.error(f"{total:.1e} combinations are too many to number; drop some values")
+
+
+def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
+    """Evaluate a rule over all values of the parameters it names."""
+    names = list(kernel.parameters)
+    axes = [kernel.parameters[name] for name in rule.parameters]
+    extra = {DEVICE: device} if rule.uses_device else {}
+
+    def fill() -> NDArray[np.bool_]:
+        answers = (
+            bool(rule.function(**dict(zip(rule.parameters, point, strict=True)), **extra))
+            for point in itertools.product(*axes)
+        )
+        return np.fromiter(answers, bool).reshape([len(axis) for axis in axes])
+
+    return _Table(
+        positions=tuple(names.index(name) for name in rule.parameters),
+        values=kernel.guarded(f"rule {rule.name!r}", fill),
+        governs=tuple(names.index(name) for name in rule.governs),
+    )
+
+
+def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
+    """Applicability tables ordered so that what one decides by is settled by those before it."""
+    ordered: list[_Table] = []
+    waiting = list(tables)
+    while waiting:
+        ready = [
+            table
+            for table in waiting
+            if not any(set(table.positions) & set(other.governs) for other in waiting)
+        ]
+        ordered += ready or waiting  # rules in a circle have no order
+        waiting = [table for table in waiting if table not in ordered]
+    return tuple(ordered)
+
+
+def _join(sizes: list[int], constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
+    """All rows that every table accepts, in lexicographic order."""
+    conditions = [_condition(table, applicability) for table in constraints]
+    rows = np.zeros((1, len(sizes)), np.int16)
+    present: set[int] = set()
+    for position in _parameter_order(len(sizes), conditions, applicability):
+        rows = _extended(rows, position, sizes[position], applicability)
+        present |= {position}
+        for one in [one for one in conditions if one.needs <= present]:
+            rows = rows[_look(one.table, rows) | _idle(one, rows)]
+        conditions = [one for one in conditions if not one.needs <= present]
+    return rows[np.lexsort(rows.T[::-1])]
+
+
+@dataclass(frozen=True, eq=False)
+class _Condition:
+    """A constraint, and where it is not asked."""
+
+    table: _Table
+    #: Parameters that must be known before it can be applied.
+    needs: frozenset[int]
+    #: For each conditional parameter that it names: the rules that say whether it applies.
+    applies: tuple[tuple[_Table, ...], ...]
+
+
+def _condition(table: _Table, applicability: tuple[_Table, ...]) -> _Condition:
+    governing = [
+        tuple(rule for rule in applicability if position in rule.governs)
+        for position in table.positions
+    ]
+    rules = [rule for group in governing for rule in group]
+    needs = {*table.positions, *(position for rule in rules for position in rule.positions)}
+    return _Condition(table, frozenset(needs), tuple(group for group in governing if group))
+
+
+def _parameter_order(
+    count: int, conditions: list[_Condition], applicability: tuple[_Table, ...]
+) -> list[int]:
+    """What decides applicability first, then whatever completes the next constraint soonest.
+
+    Of constraints that need equally many further parameters the one that rejects most comes first,
+    so that rows are filtered before they multiply.
+    """
+    order: list[int] = []
+
+    def place(position: int, above: frozenset[int] = frozenset()) -> None:
+        """Append a parameter, after those that decide whether it applies."""
+        if position in order or position in above:
+            return
+        for rule in applicability:
+            if position in rule.governs:
+                for deciding in rule.positions:
+                    place(deciding, above | {position})
+        order.append(position)
+
+    for rule in applicability:
+        for position in rule.positions:
+            place(position)
+    waiting = list(conditions)
+    while waiting:
+        known = set(order)
+        waiting.sort(key=lambda one: (len(one.needs - known), one.table.values.mean()))
+        for position in sorted(waiting.pop(0).needs - known):
+            place(position)
+    for position in range(count):
+        place(position)
+    return order
+
+
+def _extended(rows: Rows, position: int, size: int, applicability: tuple[_Table, ...]) -> Rows:
+    """Rows with every value of one more parameter, or its first value where it does not apply."""
+    free = np.ones(len(rows), bool)
+    for rule in applicability:
+        if position in rule.governs:
+            free &= _look(rule, rows)
+    many = np.repeat(rows[free], size, axis=0)
+    many[:, position] = np.tile(np.arange(size, dtype=np.int16), int(free.sum()))
+    return np.concatenate([rows[~free], many])
+
+
+def _look(table: _Table, rows: Rows) -> NDArray[np.bool_]:
+    answers: NDArray[np.bool_] = table.values[tuple(rows[:, p] for p in table.positions)]
+    return answers
+
+
+def _idle(condition: _Condition, rows: Rows) -> NDArray[np.bool_]:
+    """Where a constraint names conditional parameters and none of them applies."""
+    idle = np.full(len(rows), bool(condition.applies))
+    for rules in condition.applies:
+        applies = np.ones(len(rows), bool)
+        for rule in rules:
+            applies &= _look(rule, rows)
+        idle &= ~applies
+    return idle
+
+
+def _strides(sizes: Sequence[int]) -> NDArray[np.int64]:
+    strides = np.ones(len(sizes), np.int64)
+    for position in range(len(sizes) - 2, -1, -1):
+        strides[position] = strides[position + 1] * sizes[position + 1]
+    return strides

@@ -1,0 +1,606 @@
+"""What a person declares: a kernel, its parameters and the functions that give it meaning.
+
+Knows nothing of how a kernel is run. A space file (`spaces/NAME.py`) makes one `Kernel` and
+attaches plain functions to it with decorators; every name they use is checked at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from autotune.errors import SpecError, unknown
+from autotune.kernel.expression import UntraceableError
+from autotune.values import Configuration, Problem, Value
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+BACKENDS = ("cuda", "opencl")
+#: Optional last argument of hooks that may look at the device.
+DEVICE = "device"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel launch.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        Blocks in x, y, z; missing ones are 1. May depend on the problem.
+    block : tuple of int
+        Threads in x, y, z; missing ones are 1. Must not depend on the problem.
+    shared_bytes : int
+        Dynamic shared memory per block. Must not depend on the problem.
+    entry : str, optional
+        Function to launch; default: the kernel's name.
+    args : tuple, optional
+        Names of arguments and scratch buffers, or integers (passed as 32-bit), in the function's
+        order; default: all arguments, then all scratch buffers.
+    """
+
+    grid: tuple[Any, ...]
+    block: tuple[int, ...]
+    shared_bytes: int = 0
+    entry: str | None = None
+    args: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Set every element of an output or scratch buffer to one value, as a step of the sequence."""
+
+    name: str
+    value: float = 0
+
+
+Step: TypeAlias = Launch | Fill
+
+
+@dataclass(frozen=True)
+class Out:
+    """An output: uninitialised (poisoned with NaN bytes) before every check."""
+
+    shape: tuple[int, ...]
+    dtype: Any = "float32"
+
+
+@dataclass(frozen=True, eq=False)
+class InOut:
+    """An argument read and written: restored from this array before every check."""
+
+    array: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A module symbol (``__constant__``) of this name, set before the first launch."""
+
+    array: Any
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one problem costs at least, whatever the configuration.
+
+    ``pipe`` names the unit that does the arithmetic (``fp32``), so that peaks are compared alike.
+    """
+
+    flops: float = 0
+    bytes_read: float = 0
+    bytes_written: float = 0
+    pipe: str = "fp32"
+
+    def __post_init__(self) -> None:
+        for name in ("flops", "bytes_read", "bytes_written"):
+            amount = getattr(self, name)
+            if not (math.isfinite(amount) and amount >= 0):
+                raise ValueError(f"{name}={amount}; a finite number of at least 0 expected")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A constraint or applicability rule: a function over some of the parameters."""
+
+    name: str
+    doc: str
+    function: Callable[..., object]
+    #: Parameters it names, in the function's order; `uses_device` where ``device`` comes too.
+    parameters: tuple[str, ...]
+    uses_device: bool = False
+    #: For applicability: the parameters that keep their first value where the rule is false.
+    governs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A vendor library call to compare with.
+
+    ``prepare`` gets the device arrays and scalars by argument name, allocates what the library
+    needs, and returns the function that does one call on the current stream; None where the
+    library has nothing for the problem.
+    """
+
+    name: str
+    prepare: Callable[..., Callable[[], None] | None]
+    backend: str = "cuda"
+
+
+class _StdoutAside:
+    """Standard output goes to standard error while any thread is inside.
+
+    Of what people's code prints: standard output belongs to the command's results. Where two threads
+    overlap, `contextlib.redirect_stdout` would restore what it found and leave it redirected.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._stdout: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._stdout, sys.stdout = sys.stdout, sys.stderr
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                sys.stdout = self._stdout
+
+
+stdout_aside = _StdoutAside()
+
+
+class Kernel:
+    """A parameterized kernel and its search space.
+
+    Parameters
+    ----------
+    source : str, optional
+        File of the kernel source, looked for in the ``kernels`` folder beside the space file's
+        folder, then beside the space file.
+    sources : mapping of str to str, optional
+        Several sources with the same arguments instead, picked by the parameter ``VARIANT``.
+    name : str, optional
+        Default: the stem of the (first) source file.
+    problems, quick_problems : sequence of Problem, or mapping from backend to one
+        What ``--effort full`` and ``--effort quick`` tune.
+    edge_problems : sequence of Problem
+        Odd sizes that every finalist must also get right.
+    seeds : sequence of mapping
+        Known good configurations, tried first where they are valid; missing parameters take the
+        first value.
+    default : mapping
+        Configuration for lookup when nothing is known; missing parameters take the first value.
+    static : sequence of str
+        Problem fields that are compiled in (upper-cased); the others are run-time arguments.
+    backends : sequence of str
+        Backends that the kernel can run on.
+    **parameters : tuple of int, bool or str
+        UPPER_CASE names and the values each may take.
+
+    Raises
+    ------
+    SpecError
+        If anything is misnamed or malformed. The message says what is allowed.
+    """
+
+    def __init__(
+        self,
+        source: str | None = None,
+        *,
+        sources: Mapping[str, str] | None = None,
+        name: str | None = None,
+        problems: Sequence[Problem] | Mapping[str, Sequence[Problem]] = (),
+        quick_problems: Sequence[Problem] | Mapping[str, Sequence[Problem]] | None = None,
+        edge_problems: Sequence[Problem] = (),
+        seeds: Sequence[Mapping[str, Value]] = (),
+        default: Mapping[str, Value] | None = None,
+        static: Sequence[str] = (),
+        backends: Sequence[str] = BACKENDS,
+        **parameters: Sequence[Value],
+    ) -> None:
+        caller = sys._getframe(1).f_globals.get("__file__")
+        #: The space file that declared this kernel; None in a notebook.
+        self.file: Path | None = Path(caller).resolve() if caller else None
+        if (source is None) == (sources is None):
+            raise SpecError("Kernel: give either one source file or sources={variant: file}")
+        self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
+        self.name: str = name or Path(next(iter(self.sources.values()))).stem
+        self.parameters: dict[str, tuple[Value, ...]] = {
+            key: self._checked_values(key, values) for key, values in parameters.items()
+        }
+        if sources is not None and set(self.parameters.get("VARIANT", ())) != set(sources):
+            raise self.error(f"sources {sorted(sources)} need a parameter VARIANT of those values")
+        self.backends = self._checked_backends(backends)
+        self.problems = self._per_backend(problems)
+        self.quick_problems = (
+            self.problems if quick_problems is None else self._per_backend(quick_problems)
+        )
+        self.edge_problems = tuple(edge_problems)
+        self.fields: tuple[str, ...] = self._checked_fields()
+        self.static = tuple(static)
+        for field in self.static:
+            if field not in self.fields:
+                raise self.error(f"static: {unknown('problem field', field, self.fields)}")
+        self.seeds = tuple(self._checked_partial("seeds", seed) for seed in seeds)
+        self.default_values = self._checked_partial("default", default or {})
+        self.constraint_rules: list[Rule] = []
+        self.applies_rules: list[Rule] = []
+        self.baselines: list[Baseline] = []
+        self.hooks: dict[str, Callable[..., Any]] = {}
+
+    # ------------------------------------------------------------------ decorators
+
+    def constraint(self, function: Function) -> Function:
+        """Attach a condition over the parameters it names (and ``device``) that must hold."""
+        if not (function.__doc__ or "").strip():
+            raise self.error(
+                f"constraint {function.__name__!r} needs a docstring: reports quote it"
+            )
+        self.constraint_rules.append(self._rule("constraint", function))
+        return function
+
+    def applies(self, *governed: str) -> Callable[[Function], Function]:
+        """Attach a condition under which the governed parameters matter.
+
+        Where it is false they keep their first value, so that no two configurations differ only
+        in what has no effect.
+        """
+        for name in governed:
+            self._check_parameter("applies", name)
+
+        def attach(function: Function) -> Function:
+            rule = self._rule("applies", function, governs=governed)
+            for name in set(rule.parameters) & set(governed):
+                raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
+            self.applies_rules.append(rule)
+            return function
+
+        return attach
+
+    def arguments(self, function: Function) -> Function:
+        """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order.
+
+        Values: arrays (inputs), `Out`, `InOut`, `Constant`, numpy scalars, or Python numbers
+        (passed as int32 and float32).
+        """
+        return self._hook("arguments", function, ("p", "rng"))
+
+    def scratch(self, function: Function) -> Function:
+        """Attach ``(c, p) -> dict of Out``: workspaces, passed after the arguments."""
+        return self._hook("scratch", function, ("c", "p"))
+
+    def reference(self, function: Function) -> Function:
+        """Attach the expected outputs: called with arguments by name, arrays as float64.
+
+        Takes the names it needs. Returns one array when there is one output, else a dict by name.
+        """
+        self.hooks["reference"] = function
+        return function
+
+    def tolerance(self, function: Function) -> Function:
+        """Attach ``(p) -> float``: the largest absolute error allowed on random data."""
+        return self._hook("tolerance", function, ("p",))
+
+    def work(self, function: Function) -> Function:
+        """Attach ``(p) -> Work``."""
+        return self._hook("work", function, ("p",))
+
+    def launch(self, function: Function) -> Function:
+        """Attach ``(c, p) -> Launch | tuple of Launch and Fill``: the timed unit, idempotent."""
+        return self._hook("launch", function, ("c", "p"))
+
+    def options(self, function: Function) -> Function:
+        """Attach ``(c, device) -> sequence of str``: compiler options beside the defines."""
+        return self._hook("options", function, ("c",))
+
+    def requires(self, function: Function) -> Function:
+        """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration.
+
+        Traced with symbolic fields (``==``, ``<=``, ``&``, arithmetic); record, header, lookup and
+        load obey it.
+        """
+        return self._hook("requires", function, ("c", "p"))
+
+    def call(self, function: Function) -> Function:
+        """Attach the signature of the tuned kernel for `autotune.load`.
+
+        The function gets arrays and scalars as the application passes them, and returns
+        ``(Problem, arguments by name)``; outputs that it leaves out are allocated.
+        """
+        self.hooks["call"] = function
+        return function
+
+    def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
+        """Attach a vendor library call; see `Baseline`."""
+
+        if any((one.name, one.backend) == (name, backend) for one in self.baselines):
+            raise self.error(
+                f"baseline {name!r} for {backend} is attached twice; name it otherwise"
+            )
+
+        def attach(function: Function) -> Function:
+            self.baselines.append(Baseline(name, function, backend))
+            return function
+
+        return attach
+
+    # ------------------------------------------------------------------ reading the declaration
+
+    def hook(self, name: str) -> Callable[..., Any]:
+        """The function attached under a name.
+
+        Raises
+        ------
+        SpecError
+            If none is attached.
+        """
+        if name not in self.hooks:
+            raise self.error(f"no {name} function; attach one with @{self.name}.{name}")
+        return self.hooks[name]
+
+    def call_hook(self, name: str, *args: Any, device: Any = None) -> Any:
+        """Call a hook of ``(c, p)``-like arguments, with the device if it asks for one.
+
+        Raises
+        ------
+        SpecError
+            If the hook raises; the message names kernel, hook and line.
+        """
+        function = self.hook(name)
+        extra = {DEVICE: device} if DEVICE in inspect.signature(function).parameters else {}
+        result = self.guarded(name, function, *args, **extra)
+        if name == "work" and not isinstance(result, Work | None):
+            raise self.error(f"work: returned {result!r}, expected Work(...)")
+        return result
+
+    def guarded(self, what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Call a user's function; turn whatever it raises into a `SpecError` with its line.
+
+        What it prints goes to standard error: standard output belongs to the command's results.
+        """
+        try:
+            with stdout_aside:
+                return function(*args, **named)
+        except (SpecError, UntraceableError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            where = line_of(error, self.file)
+            raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
+
+    def steps(self, c: Configuration, p: Any, device: Any) -> tuple[Step, ...]:
+        """The launch sequence of one configuration and problem (or symbolic problem).
+
+        Raises
+        ------
+        SpecError
+            If the hook raises or returns anything but steps.
+        """
+        result = self.call_hook("launch", c, p, device=device)
+        steps = result if isinstance(result, tuple) else (result,)
+        if not any(isinstance(step, Launch) for step in steps):
+            raise self.error(
+                f"launch: returned {result!r}, expected Launch(...) or a tuple of them"
+            )
+        for step in steps:
+            if not isinstance(step, Launch | Fill):
+                raise self.error(f"launch: step {step!r} is neither Launch nor Fill")
+        return steps
+
+    def workspaces(self, c: Configuration, p: Problem, device: Any) -> Mapping[str, Out]:
+        """Scratch buffers of one configuration and problem; empty where the kernel declares none."""
+        if "scratch" not in self.hooks:
+            return {}
+        workspaces: Mapping[str, Out] = self.call_hook("scratch", c, p, device=device)
+        return workspaces
+
+    def compiler_options(self, c: Configuration, device: Any) -> tuple[str, ...]:
+        """Options of one configuration; empty where the kernel declares none."""
+        if "options" not in self.hooks:
+            return ()
+        options = self.call_hook("options", c, device=device)
+        if not isinstance(options, list | tuple):
+            raise self.error(f"options: returned {options!r}, expected a list of strings")
+        return tuple(map(str, options))
+
+    def allows(self, c: Configuration, p: Problem) -> bool:
+        """Whether a problem meets what a configuration requires; True where nothing is declared.
+
+        Raises
+        ------
+        SpecError
+            If the requires hook raises.
+        """
+        return "requires" not in self.hooks or bool(self.call_hook("requires", c, p))
+
+    def first_problem(self, backend: str) -> Problem:
+        """A problem to show or compile for: the first quick one of a backend, else any."""
+        mine = self.quick_problems.get(backend) or self.problems.get(backend)
+        return (mine or next(group for group in self.problems.values() if group))[0]
+
+    def source_file(self, c: Configuration) -> Path:
+        """The source file of a configuration.
+
+        Raises
+        ------
+        SpecError
+            If it is not where sources are looked for.
+        """
+        return self.find_source(
+            self.sources[str(c.get("VARIANT", ""))]
+            if len(self.sources) > 1
+            else next(iter(self.sources.values()))
+        )
+
+    def find_source(self, file: str) -> Path:
+        """Where a source file is: in ``../kernels`` of the space file, or beside it."""
+        base = self.file.parent if self.file else Path.cwd()
+        places = [base.parent / "kernels" / file, base / file]
+        found = next((place for place in places if place.is_file()), None)
+        if found is None:
+            raise self.error(
+                f"source {file!r} is in neither {places[0].parent} nor {places[1].parent}"
+            )
+        return found
+
+    def defines(self, c: Configuration, p: Problem) -> dict[str, str]:
+        """Preprocessor symbols of a configuration, and of the problem's static fields.
+
+        A str value ``v`` of ``P`` is ``P_v``, and every value's ``P_<value>`` is its index: a bare
+        word in ``#if`` would silently be 0.
+        """
+        defines: dict[str, str] = {}
+        for name, values in self.parameters.items():
+            value = c[name]
+            if isinstance(value, str):
+                defines.update({f"{name}_{one}": str(i) for i, one in enumerate(values)})
+                defines[name] = f"{name}_{value}"
+            else:
+                defines[name] = str(int(value))
+        for field in self.static:
+            defines[field.upper()] = str(p[field])
+        return defines
+
+    def completed(self, partial: Mapping[str, Value]) -> Configuration:
+        """A configuration with missing parameters at their first value."""
+        first = {name: values[0] for name, values in self.parameters.items()}
+        return Configuration({**first, **partial})
+
+    def default(self) -> Configuration:
+        """The configuration for lookup when nothing is known."""
+        return self.completed(self.default_values)
+
+    def validate(self) -> None:
+        """Check what can only be checked once the whole space file has run.
+
+        Raises
+        ------
+        SpecError
+            If a needed function or source is missing.
+        """
+        for name in ("arguments", "reference", "launch"):
+            self.hook(name)
+        for file in self.sources.values():
+            self.find_source(file)
+        if not any(self.problems.values()):
+            raise self.error("no problems: give problems=[Problem(...), ...]")
+
+    def error(self, message: str) -> SpecError:
+        """A `SpecError` that names this kernel and its space file."""
+        where = f" ({self.file.name})" if getattr(self, "file", None) and self.file else ""
+        return SpecError(f"{getattr(self, 'name', 'Kernel')}{where}: {message}")
+
+    # ------------------------------------------------------------------ checks
+
+    def _hook(self, name: str, function: Function, needed: tuple[str, ...]) -> Function:
+        given = tuple(inspect.signature(function).parameters)
+        if given not in (needed, (*needed, DEVICE)):
+            raise self.error(
+                f"{name} takes ({', '.join(needed)}) and optionally {DEVICE}, "
+                f"not ({', '.join(given)})"
+            )
+        self.hooks[name] = function
+        return function
+
+    def _rule(
+        self, kind: str, function: Callable[..., object], governs: tuple[str, ...] = ()
+    ) -> Rule:
+        names = tuple(inspect.signature(function).parameters)
+        for name in names:
+            if name != DEVICE or kind == "applies":
+                self._check_parameter(f"{kind} {function.__name__!r}", name)
+        return Rule(
+            name=function.__name__,
+            doc=inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+            function=function,
+            parameters=tuple(name for name in names if name != DEVICE),
+            uses_device=DEVICE in names,
+            governs=governs,
+        )
+
+    def _check_parameter(self, where: str, name: str) -> None:
+        if name not in self.parameters:
+            raise self.error(f"{where}: {unknown('parameter', name, self.parameters)}")
+
+    def _checked_values(self, name: str, values: Sequence[Value]) -> tuple[Value, ...]:
+        if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+            known = [key for key in inspect.signature(Kernel).parameters if key != "parameters"]
+            raise self.error(f"{unknown('option', name, known)}; parameters are UPPER_CASE")
+        if not isinstance(values, tuple | list) or not values:
+            raise self.error(
+                f"parameter {name}: expected a non-empty tuple of values, got {values!r}"
+            )
+        if len({type(value) for value in values}) > 1 or not isinstance(values[0], int | str):
+            raise self.error(
+                f"parameter {name}: values must be all int, all bool or all str: {values!r}"
+            )
+        if len(set(values)) != len(values):
+            raise self.error(f"parameter {name}: a value occurs twice in {values!r}")
+        for value in values:
+            if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_]+", value):
+                raise self.error(f"parameter {name}: {value!r} cannot be part of a C identifier")
+        return tuple(values)
+
+    def _checked_backends(self, backends: Sequence[str]) -> tuple[str, ...]:
+        for name in backends:
+            if name not in BACKENDS:
+                raise self.error(f"backends: {unknown('backend', name, BACKENDS)}")
+        return tuple(backends)
+
+    def _per_backend(
+        self, problems: Sequence[Problem] | Mapping[str, Sequence[Problem]]
+    ) -> dict[str, tuple[Problem, ...]]:
+        if not isinstance(problems, Mapping):
+            return dict.fromkeys(self.backends, tuple(problems))
+        for name in problems:
+            if name not in BACKENDS:
+                raise self.error(f"problems: {unknown('backend', name, BACKENDS)}")
+        return {name: tuple(problems.get(name, ())) for name in self.backends}
+
+    def _checked_fields(self) -> tuple[str, ...]:
+        everything = [*self.edge_problems]
+        for group in (self.problems, self.quick_problems):
+            everything += [one for problems in group.values() for one in problems]
+        fields: tuple[str, ...] = tuple(everything[0]) if everything else ()
+        for one in everything:
+            if set(one) != set(fields):
+                raise self.error(f"problem ({one}) has other fields than ({', '.join(fields)})")
+            for name, value in one.items():
+                if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+                    raise self.error(f"problem field {name!r} must be lower_case")
+                if not isinstance(value, int | str) or isinstance(value, bool):
+                    raise self.error(f"problem field {name}={value!r} must be an int or a str")
+        return fields
+
+    def _checked_partial(self, where: str, partial: Mapping[str, Value]) -> dict[str, Value]:
+        for name, value in partial.items():
+            self._check_parameter(where, name)
+            if value not in self.parameters[name]:
+                raise self.error(
+                    f"{where}: {name}={value!r} is not among its values {self.parameters[name]}"
+                )
+        return dict(partial)
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
+
+
+def line_of(error: BaseException, file: Path | None) -> str:
+    """The last line of the space file that an exception came through, as `` (file.py:12)``."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f" ({file.name}:{line})" if file is not None and line else ""

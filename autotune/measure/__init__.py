@@ -1,0 +1,1 @@
+"""Configurations to measurements: compiled, verified and timed in processes of their own."""

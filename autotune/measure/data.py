@@ -1,0 +1,461 @@
+"""Inputs and expected outputs of a problem, as files that every process can map.
+
+Two data sets. *exact* holds small non-zero integers, so that partial sums are integers that the
+output type represents and the result can be compared bit for bit: one lost or doubled element
+shows, which a bound that grows with the problem would let pass. *random* holds normal deviates and
+is compared within the kernel's tolerance. Knows nothing of devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.arrays import converted, largest_finite, narrowed
+from autotune.errors import AutotuneError
+from autotune.files import cache_folder
+from autotune.kernel.source import spec_fingerprint
+from autotune.kernel.spec import Constant, InOut, Kernel, Out
+from autotune.measure import draw
+from autotune.measure.draw import Draw
+from autotune.values import Problem
+
+EXACT, RANDOM = "exact", "random"
+#: Where the kernel gives no tolerance: this many rounding errors of the largest expected value.
+_DEFAULT_ROUNDINGS = 64
+#: Data sets kept on disk, in bytes and as a share of what is free; the least recently used go first.
+_CACHE_LIMIT_BYTES, _LARGEST_SHARE = 48 << 30, 0.5
+_MANIFEST = "manifest.json"
+#: Folders in the making begin with this; one this old was left by a process that was killed.
+_SCRATCH, _ABANDONED_S = ".making.", 86400.0
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One kernel argument as stored: arrays in ``<name>.npy``, scalars in place."""
+
+    name: str
+    #: ``input``, ``out``, ``inout``, ``constant`` or ``scalar``.
+    kind: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    value: float | int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the array."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def scalar(self) -> np.generic:
+        """The value in its type."""
+        scalar: np.generic = np.dtype(self.dtype).type(self.value)
+        return scalar
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Inputs and expected outputs of one problem, in files under ``folder``."""
+
+    name: str
+    folder: Path
+    arguments: tuple[Argument, ...]
+    #: Largest absolute error allowed, by output; 0 means bit for bit.
+    bounds: dict[str, float]
+    #: What it was drawn from, and whether some inputs were given instead: it can be made again if not.
+    seed: int = 0
+    has_own_inputs: bool = False
+
+    def array(self, name: str) -> NDArray[Any]:
+        """An input, mapped read-only."""
+        return _mapped(self.folder / f"{name}.npy")
+
+    def expected(self, name: str) -> NDArray[Any]:
+        """Expected values of an output, mapped read-only.
+
+        float64; float32 where the output is, and every value is one: half the bytes, the same values.
+        """
+        return _mapped(self.folder / f"{name}.expected.npy")
+
+
+def _mapped(file: Path) -> NDArray[Any]:
+    mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    return mapped
+
+
+def prepare(
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    seed: int = 0,
+    inputs: Mapping[str, NDArray[Any]] | None = None,
+) -> Dataset:
+    """Make a data set, or find it made before.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Declares arguments, reference and tolerance.
+    problem : Problem
+        What to make it for.
+    which : str
+        `EXACT` or `RANDOM`.
+    seed : int
+        Another seed makes other numbers.
+    inputs : mapping, optional
+        Arrays to use in place of drawn ones, by argument name.
+
+    Raises
+    ------
+    SpecError
+        If a hook fails or returns what does not fit.
+    """
+    key = _key(kernel, problem, which, seed, inputs)
+    folder = cache_folder("data") / key[:40]
+    found = _read(folder, which, seed, bool(inputs))
+    if found is not None:
+        return found
+    damaged = folder.is_dir()  # it was whole when it got its name
+    _make_room()
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_SCRATCH))
+    try:
+        _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch)
+        if damaged:
+            shutil.rmtree(folder, ignore_errors=True)
+        scratch.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # else another process made the same one first
+            raise AutotuneError(
+                f"{kernel.name} ({problem}): inputs cannot be written to the cache: {error}; "
+                f"free disk space or point AUTOTUNE_CACHE_DIR elsewhere"
+            ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    made = _read(folder, which, seed, bool(inputs))
+    if made is None:
+        raise AutotuneError(
+            f"{kernel.name} ({problem}): inputs in the cache cannot be read back; "
+            f"free disk space or remove {folder}"
+        )
+    return made
+
+
+def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
+    """A data set whose files are there: made again where they were removed to make room.
+
+    Raises
+    ------
+    AutotuneError
+        If they are gone and were not drawn.
+    """
+    if _read(dataset.folder, dataset.name, dataset.seed, dataset.has_own_inputs) is not None:
+        return dataset
+    if dataset.has_own_inputs:
+        raise AutotuneError(
+            f"{kernel.name} ({problem}): the inputs in {dataset.folder} were removed meanwhile; "
+            "free disk space and run the command again"
+        )
+    return prepare(kernel, problem, dataset.name, dataset.seed)
+
+
+def use_up(dataset: Dataset) -> None:
+    """Let a data set be the first to go where room is needed: nobody needs it again soon."""
+    with suppress(OSError):  # it has gone already
+        os.utime(dataset.folder / _MANIFEST, (0, 0))
+
+
+def _make(
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    key: int,
+    inputs: Mapping[str, NDArray[Any]],
+    folder: Path,
+) -> None:
+    """Draw the arguments, compute the reference, and write both."""
+    declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
+    if not isinstance(declared, dict):
+        raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
+    for name in declared:
+        if not isinstance(name, str):
+            raise kernel.error(f"arguments: the key {name!r} is not the name of an argument")
+    for name, own in inputs.items():
+        declared[name] = _replaced(kernel, name, declared, own)
+    arguments: list[Argument] = []
+    arrays: dict[str, NDArray[Any]] = {}
+    bounds = {}
+    with _Writer(folder) as writer:
+        for name, value in declared.items():
+            argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
+            if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
+                raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
+            arguments.append(argument)
+            if array is not None:
+                arrays[name] = array
+                # The reference may change what it is not given a copy of.
+                writer.save(name, array, at_once=not _is_copied(array))
+        expected = expected_outputs(kernel, arguments, arrays)
+        for name in list(expected):
+            wide = expected.pop(name)
+            dtype = np.dtype(next(one.dtype for one in arguments if one.name == name))
+            narrow = narrowed(wide, dtype) if dtype.kind == "f" else None
+            bounds[name] = _bound(kernel, problem, which, wide, dtype, narrow is not None)
+            if narrow is None or dtype != np.float32:
+                narrow = converted(wide, np.float64)
+            writer.save(f"{name}.expected", narrow)
+    manifest = {"arguments": [asdict(one) for one in arguments], "bounds": bounds}
+    (folder / _MANIFEST).write_text(json.dumps(manifest))
+
+
+class _Writer:
+    """Writes arrays while others are computed; leaving the block waits for them.
+
+    Parameters
+    ----------
+    folder : Path
+        Where ``<name>.npy`` go.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(2)
+        self._writing: list[Future[None]] = []
+
+    def save(self, name: str, array: NDArray[Any], at_once: bool = False) -> None:
+        """Write one array, which must not change any more unless it is written at once."""
+        done = self._pool.submit(np.save, self._folder / f"{name}.npy", array)
+        self._writing.append(done)
+        if at_once:
+            done.result()
+
+    def __enter__(self) -> _Writer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()
+        if kind is None:
+            for one in self._writing:
+                one.result()
+
+
+def _replaced(
+    kernel: Kernel, name: str, declared: dict[str, Any], array: NDArray[Any]
+) -> NDArray[Any] | InOut:
+    """A user's own input in place of the drawn one; it must have its type and shape."""
+    drawn = declared.get(name)
+    plain = drawn.array if isinstance(drawn, InOut) else drawn
+    if not isinstance(plain, np.ndarray):
+        arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | InOut)]
+        raise kernel.error(
+            f"inputs: {name!r} is not an array argument (known: {', '.join(arrays)})"
+        )
+    if plain.shape != array.shape or plain.dtype != array.dtype:
+        raise kernel.error(
+            f"inputs: {name} is {array.dtype}{array.shape}, "
+            f"this problem needs {plain.dtype}{plain.shape}"
+        )
+    return InOut(array) if isinstance(drawn, InOut) else array
+
+
+def argument_of(kernel: Kernel, name: str, value: Any) -> tuple[Argument, NDArray[Any] | None]:
+    """Normalise what an arguments hook returned for one name."""
+    if isinstance(value, Out):
+        shape = tuple(int(n) for n in np.atleast_1d(value.shape))
+        return Argument(name, "out", np.dtype(value.dtype).str, shape), None
+    for kind, wrapper in (("inout", InOut), ("constant", Constant)):
+        if isinstance(value, wrapper):
+            array = np.ascontiguousarray(value.array)
+            return Argument(name, kind, array.dtype.str, array.shape), array
+    if isinstance(value, np.ndarray) and value.shape != ():
+        array = np.ascontiguousarray(value)
+        return Argument(name, "input", array.dtype.str, array.shape), array
+    return _scalar(kernel, name, value), None
+
+
+def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
+    if isinstance(value, bool | int) and not isinstance(value, np.generic):
+        if not -(2**31) <= value < 2**31:
+            raise kernel.error(f"arguments: {name}={value} needs 64 bits; pass np.int64({name})")
+        return Argument(name, "scalar", "<i4", value=int(value))
+    if isinstance(value, float) and not isinstance(value, np.generic):
+        return Argument(name, "scalar", "<f4", value=value)
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "iufb":
+        return Argument(name, "scalar", value.dtype.str, value=value.item())
+    raise kernel.error(
+        f"arguments: {name} is {type(value).__name__}; expected an array, Out, InOut, Constant "
+        "or a number"
+    )
+
+
+def expected_outputs(
+    kernel: Kernel, arguments: list[Argument], arrays: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.float64]]:
+    """Call the reference with float64 arrays; return the expected float64 values of every output.
+
+    They may be views of other arrays, in any order of strides.
+
+    Raises
+    ------
+    SpecError
+        If the reference fails, or an output is missing or has the wrong shape.
+    """
+    import inspect
+
+    outputs = {one.name: one for one in arguments if one.kind in ("out", "inout")}
+    if not outputs:
+        raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
+    available: dict[str, Any] = {}
+    for one in arguments:
+        if one.kind == "scalar":
+            available[one.name] = one.scalar.item()
+        elif one.name in arrays:
+            available[one.name] = arrays[one.name]
+    reference = kernel.hook("reference")
+    wanted = list(inspect.signature(reference).parameters)
+    for name in wanted:
+        if name not in available:
+            known = ", ".join(available)
+            raise kernel.error(f"reference: no input argument {name!r} (known: {known})")
+    given = {name: _floats_as_float64(available[name]) for name in wanted}
+    with np.errstate(all="ignore"):
+        result = kernel.guarded("reference", reference, **given)
+    if result is None:
+        raise kernel.error("reference: returned nothing; return the expected output")
+    by_name = result if isinstance(result, dict) else dict.fromkeys(list(outputs)[:1], result)
+    expected = {}
+    for name, output in outputs.items():
+        if name not in by_name:
+            raise kernel.error(
+                f"reference: no value for the output {name!r}; return a dict by name"
+            )
+        values = np.asarray(by_name[name])
+        if values.shape != output.shape and not (values.size == 1 == np.prod(output.shape)):
+            raise kernel.error(
+                f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
+            )
+        shaped = values if values.shape == output.shape else values.reshape(output.shape)
+        expected[name] = kernel.guarded("reference", _as_float64, shaped)
+    return expected
+
+
+def _floats_as_float64(value: Any) -> Any:
+    is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return converted(value, np.float64) if is_float else value
+
+
+def _is_copied(array: NDArray[Any]) -> bool:
+    """Whether `_floats_as_float64` makes another array of it."""
+    return array.dtype.kind == "f" and array.dtype != np.float64
+
+
+def _as_float64(values: NDArray[Any]) -> NDArray[np.float64]:
+    """What a reference returned, as numbers; arrays of numbers as they lie."""
+    return values if values.dtype == np.float64 else values.astype(np.float64)
+
+
+def _bound(
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    expected: NDArray[np.float64],
+    dtype: np.dtype[Any],
+    representable: bool,
+) -> float:
+    """Largest absolute error allowed; 0 where the result must be exact."""
+    if dtype.kind != "f" or (which == EXACT and representable):
+        return 0.0
+    if "tolerance" in kernel.hooks:
+        return float(kernel.call_hook("tolerance", problem))
+    largest = largest_finite(converted(expected, np.float64))
+    return _DEFAULT_ROUNDINGS * float(np.finfo(dtype).eps) * max(1.0, largest)
+
+
+def _key(
+    kernel: Kernel,
+    problem: Problem,
+    which: str,
+    seed: int,
+    inputs: Mapping[str, NDArray[Any]] | None,
+) -> str:
+    digest = hashlib.sha256()
+    spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
+    digest.update(
+        f"{spec} {problem.canonical_json()} {which} {seed} {np.__version__} {draw.VERSION}".encode()
+    )
+    if inputs:
+        digest.update(inputs_fingerprint(inputs).encode())
+    return digest.hexdigest()
+
+
+def inputs_fingerprint(inputs: Mapping[str, NDArray[Any]]) -> str:
+    """sha256 of arrays given in place of drawn ones: names, types, shapes and values."""
+    digest = hashlib.sha256()
+    for name, array in sorted(inputs.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset | None:
+    """A data set made before; None where it is absent or damaged."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        arguments = tuple(
+            Argument(**{**one, "shape": tuple(one["shape"])}) for one in manifest["arguments"]
+        )
+        bounds = dict(manifest["bounds"])
+        dataset = Dataset(which, folder, arguments, bounds, seed, has_own_inputs)
+        _check_arrays(dataset)
+        (folder / _MANIFEST).touch()
+        return dataset
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _check_arrays(dataset: Dataset) -> None:
+    """Map every file; ValueError where one is truncated or not what the manifest says."""
+    for one in dataset.arguments:
+        if one.kind in ("input", "inout", "constant"):
+            array = dataset.array(one.name)
+            if (array.dtype.str, array.shape) != (one.dtype, one.shape):
+                raise ValueError(one.name)
+        if one.kind in ("out", "inout"):
+            expected = dataset.expected(one.name)
+            if expected.dtype.str not in ("<f8", one.dtype) or expected.shape != one.shape:
+                raise ValueError(one.name)
+
+
+def _make_room() -> None:
+    """Remove what killed processes left, and the least recently used data sets beyond the limit.
+
+    A job whose data sets another one's are too large beside makes them again; see `present`.
+    """
+    for one in cache_folder("data").glob(f"{_SCRATCH}*"):
+        with suppress(OSError):  # another process may have finished or removed it
+            if time.time() - one.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(one, ignore_errors=True)
+    used: dict[Path, tuple[float, int]] = {}
+    for folder in cache_folder("data").iterdir():
+        with suppress(OSError):
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            used[folder] = (folder / _MANIFEST).stat().st_mtime, size
+    kept, free = 0, shutil.disk_usage(cache_folder("data")).free
+    everything = sum(size for _, size in used.values())
+    limit = min(_CACHE_LIMIT_BYTES, _LARGEST_SHARE * (free + everything))
+    for folder in sorted(used, key=lambda one: used[one], reverse=True):
+        kept += used[folder][1]
+        if kept > limit:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,308 @@
+"""Contenders -> interleaved samples, whatever one of them does to the launch, context or process.
+
+One half runs in the worker and times; the other watches it from outside. A contender that fails
+leaves the race with its reason, and the rest go on. Who won is not asked here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from autotune.devices.base import ContextLostError, LaunchError, Timer
+from autotune.errors import AutotuneError
+from autotune.measure import tasks
+from autotune.measure.measurement import Status
+from autotune.measure.tasks import Contender, Job
+from autotune.measure.verify import WrongResult
+from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker, WorkerDied, WorkerTimeout
+
+#: Batches of hot calls of each contender after the race.
+_HOT_BATCHES = 5
+#: What a race that has to begin again gets at least.
+_LEAST_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a contender is out."""
+
+    status: Status
+    message: str
+
+
+@dataclass(frozen=True)
+class Raced:
+    """What came of a race, by contender."""
+
+    #: Milliseconds of every round. Empty for one that failed or cannot run here.
+    samples_ms: tuple[tuple[float, ...], ...]
+    #: Median per call of calls back to back; None where there are no samples.
+    hot_ms: tuple[float | None, ...]
+    #: How all of them were launched; see `autotune.devices.base.Timer`.
+    launched_by: str
+    #: Of those that failed, by position.
+    failures: Mapping[int, Failure] = field(default_factory=dict)
+
+
+def race(
+    worker: Worker,
+    job: Job,
+    contenders: Sequence[Contender],
+    rounds: int,
+    seed: int,
+    max_seconds: float,
+    by_stream: bool = False,
+) -> Raced:
+    """Time contenders interleaved, in a new random order every round, then each by itself hot.
+
+    A launch that fails puts its contender out. So does a lost context, a hang or the second death
+    of the process (the first may have come from outside): then the others race again from the
+    beginning. That is done in what is left of the time, after a first death too.
+
+    Parameters
+    ----------
+    worker : Worker
+        The process to race in.
+    job : Job
+        Problem, device and data.
+    contenders : sequence of Contender
+        Verified configurations, and vendor calls.
+    rounds : int
+        Samples of each.
+    seed : int
+        Of the order.
+    max_seconds : float
+        Time after which no further round is begun.
+    by_stream : bool
+        Launch one by one, to compare with times that were taken so.
+
+    Raises
+    ------
+    AutotuneError
+        If the process fails where no contender can be named for it.
+    """
+    failures: dict[int, Failure] = {}
+    suspects: set[int] = set()
+    end, least_s = time.monotonic() + max_seconds, min(_LEAST_SECONDS, max_seconds)
+    while True:
+        entered = [i for i in range(len(contenders)) if i not in failures]
+        left_s = max(least_s, end - time.monotonic())
+        worker.prepare(job)
+        with tempfile.TemporaryDirectory() as folder:
+            progress = Progress.made(Path(folder) / "progress")
+            running = [contenders[i] for i in entered]
+            limits_s = [
+                PREPARE_TIMEOUT_S if one.baseline else worker.measure_timeout_s for one in running
+            ]
+            try:
+                heat = worker.run(
+                    left_s + PREPARE_TIMEOUT_S,
+                    run_heat,
+                    job,
+                    running,
+                    rounds,
+                    seed,
+                    left_s,
+                    by_stream,
+                    progress.file,
+                    is_stuck=progress.watch(limits_s),
+                )
+            except (WorkerTimeout, WorkerDied) as error:
+                culprit = entered[progress.running] if progress.running >= 0 else -1
+                if isinstance(error, WorkerDied) and culprit not in suspects:
+                    suspects.add(culprit)
+                elif culprit < 0:
+                    raise AutotuneError(
+                        f"the device process failed at the race: {error}"
+                    ) from error
+                else:
+                    failures[culprit] = _failure(error, limits_s[progress.running])
+                continue
+        failures.update({entered[i]: failure for i, failure in heat.failures.items()})
+        if not heat.context_lost:
+            return _placed(heat, entered, len(contenders), failures)
+        worker.renew()
+
+
+def _failure(error: WorkerTimeout | WorkerDied, limit_s: float) -> Failure:
+    if isinstance(error, WorkerTimeout):
+        return Failure(Status.TIMED_OUT, f"no sample in {limit_s:g} s; the kernel hangs")
+    return Failure(Status.CRASHED, f"the process died twice: {error}")
+
+
+def _placed(
+    heat: Heat, entered: Sequence[int], count: int, failures: Mapping[int, Failure]
+) -> Raced:
+    """A heat by the positions of all contenders."""
+    samples: list[tuple[float, ...]] = [()] * count
+    hot: list[float | None] = [None] * count
+    for place, position in enumerate(entered):
+        if position not in failures:
+            samples[position] = heat.samples_ms[place]
+            hot[position] = heat.hot_ms[place]
+    return Raced(tuple(samples), tuple(hot), heat.launched_by, failures)
+
+
+class Progress:
+    """Which contender runs in the worker, in memory that both processes see.
+
+    What hangs, or dies, cannot say so.
+
+    Parameters
+    ----------
+    file : Path
+        Of two integers: the contender, and a count of its and all others' turns.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._cells = np.memmap(file, np.int64, "r+", shape=(2,))
+
+    @classmethod
+    def made(cls, file: Path) -> Progress:
+        """A new one, where nobody runs."""
+        np.array([-1, 0]).tofile(file)
+        return cls(file)
+
+    @property
+    def running(self) -> int:
+        """Whose turn it is; -1 before the first."""
+        return int(self._cells[0])
+
+    def turn(self, contender: int) -> None:
+        """Say whose turn begins."""
+        self._cells[0] = contender
+        self._cells[1] += 1
+
+    def watch(self, limits_s: Sequence[float]) -> Callable[[], bool]:
+        """A function that tells whether the one that runs has taken too long for one turn.
+
+        Parameters
+        ----------
+        limits_s : sequence of float
+            Longest turn of each contender.
+        """
+        seen, since = -1, time.monotonic()
+
+        def is_stuck() -> bool:
+            nonlocal seen, since
+            turns = int(self._cells[1])
+            if turns != seen:
+                seen, since = turns, time.monotonic()
+            limit_s = limits_s[self.running] if self.running >= 0 else PREPARE_TIMEOUT_S
+            return time.monotonic() - since > limit_s
+
+        return is_stuck
+
+
+# ------------------------------------------------------------------ in the worker
+
+
+@dataclass(frozen=True)
+class Heat:
+    """What the worker answers."""
+
+    samples_ms: tuple[tuple[float, ...], ...]
+    hot_ms: tuple[float | None, ...]
+    launched_by: str
+    failures: Mapping[int, Failure]
+    context_lost: bool = False
+
+
+def run_heat(
+    job: Job,
+    contenders: Sequence[Contender],
+    rounds: int,
+    seed: int,
+    max_seconds: float,
+    by_stream: bool,
+    progress_file: Path,
+) -> Heat:
+    """Race in this process; ends where the context is lost."""
+    progress, failures = Progress(progress_file), dict[int, Failure]()
+    try:
+        entrants = [
+            _entrant(job, one, place, progress, failures) for place, one in enumerate(contenders)
+        ]
+        timers = [one for one in entrants if one is not None]
+        for timer in timers if by_stream else ():
+            timer.by_stream()
+        executor, _ = tasks.current()
+        samples = tasks.interleaved(executor, entrants, rounds, seed, max_seconds)
+        hot = [one.hot(_HOT_BATCHES) if one else [] for one in entrants]
+    except ContextLostError as error:
+        failures[progress.running] = Failure(Status.CRASHED, str(error))
+        return Heat((), (), "", failures, context_lost=True)
+    return Heat(
+        samples_ms=tuple(map(tuple, samples)),
+        hot_ms=tuple(median(one) if one else None for one in hot),
+        launched_by=timers[0].launched_by if timers else "",
+        failures=failures,
+    )
+
+
+def _entrant(
+    job: Job,
+    contender: Contender,
+    place: int,
+    progress: Progress,
+    failures: dict[int, Failure],
+) -> Entrant | None:
+    """What takes samples of a contender; None where it failed or cannot run here."""
+    progress.turn(place)
+    try:
+        timer = tasks.take(job, contender)
+    except ContextLostError:
+        raise
+    except (LaunchError, MemoryError, WrongResult) as error:
+        failures[place] = Failure(Status.LAUNCH_FAILED, str(error))
+    except Exception as error:
+        if not contender.baseline:  # a vendor's library raises what it likes
+            raise
+        failures[place] = Failure(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
+    else:
+        return Entrant(timer, place, progress, failures) if timer is not None else None
+    return None
+
+
+class Entrant:
+    """A timer that says when its turn is, and is silent once a launch has failed.
+
+    See `autotune.devices.base.Timer`.
+    """
+
+    def __init__(
+        self, timer: Timer, place: int, progress: Progress, failures: dict[int, Failure]
+    ) -> None:
+        self._timer, self._place = timer, place
+        self._progress, self._failures = progress, failures
+
+    @property
+    def launched_by(self) -> str:
+        return self._timer.launched_by
+
+    def by_stream(self) -> None:
+        self._timer.by_stream()
+
+    def __call__(self, count: int) -> list[float]:
+        return self._tried(self._timer, count)
+
+    def hot(self, count: int) -> list[float]:
+        return self._tried(self._timer.hot, count)
+
+    def _tried(self, take: Callable[[int], list[float]], count: int) -> list[float]:
+        if self._place in self._failures:
+            return []
+        self._progress.turn(self._place)
+        try:
+            return take(count)
+        except (LaunchError, MemoryError) as error:
+            self._failures[self._place] = Failure(Status.LAUNCH_FAILED, str(error))
+            return []

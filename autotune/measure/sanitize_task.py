@@ -1,0 +1,98 @@
+"""What runs under compute-sanitizer: each trial's launches once, on buffers of exactly their size.
+
+Every buffer is an allocation of its own, without guard bands and outside CuPy's pool, whose rounded
+blocks would hide an access beyond the end. Outputs and workspaces stay as allocated: poisoning them
+would tell initcheck that they were written.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from autotune.devices.base import ContextLostError, LaunchError
+from autotune.devices.cuda import CudaExecutor, _Buffer
+from autotune.devices.device import Device
+from autotune.kernel import launches as binding
+from autotune.kernel.catalog import load_file
+from autotune.measure.data import RANDOM, Argument, Dataset
+from autotune.measure.sanitize import Trial
+from autotune.measure.verify import DeviceData
+
+
+class _Exact(_Buffer):
+    """An allocation of exactly so many bytes."""
+
+    def __init__(self, cupy: Any, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.whole = self.inner = cupy.empty(nbytes, cupy.uint8)
+        self.guards = (self.whole[:0], self.whole[:0])
+
+
+class _Executor(CudaExecutor):
+    """Allocates without guard bands."""
+
+    def allocate(self, nbytes: int) -> _Buffer:
+        return _Exact(self.cupy, nbytes)
+
+
+class _Data(DeviceData):
+    """Working buffers only: nothing is compared here."""
+
+    def _upload(self, dataset: Dataset, argument: Argument) -> None:
+        if argument.kind in ("input", "out", "inout"):
+            self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
+        if argument.kind in ("input", "inout"):
+            array = dataset.array(argument.name)
+            self.executor.write(self.buffers[argument.name], array)
+
+
+def launch(executor: CudaExecutor, trial: Trial) -> None:
+    """Run a trial's launch sequence once."""
+    job, configuration = trial.job, trial.configuration
+    kernel = load_file(job.space_file)
+    dataset = next(one for one in job.datasets if one.name == RANDOM)
+    data = _Data(executor, {RANDOM: dataset})
+    data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
+    steps = binding.bound(
+        binding.plan(kernel, configuration, job.problem, job.device),
+        data.names,
+        data.all_buffers(),
+        data.scalars(RANDOM),
+        data.dtypes,
+        trial.binary,
+    )
+    executor.run(executor.load(trial.binary, data.constants(RANDOM)), steps)
+
+
+def main(file: str, seconds: str) -> int:
+    """Launch the trials in a file; the last line of output says how that ended."""
+    signal.alarm(int(float(seconds)) + 10)  # should whoever started this be killed
+    trials: list[Trial] = pickle.loads(Path(file).read_bytes())
+    executor = _opened(trials[0].job.device)
+    for trial in trials:
+        try:
+            launch(executor, trial)
+        except (LaunchError, ContextLostError, MemoryError) as error:
+            return _end(1, f"failed on {trial.job.problem}: {' '.join(str(error).split())}")
+    return _end(0, "done")
+
+
+def _end(code: int, word: str) -> int:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+    return code
+
+
+def _opened(device: Device) -> CudaExecutor:
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    return _Executor(cupy, device)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,459 @@
+"""What runs inside the worker process: the only code that holds a device context.
+
+Each function is one task. State that is costly to make (context, uploaded data) is kept between
+tasks and made again when a task needs another problem. Nothing here decides what to try.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
+from autotune.devices.choose import backend
+from autotune.devices.device import Device
+from autotune.kernel import launches as binding
+from autotune.kernel.catalog import load_file
+from autotune.kernel.spec import Kernel
+from autotune.measure import verify
+from autotune.measure.data import EXACT, RANDOM, Dataset, present
+from autotune.measure.limits import implausible
+from autotune.measure.measurement import Binary, CheckResult, Clocks, Measurement, Recheck, Status
+from autotune.measure.timing import Samples, StoppingRule, proven_slow, sample
+from autotune.values import Configuration, Problem
+
+R = TypeVar("R")
+#: Takes that many samples, in milliseconds.
+Take = Callable[[int], list[float]]
+
+#: Rests after a measurement on a throttled device, before it is taken again.
+_RESTS_S = (0.1, 0.3, 1.0)
+#: Batches of hot calls of each configuration whose cold calls take no longer than so many
+#: milliseconds: the shortest. Of the others the finals take them.
+_HOT_BATCHES, _HOT_MS = 3, 0.05
+#: Longest age of a reading of the clocks, taken after one measurement, that serves before the next.
+_CLOCKS_S = 0.1
+#: What launching may add to each launch of `Executor.run`: much more than the 2 to 4 µs of the last
+#: column of docs/timing.md.
+_LAUNCHING_MS = 0.02
+#: The reference is timed again after so many seconds, or so many times as long as that takes,
+#: whichever is more: rechecks take at most 1 % of the time.
+_RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
+
+#: Where other processes hold more than this share of the memory, want of it is their doing.
+_OTHERS_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel on one problem and device: what the worker's state is made from."""
+
+    space_file: Path
+    problem: Problem
+    device: Device
+    datasets: tuple[Dataset, ...]
+    #: Whether every sample starts from a flushed L2 cache.
+    cold: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A measurement, and whether the context survived it."""
+
+    measurement: Measurement
+    context_lost: bool = False
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A configuration in a race; ``baseline`` names a vendor call instead where it is not empty."""
+
+    configuration: Configuration
+    binary: Binary | None
+    baseline: str = ""
+
+
+@dataclass
+class _Reference:
+    """The first configuration of a job that was timed in full, ready to be timed again."""
+
+    configuration: Configuration
+    before_ms: float
+    timer: Timer
+    #: Of `time.monotonic`.
+    since_s: float
+    due_s: float
+
+
+@dataclass
+class _State:
+    """What this process keeps between tasks."""
+
+    executor: Executor | None = None
+    job: Job | None = None
+    kernel: Kernel | None = None
+    data: verify.DeviceData | None = None
+    reference: _Reference | None = None
+    #: Last reading of the clocks, and when that was (`time.monotonic`).
+    clocks: Clocks | None = None
+    clocks_read_s: float = 0.0
+
+
+_state = _State()
+
+
+def get_ready(device: Device) -> None:
+    """Import and compile what every job on a device needs; makes no context."""
+    backend(device.backend).get_ready(device)
+
+
+def prepare(job: Job) -> None:
+    """Make context, kernel and device data of a job, unless they are there.
+
+    Raises
+    ------
+    DeviceError, SpecError, MemoryError
+    """
+    if _state.job == job:
+        return
+    _state.job, _state.data, _state.reference = None, None, None
+    is_new = _state.executor is None or _state.executor.device != job.device
+    if _state.executor is None or is_new:
+        _state.executor = backend(job.device.backend).open(job.device)
+    _state.kernel = load_file(job.space_file)
+    # Another job may have needed their room on the disk.
+    datasets = [present(_state.kernel, job.problem, one) for one in job.datasets]
+    _state.data = verify.DeviceData(_state.executor, {one.name: one for one in datasets})
+    _state.job = job
+    if is_new:  # what the first configuration would wait for, while it is compiled
+        _state.executor.calibrate()
+        verify.outputs(_state.data, datasets[0].name)
+
+
+def measure(
+    job: Job,
+    configuration: Configuration,
+    binary: Binary,
+    rule: StoppingRule,
+    best_samples_ms: tuple[float, ...],
+) -> Outcome:
+    """Verify a configuration on every data set, then time it."""
+    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
+    start = time.perf_counter()
+    try:
+        ready = _Loaded(job, configuration, binary)
+        checks = ready.verify()
+        verified = time.perf_counter()
+        draft = replace(
+            draft,
+            checks=checks,
+            verify_s=verified - start,
+            dynamic_shared_bytes=ready.plan.first.shared_bytes,
+        )
+        return Outcome(
+            _slow_when_verified(draft, ready, job, rule, best_samples_ms)
+            or _timed(draft, ready, job, rule, best_samples_ms)
+        )
+    except verify.WrongResult as error:
+        wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
+        return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
+    except LaunchError as error:
+        return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+    except MemoryError as error:
+        return _without_room(draft, job, error)
+    except ContextLostError as error:
+        return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
+
+
+def check(job: Job, configuration: Configuration, binary: Binary) -> Outcome:
+    """Verify a configuration without timing it: for other seeds and edge problems."""
+    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
+    try:
+        return Outcome(replace(draft, checks=_Loaded(job, configuration, binary).verify()))
+    except verify.WrongResult as error:
+        wrong = replace(draft, checks=error.checks)
+        return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
+    except LaunchError as error:
+        return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+    except MemoryError as error:
+        return _without_room(draft, job, error)
+    except ContextLostError as error:
+        return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
+
+
+def interleaved(
+    executor: Executor, takes: Sequence[Take | None], rounds: int, seed: int, max_seconds: float
+) -> list[list[float]]:
+    """Sample contenders in rounds, each in a new random order; None stands for one that cannot run.
+
+    Timers among them are launched the same way: where one cannot be captured, none is.
+
+    Returns
+    -------
+    list of list of float
+        Milliseconds of every round, by contender.
+    """
+    order = [i for i, one in enumerate(takes) if one is not None]
+    samples: list[list[float]] = [[] for _ in takes]
+    timers = [cast(Timer, one) for one in takes if hasattr(one, "by_stream")]
+    if any(one.launched_by == "stream" for one in timers):
+        for one in timers:
+            one.by_stream()
+    for index in order:
+        takes[index](1)  # type: ignore[misc]  # None was left out: the first launch pays for loading
+    shuffle = random.Random(seed)
+    start = time.perf_counter()
+    for _ in range(rounds):
+        shuffle.shuffle(order)
+        taken, _ = _unthrottled(executor, lambda: [takes[i](1) for i in order])  # type: ignore[misc]
+        for index, times in zip(order, taken, strict=True):
+            samples[index] += times
+        if time.perf_counter() - start > max_seconds:
+            break
+    return samples
+
+
+def current() -> tuple[Executor, verify.DeviceData]:
+    """The executor of this process, and the device data of the job that was prepared last."""
+    assert _state.executor and _state.data
+    return _state.executor, _state.data
+
+
+class _Loaded:
+    """A configuration made launchable on the working buffers of a job."""
+
+    def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
+        prepare(job)
+        assert _state.kernel and _state.data and _state.executor
+        self.data, self.executor = _state.data, _state.executor
+        kernel = _state.kernel
+        self.plan = binding.plan(kernel, configuration, job.problem, job.device)
+        self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
+        self.binary = binary
+        self._bound: dict[str, tuple[Any, verify.Steps]] = {}
+        self._module: Any = None
+        #: Milliseconds that each launch of `verify` took at least.
+        self.verified_ms: list[float] = []
+
+    def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
+        """Module and steps on a data set."""
+        if dataset not in self._bound:
+            steps = binding.bound(
+                self.plan,
+                self.data.names,
+                self.data.all_buffers(),
+                self.data.scalars(dataset),
+                self.data.dtypes,
+                self.binary,
+            )
+            self._bound[dataset] = self._loaded(dataset), steps
+        return self._bound[dataset]
+
+    def _loaded(self, dataset: str) -> Any:
+        """The module of a data set: one of its own only where it has module symbols to set."""
+        constants = self.data.constants(dataset)
+        if constants:
+            return self.executor.load(self.binary, constants)
+        if self._module is None:
+            self._module = self.executor.load(self.binary, {})
+        return self._module
+
+    def _run(self, module: Any, steps: verify.Steps) -> None:
+        taken_ms = self.executor.run(module, steps)
+        self.verified_ms.append(taken_ms - _LAUNCHING_MS * len(steps))
+
+    def verify(self) -> tuple[CheckResult, ...]:
+        """Check every data set; leaves the working buffers holding the last one."""
+        checks: tuple[CheckResult, ...] = ()
+        for name in self.data.datasets:
+            run = partial(self._run, *self.bind(name))
+            checks += verify.verify(self.data, name, run, repeats=2 if name == EXACT else 1)
+        return checks
+
+
+def _timed(
+    draft: Measurement,
+    ready: _Loaded,
+    job: Job,
+    rule: StoppingRule,
+    best_samples_ms: tuple[float, ...],
+) -> Measurement:
+    start = time.perf_counter()
+    timer = ready.executor.timer(*ready.bind(RANDOM), job.cold)
+    taken, clocks = _unthrottled(ready.executor, lambda: sample(timer, rule, best_samples_ms))
+    timed = replace(
+        draft,
+        status=Status.STOPPED_EARLY if taken.stopped_early else Status.OK,
+        message=_why_stopped(taken, best_samples_ms, "samples") if taken.stopped_early else "",
+        samples_ms=taken.samples_ms,
+        hot_samples_ms=() if taken.stopped_early else _hot(timer, taken.samples_ms, job),
+        launched_by=timer.launched_by,
+        overhead_ms=timer.overhead_ms,
+        measure_s=time.perf_counter() - start,
+        clocks=clocks,
+    )
+    done = replace(_plausible(timed, job), recheck=_rechecked())
+    if _state.reference is None and timed.status is Status.OK and timed.median_ms:
+        now_s = time.monotonic()
+        _state.reference = _Reference(
+            timed.configuration, timed.median_ms, timer, now_s, now_s + _RECHECK_S
+        )
+    return done
+
+
+def _slow_when_verified(
+    draft: Measurement,
+    ready: _Loaded,
+    job: Job,
+    rule: StoppingRule,
+    best_samples_ms: tuple[float, ...],
+) -> Measurement | None:
+    """The measurement of what its verification has proved slower already; None of all else.
+
+    The launches of `verify` found their data in the cache, as far as it has room, so that a cold
+    one would have taken as long or longer. They are held to the bar of as many cold samples; of
+    hot ones, which find the outputs there too, they prove nothing.
+    """
+    found = proven_slow(ready.verified_ms, rule, best_samples_ms) if job.cold else None
+    clocks = _clocks(ready.executor) if found else Clocks()
+    if found is None or clocks.is_throttled:
+        return None
+    return replace(
+        draft,
+        status=Status.STOPPED_EARLY,
+        message=_why_stopped(found, best_samples_ms, "launches that verified it"),
+        samples_ms=found.samples_ms,
+        launched_by="stream",
+        overhead_ms=_LAUNCHING_MS * len(ready.bind(RANDOM)[1]),
+        clocks=clocks,
+        recheck=_rechecked(),
+    )
+
+
+def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], what: str) -> str:
+    return (
+        f"{median(best_samples_ms):.4g} ms is the best so far; "
+        f"all {len(taken.samples_ms)} {what} exceed {taken.bar_ms:.4g} ms"
+    )
+
+
+def _rechecked() -> Recheck | None:
+    """Time the reference again when it is due: the first that was timed in full."""
+    reference, now_s = _state.reference, time.monotonic()
+    if reference is None or now_s < reference.due_s:
+        return None
+    assert _state.data and _state.executor
+    _state.data.refresh(RANDOM, with_scratch=False)
+    samples_ms, clocks = _unthrottled(
+        _state.executor, lambda: reference.timer(1 + _RECHECK_SAMPLES)[1:]
+    )
+    done_s = time.monotonic()
+    reference.due_s = done_s + max(_RECHECK_S, _RECHECK_TIMES * (done_s - now_s))
+    return Recheck(
+        reference.configuration,
+        reference.before_ms,
+        tuple(samples_ms),
+        now_s - reference.since_s,
+        clocks,
+    )
+
+
+def _hot(timer: Timer, samples_ms: Sequence[float], job: Job) -> tuple[float, ...]:
+    """Hot samples beside cold ones, where they are cheap."""
+    if not job.cold:
+        return tuple(samples_ms)
+    return tuple(timer.hot(_HOT_BATCHES)) if median(samples_ms) <= _HOT_MS else ()
+
+
+def _unthrottled(executor: Executor, measure: Callable[[], R]) -> tuple[R, Clocks]:
+    """Measure again, after ever longer rests, what was measured while the device was throttled.
+
+    The last try counts whatever its clocks: they are stored with it.
+    """
+    for rest_s in (*_RESTS_S, None):
+        before, result = _recent_clocks(executor), measure()
+        clocks = before.worst(_clocks(executor))
+        if rest_s is None or not clocks.is_throttled:
+            break
+        time.sleep(rest_s)
+    return result, clocks
+
+
+def _recent_clocks(executor: Executor) -> Clocks:
+    """The last reading of the clocks, or a new one where that is old."""
+    is_recent = time.monotonic() - _state.clocks_read_s < _CLOCKS_S
+    return _state.clocks if _state.clocks and is_recent else _clocks(executor)
+
+
+def _clocks(executor: Executor) -> Clocks:
+    _state.clocks, _state.clocks_read_s = executor.clocks(), time.monotonic()
+    return _state.clocks
+
+
+def _plausible(timed: Measurement, job: Job) -> Measurement:
+    kernel = _state.kernel
+    if kernel is None or "work" not in kernel.hooks or timed.median_ms is None:
+        return timed
+    work = kernel.call_hook("work", job.problem)
+    why = implausible(timed.median_ms, work, job.device, job.cold)
+    return _failed(timed, Status.IMPLAUSIBLE, why) if why else timed
+
+
+def _without_room(draft: Measurement, job: Job, error: MemoryError) -> Outcome:
+    """A workspace too large for the device is the configuration's fault; others' memory is not."""
+    held = _state.executor.memory_held_elsewhere() if _state.executor else 0
+    if held > _OTHERS_SHARE * job.device.memory_bytes:
+        raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
+    return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+
+
+def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
+    return replace(draft, status=status, message=" ".join(message.split()))
+
+
+def take(job: Job, contender: Contender) -> Timer | None:
+    """What takes samples of a contender; None where the vendor call cannot be made."""
+    prepare(job)
+    if contender.baseline:
+        return _take_baseline(job, contender.baseline)
+    assert contender.binary is not None
+    ready = _Loaded(job, contender.configuration, contender.binary)
+    ready.data.refresh(RANDOM, with_scratch=True)
+    module, steps = ready.bind(RANDOM)
+    ready.executor.run(module, steps)  # the first launch pays for loading
+    return ready.executor.timer(module, steps, job.cold)
+
+
+def _take_baseline(job: Job, name: str) -> Timer | None:
+    assert _state.kernel and _state.data and _state.executor
+    wanted = (name, job.device.backend)
+    matching = [one for one in _state.kernel.baselines if (one.name, one.backend) == wanted]
+    if not matching:  # OpenCL has no vendor library to call
+        return None
+    _state.data.refresh(RANDOM, with_scratch=True)
+    call = _state.executor.time_calls(matching[0].prepare, vendor_arguments(_state.data))
+    if call is None:  # the library has nothing like this problem
+        return None
+    call()
+    wrong = [one for one in verify.outputs(_state.data, RANDOM) if not one.is_right]
+    if wrong:
+        raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
+    return _state.executor.timer_of(call, job.cold)
+
+
+def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
+    """Arguments as a vendor call gets them: buffers with type and shape, scalars as they are."""
+    arrays = {
+        one.name: (data.buffers[one.name], np.dtype(one.dtype), one.shape)
+        for one in data.arguments
+        if one.name in data.buffers
+    }
+    return {**arrays, **data.scalars(RANDOM)}

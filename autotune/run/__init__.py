@@ -1,0 +1,1 @@
+"""One command's job: search every problem, hold the finals, make the record."""

@@ -1,0 +1,117 @@
+"""Where one run measures: its compilers, its workers, and what its measurements are known by.
+
+What search, finals and the check of recorded winners share. Searches nothing, stores nothing.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+
+from autotune.devices.choose import backend
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint, text_fingerprint
+from autotune.measure.compiler import CompilerPool
+from autotune.measure.data import EXACT, RANDOM, inputs_fingerprint, prepare
+from autotune.measure.process import usable_cores
+from autotune.measure.tasks import Job
+from autotune.measure.worker import Worker
+from autotune.run.request import Request
+from autotune.store import Scope
+from autotune.values import Problem
+
+
+class Bench:
+    """The processes of one run, and the jobs and keys of its problems.
+
+    Parameters
+    ----------
+    request : Request
+        Kernel, device, seed, timing and inputs.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.kernel, self.device = request.kernel, request.device
+        self._stack = ExitStack()
+        # One core per device stays free, so that compiling does not disturb the timing; where the
+        # device is the CPU itself the evaluator never compiles and measures at once.
+        spare = len(request.devices) if self.device.backend == "cuda" else 0
+        processes = max(1, usable_cores() - spare)
+        self.compilers = self._stack.enter_context(CompilerPool(processes, self.device.backend))
+        #: One per device of the request, in its order.
+        self.workers = [
+            # On a CPU a second process that starts would disturb what is timed.
+            self._stack.enter_context(Worker(request.timeout_s, one if spare else None))
+            for one in request.devices
+        ]
+
+    @property
+    def worker(self) -> Worker:
+        """The worker of the first device, where finals are held."""
+        return self.workers[0]
+
+    def close(self) -> None:
+        """End all processes."""
+        self._stack.close()
+
+    @cached_property
+    def source(self) -> str:
+        """sha256 of all sources of the kernel with their includes."""
+        return source_fingerprint(self.kernel)
+
+    @cached_property
+    def toolchain(self) -> str:
+        """Name and version of the compiler."""
+        return backend(self.device.backend).toolchain()
+
+    def job(self, problem: Problem, seed: int | None = None) -> Job:
+        """The worker's job for a problem; makes inputs and references where they are not there."""
+        assert self.kernel.file is not None
+        self.compilers.start()  # they come up while inputs are made and uploaded
+        chosen = self.request.seed if seed is None else seed
+        inputs = self.request.inputs if seed is None else {}
+        names = [RANDOM] if inputs else [EXACT, RANDOM]
+        datasets = tuple(prepare(self.kernel, problem, name, chosen, inputs) for name in names)
+        return Job(self.kernel.file, problem, self.device, datasets, self.request.cold)
+
+    def other_jobs(self, job: Job) -> list[Job]:
+        """The odd sizes with another seed, and the same problem with random data of another seed.
+
+        Exact data of the problem itself serve again: they are half of what takes time to make, and
+        a lost or doubled element shows in any of them.
+
+        Static fields are compiled in, so an odd size with other values of those needs another
+        binary and is left to the kernel's own tests.
+        """
+        static = self.kernel.static
+        edges = [
+            one
+            for one in self.kernel.edge_problems
+            if all(one[name] == job.problem[name] for name in static)
+        ]
+        other = self.request.seed + 1
+        jobs = [self.job(one, other) for one in edges]
+        if not self.request.inputs:
+            drawn = prepare(self.kernel, job.problem, RANDOM, other)
+            datasets = tuple(drawn if one.name == RANDOM else one for one in job.datasets)
+            jobs.append(replace(job, datasets=datasets))
+        return jobs
+
+    def scope(self, problem: Problem) -> Scope:
+        """Key of remembered measurements of a problem."""
+        arguments = arguments_fingerprint(self.kernel, self.request.inputs)
+        if self.request.inputs:  # their values too: results on other arrays prove nothing here
+            arguments = text_fingerprint(arguments + inputs_fingerprint(self.request.inputs))
+        return Scope(
+            kernel=self.kernel.name,
+            problem=problem,
+            device_uuid=self.device.uuid,
+            device_name=self.device.name,
+            driver=self.device.driver,
+            toolchain=self.toolchain,
+            source=self.source,
+            arguments=arguments,
+            timing=self.request.timing,
+            arch=self.device.arch,
+        )

@@ -1,0 +1,198 @@
+"""The finals of a run: the best verified again, and raced with the vendor.
+
+Measures and records rows; who won is `selection`'s to say.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotune.measure.data import use_up
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.measurement import Binary, Measurement, Status
+from autotune.measure.racing import race
+from autotune.measure.tasks import Contender, Job
+from autotune.run import selection
+from autotune.run.bench import Bench
+from autotune.search.session import Listener, Phase
+from autotune.store import Store
+from autotune.values import Configuration
+
+#: Longest and shortest time of a problem's race.
+_RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
+#: Finalists that are verified, however little time there is.
+_LEAST_FINALISTS = 3
+
+
+@dataclass(frozen=True)
+class _Finalist:
+    """One that entered the finals, and what it runs."""
+
+    measurement: Measurement
+    binary: Binary
+
+    @property
+    def configuration(self) -> Configuration:
+        return self.measurement.configuration
+
+
+class Finals:
+    """The finals of one run.
+
+    Parameters
+    ----------
+    bench : Bench
+        Where they are held.
+    store : Store
+        Where rows of disqualified configurations go.
+    run_id : int
+        The run that these belong to.
+    listener : callable
+        Told what happens.
+    """
+
+    def __init__(self, bench: Bench, store: Store, run_id: int, listener: Listener) -> None:
+        self.bench, self.store = bench, store
+        self.run_id, self.listener = run_id, listener
+
+    def hold(
+        self, evaluator: DeviceEvaluator, measured: Sequence[Measurement], seconds: float | None
+    ) -> tuple[selection.Result | None, tuple[Measurement, ...]]:
+        """Verify the best again on other data and odd sizes, then race them and the vendor.
+
+        Where all finalists turn out to be wrong, or fail in the race, the next best take their
+        places.
+
+        Parameters
+        ----------
+        evaluator : DeviceEvaluator
+            Of the problem.
+        measured : sequence of Measurement
+            What to choose finalists from.
+        seconds : float, optional
+            How long this may take: half of it for making the other inputs and their references, once
+            for all finalists, and for verifying, after which only the `_LEAST_FINALISTS` best are
+            still verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
+
+        Returns
+        -------
+        Result or None
+            None where nothing is right.
+        tuple of Measurement
+            Those that turned out to be wrong, or failed; their rows are in the store.
+
+        Raises
+        ------
+        AutotuneError
+            If the device process fails.
+        """
+        count = self.bench.request.effort.finalists
+        left = selection.candidates(measured, len(measured))
+        if left:
+            self.listener(Phase(evaluator.job.problem, "finals"))
+        end = math.inf if seconds is None else time.monotonic() + seconds
+        others = self.bench.other_jobs(evaluator.job) if left else []
+        out: list[Measurement] = []
+        result = None
+        while left and result is None:
+            chosen, left = left[:count], left[count:]
+            verify_until = end if seconds is None else end - seconds / 2
+            finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
+            left = [*unverified, *left]
+            if finalists:
+                race_s = min(_RACE_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
+                result, failed = self._raced(evaluator, finalists, race_s)
+                wrong = [*wrong, *failed]
+            self.store.add_many(self.run_id, self.bench.scope(evaluator.job.problem), wrong)
+            out += wrong
+        for dataset in {one.folder: one for job in others for one in job.datasets}.values():
+            if dataset not in evaluator.job.datasets:
+                use_up(dataset)  # its own will be needed for the portfolio
+        return result, tuple(out)
+
+    def _verified(
+        self,
+        evaluator: DeviceEvaluator,
+        chosen: Sequence[Measurement],
+        others: Sequence[Job],
+        until: float,
+    ) -> tuple[list[_Finalist], list[Measurement], list[Measurement]]:
+        """Finalists that are right on other inputs and odd sizes; those that are not; the rest.
+
+        The rest had no turn before ``until``.
+        """
+        kernel, worker = self.bench.kernel, self.bench.worker
+        binaries = [(one, evaluator.binary(one.configuration)) for one in chosen]
+        right = [_Finalist(one, binary) for one, binary in binaries if binary is not None]
+        wrong = [
+            replace(one, status=Status.COMPILE_FAILED, message="compiled before, but not again")
+            for one, binary in binaries
+            if binary is None
+        ]
+        unverified: list[Measurement] = []
+        for job in others:
+            passed: list[_Finalist] = []
+            for one in right:
+                if not kernel.allows(one.configuration, job.problem):
+                    passed.append(one)  # lookup, header and load keep it from such a problem
+                elif len(passed) >= _LEAST_FINALISTS and time.monotonic() > until:
+                    unverified.append(one.measurement)
+                else:
+                    again = worker.check(job, one.configuration, one.binary)
+                    if again.status is Status.OK:
+                        passed.append(one)
+                    else:
+                        message = f"on {job.problem} with other inputs: {again.message}"
+                        wrong.append(replace(again, message=message))
+            right = passed
+        return right, wrong, unverified
+
+    def _raced(
+        self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float
+    ) -> tuple[selection.Result | None, list[Measurement]]:
+        """Race finalists and the vendor's calls, interleaved; who fails is out."""
+        request, kernel = self.bench.request, self.bench.kernel
+        vendors = [one.name for one in kernel.baselines if one.backend == request.device.backend]
+        contenders = [
+            *(Contender(one.configuration, one.binary) for one in finalists),
+            *(Contender(Configuration(), None, name) for name in vendors),
+        ]
+        raced = race(
+            self.bench.worker,
+            evaluator.job,
+            contenders,
+            request.effort.rounds,
+            request.seed,
+            seconds,
+        )
+        ours = len(finalists)
+        failed = []
+        for place, failure in raced.failures.items():
+            if place < ours:
+                message = f"in the finals: {failure.message}"
+                failed.append(
+                    replace(finalists[place].measurement, status=failure.status, message=message)
+                )
+            else:
+                warnings.warn(
+                    f"{kernel.name} ({evaluator.job.problem}): no ratio to "
+                    f"{vendors[place - ours]}, which failed: {failure.message}",
+                    stacklevel=2,
+                )
+        timed = [
+            selection.Finalist(one.measurement, samples, hot_ms)
+            for one, samples, hot_ms in zip(
+                finalists, raced.samples_ms[:ours], raced.hot_ms[:ours], strict=True
+            )
+            if samples
+        ]
+        if not timed:
+            return None, failed
+        by_vendor = dict(zip(vendors, raced.samples_ms[ours:], strict=True))
+        hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
+        result = selection.decide(timed, by_vendor, request.seed)
+        return replace(result, vendor_hot_ms=hot, launched_by=raced.launched_by), failed

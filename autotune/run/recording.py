@@ -1,0 +1,299 @@
+"""Turns what came of a run into a tuned record: what was found, how sure, and on what.
+
+Knows the record's schema and the run's results; writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from autotune import __version__
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, UsageError
+from autotune.kernel import launches as binding
+from autotune.kernel.expression import Json
+from autotune.kernel.membership import valid_archs
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.kernel.spec import Fill, Kernel, Launch, Work
+from autotune.measure import limits
+from autotune.measure.measurement import CheckResult, Entry, Measurement
+from autotune.run import selection
+from autotune.run.request import timing
+from autotune.run.tuning import ProblemResult, RunResult
+from autotune.tuned import record as tuned
+from autotune.tuned.fallback import fallback_table
+from autotune.values import Configuration, Problem
+
+#: Finalists that an entry names beside its winner.
+RUNNERS_UP = 5
+
+
+def record_of(run: RunResult) -> tuned.TunedRecord:
+    """The tuned record of one run; merge it into what is known with `tuned.update`.
+
+    Parameters
+    ----------
+    run : RunResult
+        Problems without a winner are left out.
+    """
+    kernel, device = run.request.kernel, run.request.device
+    example = next(iter(run.request.problems))
+    entries = tuple(_entry(run, one) for one in run.solved)
+    portfolio, fallback = _portfolio(run)
+    return tuned.TunedRecord(
+        kernel=kernel.name,
+        device=tuned.RecordedDevice.of(device),
+        fields={
+            name: "integer" if isinstance(value, int) else "categorical"
+            for name, value in example.items()
+        },
+        parameters=dict(kernel.parameters),
+        default=_default_plan(kernel, example, device),
+        entries=entries,
+        portfolio=portfolio,
+        fallback=fallback
+        or tuple(tuned.FallbackRow(problem=one.problem, plan=_plan_of(one)) for one in entries),
+        provenance=tuned.Provenance(
+            version=__version__,
+            toolchain=run.toolchain,
+            driver=device.driver,
+            created=tuned.timestamp(),
+        ),
+    )
+
+
+def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
+    request = run.request
+    finals = result.finals
+    if finals is None:
+        raise AutotuneError(f"{request.kernel.name} ({result.problem}): no winner to record")
+    winner = finals.winner
+    measurement = winner.measurement
+    configuration = measurement.configuration
+    plan = _plan(request.kernel, configuration, result.problem, request.device)
+    work = _work(request.kernel, result.problem)
+    share, limit = limits.share(work, winner.median_ms, run.limits) if work else (None, None)
+    resources = _largest(measurement)
+    return tuned.Entry(
+        problem=dict(result.problem),
+        configuration=plan.configuration,
+        block=plan.block,
+        shared_bytes=plan.shared_bytes,
+        grid=plan.grid,
+        requires=plan.requires,
+        archs=plan.archs,
+        steps=_steps(request.kernel, configuration, result.problem, request.device),
+        median_ms=winner.median_ms,
+        interval_ms=winner.interval_ms,
+        samples=len(winner.samples_ms),
+        gb_per_s=_rate(work.bytes_read + work.bytes_written, winner.median_ms) if work else None,
+        gflop_per_s=_rate(work.flops, winner.median_ms) if work else None,
+        limit_fraction=share,
+        limit_name=limit,
+        vendor=_vendor(finals),
+        tied=len(finals.tied),
+        checks=_checks(measurement.checks),
+        registers=resources.registers if resources else None,
+        spill_bytes=resources.spill_bytes if resources else None,
+        static_shared_bytes=resources.shared_bytes if resources else None,
+        source=run.source,
+        timing=timing(request.cold, finals.launched_by),
+        hot_ms=winner.hot_ms,
+        effort="full" if request.effort.name == "full" else "quick",
+        strategy=request.strategy,
+        evaluations=len(result.measured),
+        seed=request.seed,
+        tuned_on=tuned.timestamp(),
+        arguments=arguments_fingerprint(request.kernel, request.inputs),
+        inputs=tuple(sorted(request.inputs)),
+        options=request.kernel.compiler_options(configuration, request.device),
+        driver=request.device.driver,
+        toolchain=run.toolchain,
+        device_uuid=request.device.uuid,
+        runners_up=_runners_up(finals),
+    )
+
+
+def _runners_up(finals: selection.Result) -> tuple[tuned.RunnerUp, ...]:
+    """Who else was in the finals, best first."""
+    others = [one for one in finals.finalists if one is not finals.winner]
+    return tuple(
+        tuned.RunnerUp(
+            configuration=dict(one.measurement.configuration),
+            median_ms=one.median_ms,
+            interval_ms=one.interval_ms,
+        )
+        for one in others[:RUNNERS_UP]
+    )
+
+
+def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow, ...]]:
+    """The matrix, and the table for problems that were not tuned; both empty for one problem."""
+    measured = run.portfolio
+    if measured is None:
+        return tuned.Portfolio(), ()
+    return _with_fallback(run.request.kernel, run.request.device, _matrix(measured))
+
+
+def _matrix(measured: selection.Portfolio) -> tuned.Portfolio:
+    return tuned.Portfolio(
+        configurations=tuple(dict(one) for one in measured.configurations),
+        problems=tuple(dict(one) for one in measured.problems),
+        median_ms=measured.median_ms,
+    )
+
+
+def refitted(
+    record: tuned.TunedRecord, kernel: Kernel, measured: selection.Portfolio | None = None
+) -> tuned.TunedRecord:
+    """A record with the answers for problems never measured made anew.
+
+    Parameters
+    ----------
+    record : TunedRecord
+        Its winners stay.
+    kernel : Kernel
+        That it is of.
+    measured : Portfolio, optional
+        To make them from; default: the record's own, as for records of older versions, and then
+        no device is needed.
+
+    Raises
+    ------
+    UsageError
+        See `require_current`.
+    """
+    require_current(record, kernel)
+    matrix = _matrix(measured) if measured else record.portfolio
+    if not matrix.problems:
+        return record
+    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), matrix)
+    known = [dict(row.problem) for row in rows]
+    others = (row for row in record.fallback if dict(row.problem) not in known)
+    return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
+
+
+def require_current(record: tuned.TunedRecord, kernel: Kernel) -> None:
+    """Make sure that a kernel is as it was when it was tuned.
+
+    Raises
+    ------
+    UsageError
+        If the record is of another state of the kernel, whose launches are not known any more.
+    """
+    source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
+    for one in record.entries:
+        if one.source != source or (not one.inputs and one.arguments not in ("", arguments)):
+            raise UsageError(
+                f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
+                f"run: autotune retune {record.kernel}"
+            )
+
+
+def _with_fallback(
+    kernel: Kernel, device: Device, matrix: tuned.Portfolio
+) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow, ...]]:
+    """A matrix with the predictions that are fitted to it, and the table made of it."""
+
+    def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> tuned.Plan:
+        return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
+
+    rows, predictions = fallback_table(matrix, planner, device.sm_count)
+    return msgspec.structs.replace(matrix, predictions=predictions), rows
+
+
+def _plan(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> tuned.Plan:
+    """How the first launch of a configuration looks, for any problem where it can be traced."""
+    first = binding.plan(kernel, configuration, problem, device).first
+    return tuned.Plan(
+        configuration=dict(configuration),
+        block=first.block,
+        shared_bytes=first.shared_bytes,
+        grid=_completed(
+            binding.traced_grid(binding.traced(kernel, configuration, device, problem))
+        ),
+        requires=binding.requirement(kernel, configuration),
+        archs=valid_archs(kernel, configuration) if device.backend == "cuda" else None,
+    )
+
+
+def _plan_of(entry: tuned.Entry) -> tuned.Plan:
+    return tuned.Plan(**{name: getattr(entry, name) for name in tuned.Plan.__struct_fields__})
+
+
+def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> tuned.Plan:
+    return _plan(kernel, kernel.default(), problem, device)
+
+
+def _completed(grid: tuple[Json, ...] | None) -> tuple[Json, ...] | None:
+    """Three dimensions: missing ones are 1."""
+    return None if grid is None else (*grid, 1, 1)[:3]
+
+
+def _steps(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> tuple[tuned.LaunchStep | tuned.FillStep, ...]:
+    concrete = binding.plan(kernel, configuration, problem, device).steps
+    symbolic = binding.traced(kernel, configuration, device, problem) or (None,) * len(concrete)
+    steps: list[tuned.LaunchStep | tuned.FillStep] = []
+    for step, trace in zip(concrete, symbolic, strict=True):
+        if isinstance(step, Fill):
+            steps.append(tuned.FillStep(name=step.name, value=float(step.value)))
+            continue
+        grid = binding.traced_numbers(trace.grid) if isinstance(trace, Launch) else None
+        names = step.args or ()
+        steps.append(
+            tuned.LaunchStep(
+                entry=str(step.entry),
+                concrete_grid=step.grid,
+                block=step.block,
+                shared_bytes=step.shared_bytes,
+                grid=_completed(grid),
+                args=tuple(one if isinstance(one, str) else int(one) for one in names),
+            )
+        )
+    return tuple(steps)
+
+
+def _work(kernel: Kernel, problem: Problem) -> Work | None:
+    return kernel.call_hook("work", problem) if "work" in kernel.hooks else None
+
+
+def _rate(amount: float, median_ms: float) -> float:
+    """Amount per nanosecond: GB/s of bytes, GFLOP/s of operations."""
+    return amount / median_ms / 1e6
+
+
+def _vendor(finals: selection.Result) -> tuned.Vendor | None:
+    """The fastest baseline: beating a slower one proves nothing."""
+    vendors: Mapping[str, tuple[float, selection.Ratio]] = finals.vendors
+    if not vendors:
+        return None
+    name = min(vendors, key=lambda one: vendors[one][0])
+    median_ms, ratio = vendors[name]
+    return tuned.Vendor(
+        name=name,
+        median_ms=median_ms,
+        ratio=ratio.value,
+        ratio_interval=(ratio.low, ratio.high),
+        hot_ms=finals.vendor_hot_ms.get(name),
+    )
+
+
+def _checks(checks: tuple[CheckResult, ...]) -> tuned.Checks | None:
+    """The check on random data with the largest error: exact data has none."""
+    random = [one for one in checks if one.dataset == "random"]
+    if not random:
+        return None
+    worst = max(random, key=lambda one: one.max_error)
+    return tuned.Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
+
+
+def _largest(measurement: Measurement) -> Entry | None:
+    """Resources of the function that needs most registers."""
+    return max(measurement.entries, key=lambda one: one.registers or 0, default=None)

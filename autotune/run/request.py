@@ -1,0 +1,114 @@
+"""What one run is asked to do, and how thorough it is. Values only: nothing is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from autotune.devices.device import Device
+from autotune.errors import UsageError
+from autotune.kernel.spec import Kernel
+from autotune.measure.worker import MEASURE_TIMEOUT_S
+from autotune.search.session import Budget
+from autotune.values import Configuration, Problem, Value
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thorough a run is."""
+
+    name: str
+    seconds_per_problem: float
+    finalists: int
+    rounds: int
+    #: Whether the budget of the command is divided among its problems.
+    shared: bool
+
+
+EFFORTS = {
+    "quick": Effort("quick", 60.0, finalists=6, rounds=30, shared=True),
+    "full": Effort("full", 600.0, finalists=12, rounds=100, shared=False),
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one run is asked to do."""
+
+    kernel: Kernel
+    device: Device
+    problems: tuple[Problem, ...]
+    effort: Effort = EFFORTS["quick"]
+    strategy: str = "auto"
+    budget: Budget | None = None
+    seed: int = 0
+    cold: bool = True
+    #: Measure again what is remembered.
+    fresh: bool = False
+    #: Values that some parameters are restricted to.
+    fixed: Mapping[str, Sequence[Value]] = field(default_factory=dict)
+    #: The one configuration to verify and time, instead of a search.
+    only: Configuration | None = None
+    #: Arrays to use in place of drawn ones, by argument name.
+    inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    #: Further devices of the same model, which measure beside the first.
+    others: tuple[Device, ...] = ()
+    #: Whether NVIDIA's compute-sanitizer has to find nothing in the finalists.
+    sanitize: bool = False
+    #: Longest time one configuration may take to be verified and timed.
+    timeout_s: float = MEASURE_TIMEOUT_S
+    command: str = ""
+
+    def with_default_problems(self) -> Request:
+        """Each named problem once; where none is named, the kernel's own for backend and effort.
+
+        Raises
+        ------
+        UsageError
+            If the kernel names none for this backend.
+        """
+        if self.problems:
+            return replace(self, problems=tuple(dict.fromkeys(self.problems)))
+        groups = self.kernel.problems if self.effort.name == "full" else self.kernel.quick_problems
+        chosen = groups.get(self.device.backend, ())
+        if not chosen:
+            raise UsageError(
+                f"{self.kernel.name}: no problems for {self.device.backend}; give --problem"
+            )
+        return replace(self, problems=chosen)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """All that measure; finals are held on the first."""
+        return (self.device, *self.others)
+
+    @property
+    def timing(self) -> str:
+        """How samples are taken, as records say it."""
+        return timing(self.cold, "graph" if self.device.backend == "cuda" else "stream")
+
+    @property
+    def total_budget(self) -> Budget:
+        """The budget of the command: as given, else by effort."""
+        if self.budget is not None:
+            return self.budget
+        times = 1 if self.effort.shared else len(self.problems)
+        return Budget(seconds=self.effort.seconds_per_problem * times)
+
+
+def timing(cold: bool, launched_by: str) -> str:
+    """How samples are taken, in a word that records, store and reports share.
+
+    Parameters
+    ----------
+    cold : bool
+        Whether caches are flushed before each sample.
+    launched_by : str
+        ``graph`` or ``stream``; see `autotune.devices.base.Timer`.
+    """
+    if launched_by == "graph":
+        return "cold:graph" if cold else "hot:graph"
+    return "cold:flush" if cold else "hot"

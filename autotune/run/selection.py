@@ -1,0 +1,242 @@
+"""Who won: ranking of interleaved samples, ties, confidence, and the ratio to the vendor.
+
+Knows statistics, no files and no devices. All samples of one race were taken in rounds, so the
+k-th samples of all contenders saw the same clocks and temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.timing import median_interval
+from autotune.values import Configuration, Problem
+
+#: Resamples of a bootstrap interval; more change the third digit.
+_RESAMPLES = 2000
+#: Most configurations that are measured on every problem.
+PORTFOLIO_SIZE = 32
+#: A contender whose ratio to the best cannot be told from 1 within this share is tied with it.
+_TIE_TOLERANCE = 0.002
+#: How often finals of equally fast contenders may call any of them slower.
+_FALSE_DIFFERENCE = 0.05
+#: The most speed, as measured, that is given up for fewer registers or for other problems.
+_WINNER_TOLERANCE = 0.003
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How much longer one takes than another in the same round: the median, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """One configuration after the finals."""
+
+    measurement: Measurement
+    samples_ms: tuple[float, ...]
+    #: Median of calls back to back after the race; None where the race was of hot ones, or none.
+    hot_ms: float | None = None
+
+    @property
+    def median_ms(self) -> float:
+        """Median over the rounds of the finals."""
+        return median(self.samples_ms)
+
+    @property
+    def interval_ms(self) -> tuple[float, float]:
+        """95 % interval of that median."""
+        return median_interval(self.samples_ms)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of one problem's finals."""
+
+    winner: Finalist
+    #: All finalists, best first.
+    finalists: tuple[Finalist, ...]
+    #: Those that cannot be told from the best, the winner among them.
+    tied: tuple[Finalist, ...]
+    #: Median of each baseline, and its time over the winner's: above 1 the winner is faster.
+    vendors: Mapping[str, tuple[float, Ratio]]
+    #: Samples of each baseline, in the rounds of the finalists.
+    vendor_samples: Mapping[str, Sequence[float]]
+    #: Median of each baseline's calls back to back.
+    vendor_hot_ms: Mapping[str, float | None] = field(default_factory=dict)
+    #: How all of them were launched: ``graph`` or ``stream``.
+    launched_by: str = ""
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """Chosen configurations measured on every problem of a run."""
+
+    configurations: tuple[Configuration, ...]
+    problems: tuple[Problem, ...]
+    #: One row per configuration, one column per problem; None where it is not right there.
+    median_ms: tuple[tuple[float | None, ...], ...]
+
+    def fraction(self, configuration: Configuration, but: Problem) -> float:
+        """Geometric mean share of the best speed over the problems other than one; 0 if unknown."""
+        if configuration not in self.configurations:
+            return 0.0
+        row = self.median_ms[self.configurations.index(configuration)]
+        shares = []
+        for column, problem in enumerate(self.problems):
+            best = min((one[column] or math.inf for one in self.median_ms), default=math.inf)
+            if problem != but and best < math.inf:
+                time_ms = row[column]
+                shares.append(best / time_ms if time_ms else 1e-3)
+        return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else 1.0
+
+
+def enter_portfolio(results: Sequence[Result], default: Configuration) -> list[Configuration]:
+    """Who is measured on every problem: the default, tied sets and the three best of each.
+
+    At most `PORTFOLIO_SIZE`: problems take turns, best first.
+    """
+    chosen: dict[Configuration, None] = {default: None}
+    ranks = [[*one.tied, *one.finalists[:3]] for one in results]
+    for place in range(max(map(len, ranks), default=0)):
+        for ranked in ranks:
+            if place < len(ranked) and len(chosen) < PORTFOLIO_SIZE:
+                chosen[ranked[place].measurement.configuration] = None
+    return list(chosen)
+
+
+def with_portfolio(result: Result, problem: Problem, portfolio: Portfolio, seed: int = 0) -> Result:
+    """Choose again among the tied: the best over the other problems, then fewest registers.
+
+    Parameters
+    ----------
+    result : Result
+        Of the problem's finals.
+    problem : Problem
+        Left out of the comparison: there they are tied.
+    portfolio : Portfolio
+        Of the same run.
+    seed : int
+        Of the bootstrap.
+    """
+
+    def merit(one: Finalist) -> tuple[float, int, float]:
+        elsewhere = portfolio.fraction(one.measurement.configuration, problem)
+        return (-round(elsewhere, 3), _registers(one.measurement), one.median_ms)
+
+    winner = min(_eligible(result.tied, result.finalists[0]), key=merit)
+    return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner, seed))
+
+
+def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]:
+    """The best measurements by median, at most ``count``: who enters the finals.
+
+    Those that were stopped early fill the places that are left. They get a second look: what
+    stopped them may have been the clock of that moment.
+    """
+    timed = [
+        (one.status is not Status.OK, one.median_ms, one) for one in measured if one.samples_ms
+    ]
+    ranked = sorted((one for one in timed if one[1] is not None), key=lambda one: one[:2])
+    return [one for _, _, one in ranked[:count]]
+
+
+def decide(
+    finalists: Sequence[Finalist], vendors: Mapping[str, Sequence[float]], seed: int = 0
+) -> Result:
+    """Rank finalists and choose the winner.
+
+    All that cannot be told from the best are tied; of those that were measured within 0.3 % of it
+    the winner needs fewest registers, which leaves most room beside it, then has the smallest
+    median.
+
+    Parameters
+    ----------
+    finalists : sequence of Finalist
+        With samples of the same rounds; at least one.
+    vendors : mapping of str to sequence of float
+        Samples of baselines in the same rounds.
+    seed : int
+        Of the bootstrap.
+    """
+    ranked = sorted(finalists, key=lambda one: one.median_ms)
+    best = ranked[0]
+    tied = [one for one in ranked if one is best or not _is_slower(one, best, len(ranked))]
+    winner = min(
+        _eligible(tied, best), key=lambda one: (_registers(one.measurement), one.median_ms)
+    )
+    return Result(
+        winner=winner,
+        finalists=tuple(ranked),
+        tied=tuple(tied),
+        vendors=_against(vendors, winner, seed),
+        vendor_samples=dict(vendors),
+    )
+
+
+def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> Ratio:
+    """Median ratio of the samples of a round, with its 95 % bootstrap interval.
+
+    Percentile bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, §13.3) over rounds.
+    What moves both samples of a round alike, drift or a change of clock, leaves their ratio.
+    """
+    ratios = _by_round(numerator, denominator)
+    picks = np.random.default_rng(seed).integers(0, len(ratios), (_RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975])
+    return Ratio(float(np.median(ratios)), float(low), float(high))
+
+
+def _by_round(numerator: Sequence[float], denominator: Sequence[float]) -> NDArray[np.float64]:
+    rounds = min(len(numerator), len(denominator))
+    above = np.asarray(numerator[:rounds], np.float64)
+    return above / np.asarray(denominator[:rounds], np.float64)
+
+
+def _against(
+    vendors: Mapping[str, Sequence[float]], winner: Finalist, seed: int
+) -> dict[str, tuple[float, Ratio]]:
+    return {
+        name: (median(samples), ratio(samples, winner.samples_ms, seed))
+        for name, samples in vendors.items()
+        if samples
+    }
+
+
+def _is_slower(one: Finalist, best: Finalist, contenders: int) -> bool:
+    """Whether a finalist is surely slower than the best of so many.
+
+    By the exact interval of the median ratio (a sign test), whose level is divided among all pairs
+    of contenders (Bonferroni): which of them is the best shows only afterwards, so that the luckiest
+    of many equals is compared with the unluckiest.
+    """
+    pairs = contenders * (contenders - 1) / 2
+    ratios = _by_round(one.samples_ms, best.samples_ms)
+    low, _ = median_interval(ratios.tolist(), 1 - _FALSE_DIFFERENCE / pairs)
+    return low > 1 + _TIE_TOLERANCE
+
+
+def _eligible(tied: Sequence[Finalist], best: Finalist) -> list[Finalist]:
+    """Of the tied, those measured so close to the best that one of them may win in its place.
+
+    Where noise is large, much is tied that is a good deal slower.
+    """
+    most = 1 + _WINNER_TOLERANCE
+    return [
+        one
+        for one in tied
+        if one is best or np.median(_by_round(one.samples_ms, best.samples_ms)) <= most
+    ]
+
+
+def _registers(measurement: Measurement) -> int:
+    return max((entry.registers or 0 for entry in measurement.entries), default=0)

@@ -1,0 +1,493 @@
+"""Kernel Tuner's search strategies, run over our session: ``kt:NAME``.
+
+Knows Kernel Tuner 1.5's internal classes, and is the only module that does. Its measuring loop, its
+cache and its budget are not used. A strategy sees
+
+* a search space that is our list of valid configurations, by rank of each value (`Lattice`): no
+  restriction is parsed and Kernel Tuner's magic names mean nothing;
+* a runner whose ``run`` is `Session.measure`. What a strategy proposes again is answered from
+  memory. After `PATIENCE` proposals in a row that brought nothing new, the next one that is known
+  already also has its nearest unmeasured neighbour measured (`Ledger.nearest_open`), so that a
+  search that has converged goes on around the place it converged to, and every search ends;
+* the global random streams that it draws on, seeded for it and put back whenever our code runs.
+
+A strategy that ends, or breaks, before the session's budget is spent is started again and goes on
+drawing from the same streams.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import random
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import chain, islice, zip_longest
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotune.errors import AutotuneError
+from autotune.kernel.space import Space
+from autotune.search.base import BudgetSpent, Session
+from autotune.search.lattice import Lattice, Ledger, Point
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+#: Strategies by name, with the one line that listings show.
+STRATEGIES = {
+    "adaptive_tabu_greywolf": "grey wolf pack with tabu list and annealing",
+    "basinhopping": "basin hopping with L-BFGS-B (SciPy)",
+    "bayes_opt": "Bayesian optimization with a Gaussian process (scikit-learn)",
+    "brute_force": "every configuration in order",
+    "diff_evo": "differential evolution",
+    "dual_annealing": "dual annealing (SciPy)",
+    "firefly_algorithm": "firefly algorithm",
+    "genetic_algorithm": "genetic algorithm",
+    "greedy_ils": "greedy iterative local search",
+    "greedy_mls": "greedy multi-start local search",
+    "hybrid_vndx": "variable neighbourhood descent with a nearest-neighbour surrogate",
+    "minimize": "local minimizer L-BFGS-B (SciPy), restarted",
+    "mls": "multi-start local search, best improvement",
+    "nsga2": "NSGA-II (pymoo)",
+    "nsga3": "NSGA-III (pymoo)",
+    "ordered_greedy_mls": "greedy multi-start local search, parameters in order",
+    "pso": "particle swarm optimization",
+    "random_sample": "random sample",
+    "simulated_annealing": "simulated annealing",
+}
+#: Strategies of Kernel Tuner that cannot run with what `kernel-autotune[tune]` installs.
+UNAVAILABLE = {
+    "pyatf": "it needs the package pyatf, which no extra of kernel-autotune installs",
+    "skopt": "it needs the package scikit-optimize, which no extra of kernel-autotune installs",
+}
+
+#: Proposals in a row that may bring nothing new, or one per configuration where those are fewer. A
+#: repeat costs some 0.1 ms, a measurement a second.
+PATIENCE = 100
+#: Questions to the search space between two proposals, after which a strategy is going in circles:
+#: a genetic algorithm waits for ever for a child that differs from both of two equal parents.
+CIRCLES = 10_000
+#: Below this many configurations, populations and tournaments have nothing to draw from (a pack
+#: needs three wolves, a crossover two parents; some would wait for ever): all are measured in order.
+SMALLEST = 8
+#: Strategies with temperatures in units of the objective, which start at 1. They get a logarithm of
+#: the time, in which a configuration `SCALE` percent slower is 1 worse, for every kernel alike.
+LOGARITHMIC = ("adaptive_tabu_greywolf", "basinhopping", "hybrid_vndx")
+SCALE = 2
+#: Lists of neighbours kept: some 20 KB each.
+NEIGHBOURHOODS = 128
+#: Most configurations known beforehand that a first population is made of.
+_MOST_KNOWN = 32
+#: How many configurations are hinted at a time: what many compilers do during a few compiles.
+HINTED = 64
+
+
+class _Finished(Exception):
+    """Every configuration is measured; passes through a strategy like `BudgetSpent`."""
+
+
+class _Stuck(Exception):
+    """A strategy asks its search space on and on and proposes nothing."""
+
+
+def search(name: str, space: Space, session: Session, rng: Generator) -> None:
+    """Run one of `STRATEGIES` until the session ends it or nothing is left to measure.
+
+    Raises
+    ------
+    AutotuneError
+        If the strategy breaks twice without having proposed anything new.
+    """
+    if len(space) < SMALLEST:
+        session.measure(range(len(space)))
+        return
+    streams = _Streams(rng)
+    # Imports draw from the global streams, the first time: they come before the strategy's begin.
+    module = _strategy_module(name)
+    searchspace = _searchspace(space)
+    ledger = Ledger(searchspace.lattice, session)
+    outlook = _Outlook(ledger)
+    searchspace.begin(streams, outlook, session.best(_MOST_KNOWN))
+    runner = _runner(ledger, streams, searchspace, outlook, name)
+    with streams.inside():
+        try:
+            while not ledger.is_complete:
+                _run_once(name, module, searchspace, runner, session)
+        except _Finished:
+            return
+
+
+def _run_once(name: str, module: Any, searchspace: Any, runner: Any, session: Session) -> None:
+    """Run a strategy from its start to its end, which is often before the budget is spent."""
+    before = runner.proposals
+    searchspace.questions = 0
+    cause: Exception | None = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module.tune(searchspace, runner, _options(name, searchspace, session, runner))
+    except (BudgetSpent, _Finished, AutotuneError):
+        raise
+    except Exception as error:  # what strategies raise on odd spaces is not documented
+        cause = error
+    if runner.proposals == before:
+        raise AutotuneError(
+            f"kt:{name} proposes nothing in this space of {searchspace.size} configurations "
+            f"({cause or 'it ends at once'}); choose another strategy"
+        ) from cause
+
+
+def _strategy_module(name: str) -> Any:
+    from kernel_tuner.interface import _STRATEGY_IMPORTS
+
+    importlib.import_module("scipy.spatial")  # strategies import it in the middle of a search
+    return importlib.import_module(_STRATEGY_IMPORTS[name])
+
+
+@lru_cache(1)
+def _searchspace(space: Space) -> Any:
+    """Our list of configurations as a Kernel Tuner search space; one for all problems of a run.
+
+    ``from_cache`` takes a list of configurations as it is. A restriction would be called for every
+    point of the cartesian product. The list is in descending order, as Kernel Tuner's own solver
+    makes it: repairs take the first neighbour in the list, so the order is part of a strategy
+    (adaptive_tabu_greywolf on gemm-RTX_3090: 50 evaluations to 95 % descending, 150 ascending).
+    """
+    from kernel_tuner.searchspace import Searchspace
+
+    class LatticeSearchspace(Searchspace):  # type: ignore[misc]
+        """Answers from the lattice what strategies ask most.
+
+        A point is valid where its configuration is, whatever the parameters that do not apply.
+        Where an invalid point has no neighbours, its nearest valid ones stand in for them:
+        strategies repair by neighbours, and take a random configuration if there are none.
+        """
+
+        lattice = Lattice(space)
+        questions = 0
+
+        def begin(self, streams: _Streams, outlook: _Outlook, known: Sequence[int]) -> None:
+            """Serve another search, before which these were the best that was known.
+
+            Half of a first population are made of them: Kernel Tuner draws all of it at random, of
+            which in a thin space little is worth anything.
+            """
+            self.streams, self.outlook = streams, outlook
+            self.known = [self.size - 1 - index for index in known]
+
+        def is_param_config_valid(self, param_config: Point) -> bool:
+            self.questions += 1
+            if self.questions > CIRCLES:
+                raise _Stuck("it went in circles")
+            return self.lattice.find(param_config) is not None
+
+        def get_random_sample_indices(self, num_samples: int) -> Any:
+            if 50 * num_samples > self.size:
+                sample = [int(i) for i in super().get_random_sample_indices(num_samples)]
+            else:  # the inherited way shuffles the whole list
+                chosen: dict[int, None] = {}
+                while len(chosen) < num_samples:
+                    chosen[int(np.random.randint(self.size))] = None
+                sample = list(chosen)
+            if num_samples > 1:
+                kept = self.known[: num_samples // 2]
+                drawn = [index for index in sample if index not in kept]
+                # At the end: some strategies put a random point in the first place.
+                sample = [*drawn[: num_samples - len(kept)], *kept]
+                # Some strategies measure such a population one by one.
+                self.outlook.expect([self.size - 1 - index for index in sample])
+            return sample
+
+        def get_LHS_sample_indices(self, num_samples: int) -> list[int]:  # noqa: N802
+            from scipy.stats.qmc import LatinHypercube
+
+            sampler = LatinHypercube(len(self.lattice.sizes))
+            seed = self.streams.integer(2**63)
+            sampler.rng = np.random.default_rng(seed)  # unseeded as inherited
+            upper = [size - 1 for size in self.lattice.sizes]
+            points = sampler.integers(
+                [0] * len(upper), u_bounds=upper, n=num_samples, endpoint=True
+            ).tolist()
+            chosen = dict.fromkeys(
+                self.size - 1 - self.lattice.nearest(point)[0] for point in points
+            )
+            while len(chosen) < num_samples:
+                chosen[int(np.random.randint(self.size))] = None
+            return list(chosen)
+
+        def get_neighbors_indices_no_cache(
+            self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
+        ) -> list[int]:
+            if neighbor_method == "Hamming":
+                found = self.lattice.changed_in_one(param_config)
+            elif neighbor_method == "closest-param-indices":
+                found = self.lattice.nearest(param_config)
+            else:  # every value occurs, so that the values adjacent in use are strictly adjacent
+                found = self.lattice.adjacent(param_config)
+            if not found and self.lattice.find(param_config) is None:
+                found = self.lattice.nearest(param_config)
+            return [self.size - 1 - index for index in reversed(found)]
+
+        def get_param_neighbors(
+            self, param_config: Point, index: int, neighbor_method: str, randomize: bool
+        ) -> list[int]:
+            ranks: list[int] = super().get_param_neighbors(
+                param_config, index, neighbor_method, randomize
+            )
+            points = [(*param_config[:index], one, *param_config[index + 1 :]) for one in ranks]
+            found = [self.lattice.find(point) for point in points]
+            self.outlook.expect([one for one in found if one is not None])
+            return ranks
+
+        @lru_cache(NEIGHBOURHOODS)  # noqa: B019 - one such object lives at a time
+        def get_neighbors_indices(
+            self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
+        ) -> list[int]:
+            return self.get_neighbors_indices_no_cache(param_config, neighbor_method)
+
+    lattice = LatticeSearchspace.lattice
+    names = [f"p{position}" for position in range(len(lattice.sizes))]
+    return LatticeSearchspace(
+        None,
+        None,
+        None,
+        from_cache={
+            "tune_params": {
+                name: list(range(size)) for name, size in zip(names, lattice.sizes, strict=True)
+            },
+            "cache": dict(enumerate(_Entry(names, point) for point in lattice.points[::-1])),
+        },
+    )
+
+
+class _Entry:
+    """One configuration as Kernel Tuner's cache has it; a dict would take ten times the memory."""
+
+    __slots__ = ("names", "point")
+
+    def __init__(self, names: list[str], point: Any) -> None:
+        self.names, self.point = names, point
+
+    def items(self) -> Iterable[tuple[str, int]]:
+        return zip(self.names, self.point.tolist(), strict=True)
+
+
+def _options(name: str, searchspace: Any, session: Session, runner: Any) -> Any:
+    """The options dict that ``tune_kernel`` would make."""
+    from kernel_tuner.interface import Options
+    from kernel_tuner.util import TuningBudget
+
+    left = session.evaluations_left
+    evaluations = searchspace.size if left is None else max(1, min(left, searchspace.size))
+    strategy_options = _strategy_options(name, searchspace)
+    if name != "brute_force":
+        strategy_options["max_fevals"] = evaluations
+    return Options(
+        tune_params=searchspace.tune_params,
+        strategy=name,
+        strategy_options=Options(strategy_options),
+        max_fevals=evaluations,
+        # Never done: the session ends the search, and restarts share one session.
+        budget=TuningBudget(),
+        objective=["time"],
+        objective_higher_is_better=[False],
+        seed=runner.streams.integer(2**31),
+        verbose=False,
+        simulation_mode=False,
+        restrictions=None,
+        metrics=None,
+        cache={},
+        cachefile=None,
+    )
+
+
+#: Default population of the strategies that break where it does not fit.
+_POPULATIONS = {
+    "firefly_algorithm": 20,
+    "genetic_algorithm": 26,
+    "nsga2": 20,
+    "nsga3": 20,
+}
+
+
+def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
+    """Populations that fit in the space; Kernel Tuner's defaults where they do."""
+    half = searchspace.size // 2
+    if name == "bayes_opt":
+        # Its default, multi-ultrafast, looks at the clock: the same seed would not be the same path.
+        # Its Latin hypercube is not seeded.
+        return {"popsize": min(20, half), "method": "multi-fast", "samplingmethod": "random"}
+    if name == "diff_evo":
+        dimensions = min(len(searchspace.get_true_tunable_params()), searchspace.size)
+        return {"popsize_times_dimensions": False, "popsize": min(16 * dimensions, half)}
+    return {"popsize": min(_POPULATIONS[name], half)} if name in _POPULATIONS else {}
+
+
+def _runner(
+    ledger: Ledger, streams: _Streams, searchspace: Any, outlook: _Outlook, name: str
+) -> Any:
+    """An instance of a subclass of Kernel Tuner's Runner, made here because that is imported here."""
+    from kernel_tuner.runners.runner import Runner
+    from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig
+
+    # bayes_opt has its own number for a failure and fits its model to any other one.
+    failure = {"time": 1e20} if name == "bayes_opt" else {"__error__": RuntimeFailedConfig()}
+
+    class SessionRunner(Runner):  # type: ignore[misc]
+        """Kernel Tuner's way to measure, answered by the session."""
+
+        simulation_mode = False
+        quiet = True
+        units: dict[str, str] = {}  # noqa: RUF012
+        #: bayes_opt reads the limit of threads; nothing in our encoding is a block size.
+        dev = SimpleNamespace(max_threads=2**31)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.streams, self.outlook = streams, outlook
+            self.proposals = 0
+            self.stale = 0
+
+        def get_device_info(self) -> Any:
+            return self.dev
+
+        def get_environment(self, tuning_options: Any) -> dict[str, Any]:
+            return {}
+
+        def run(self, configs: Iterable[Sequence[int]], tuning_options: Any) -> list[Any]:
+            points: list[Point] = [tuple(int(rank) for rank in config) for config in configs]
+            self.proposals += len(points)
+            searchspace.questions = 0
+            indices = _measure(self, ledger, points)
+            return [
+                {**dict(zip(tuning_options.tune_params, point, strict=True)), **self.answer(index)}
+                for point, index in zip(points, indices, strict=True)
+            ]
+
+        def answer(self, index: int | None) -> dict[str, Any]:
+            if index is None:
+                return {"__error__": InvalidConfig()}
+            time_ms = ledger.known[index].median_ms
+            if time_ms is None:
+                return failure
+            if name in LOGARITHMIC:
+                return {"time": math.log(time_ms) * 100 / SCALE}
+            return {"time": time_ms}
+
+    return SessionRunner()
+
+
+def _measure(runner: Any, ledger: Ledger, points: list[Point]) -> list[int | None]:
+    """Measure a batch of proposals; return their numbers, None where one is not valid.
+
+    Kernel Tuner checks most proposals itself; local search skips that for neighbours of its own
+    making, which conditional parameters can make invalid.
+    """
+    indices = [ledger.lattice.find(point) for point in points]
+    new = [index for index in indices if index is not None and index not in ledger.known]
+    if new:
+        runner.stale = 0
+        with runner.streams.outside():
+            runner.outlook.hint(new)
+            ledger.measure(new)
+    else:
+        runner.stale += len(points)
+        if ledger.is_complete:
+            raise _Finished
+        if points and runner.stale >= min(PATIENCE, len(ledger.lattice.space)):
+            nearest = _required(ledger.nearest_open(points[-1]))
+            with runner.streams.outside():
+                ledger.measure([nearest])
+    return indices
+
+
+class _Outlook:
+    """What a strategy that proposes one configuration at a time will likely propose next.
+
+    What it was seen to make a list of comes first: a first population, the neighbours that a climber
+    is about to visit. Then what differs in one parameter from what it proposes now, and from the best.
+    Nothing that a strategy does depends on it.
+
+    Parameters
+    ----------
+    ledger : Ledger
+        What is known, and the session to tell.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._expected: dict[int, None] = {}
+        self._is_old = False
+        self._near = lru_cache(16)(self._differing_in_one)
+
+    def expect(self, indices: Iterable[int]) -> None:
+        """Learn what the strategy has listed, in its order, since it last proposed something."""
+        if self._is_old:
+            self._expected, self._is_old = {}, False
+        self._expected.update(dict.fromkeys(indices))
+
+    def hint(self, proposed: Sequence[int]) -> None:
+        """Tell the session, before these are measured. A whole batch keeps compilers busy alone."""
+        self._is_old = True
+        if len(proposed) > 1:
+            return
+        near = [self._near(index) for index in (*proposed, self._ledger.best) if index is not None]
+        mixed = chain.from_iterable(zip_longest(*near))
+        wanted = dict.fromkeys(chain(proposed, self._expected, mixed))
+        unknown = (one for one in wanted if one is not None and one not in self._ledger.known)
+        self._ledger.session.hint(list(islice(unknown, HINTED)))
+
+    def _differing_in_one(self, index: int) -> list[int]:
+        return self._ledger.lattice.changed_in_one(self._ledger.lattice.point(index))
+
+
+def _required(index: int | None) -> int:
+    if index is None:
+        raise _Finished
+    return index
+
+
+class _Streams:
+    """The global random streams, swapped: the strategy's while it runs, the caller's otherwise.
+
+    The session's work must not move the strategy's streams: resumed from memory, the same search
+    must take the same path.
+
+    Parameters
+    ----------
+    rng : Generator
+        Seeds the strategy's streams.
+    """
+
+    def __init__(self, rng: Generator) -> None:
+        self._rng = rng
+        python = random.Random(self.integer(2**63))
+        numpy = np.random.RandomState(self.integer(2**32))
+        self._other = (python.getstate(), numpy.get_state())
+
+    def integer(self, below: int) -> int:
+        """A number that no global stream decides."""
+        return int(self._rng.integers(below))
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """Give the strategy its streams."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    #: Give the caller its streams back: the same exchange.
+    outside = inside
+
+    def _swap(self) -> None:
+        current = (random.getstate(), np.random.get_state())
+        random.setstate(self._other[0])
+        np.random.set_state(self._other[1])
+        self._other = current

@@ -1,0 +1,170 @@
+"""A space as a grid of ordered integers, and what a search has measured of it.
+
+What the adapters of foreign search libraries share. Knows no library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement
+from autotune.search.base import Session
+
+Point = tuple[int, ...]
+#: Most configurations measured at a time. An evaluator compiles a batch at once, and some strategies
+#: hand over the whole space.
+BATCH = 64
+
+
+class Lattice:
+    """Configurations as points whose coordinates are ranks: position among the sorted values.
+
+    Libraries then see numbers with a meaningful order and no strings, booleans or magic names.
+    Values of text have no order; they keep the declared one, and any two of them are one step apart.
+    Values that no valid configuration has are left out.
+
+    Spaces of kernels are large and thin (sgemm: 760 000 of 10^14 points), so that what a library
+    does by a pass over tuples is done here by a pass over columns: some milliseconds.
+
+    Parameters
+    ----------
+    space : Space
+        The valid configurations.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.is_text = tuple(isinstance(v[0], str) for v in space.parameters.values())
+        #: For each parameter, value indices by rank.
+        self._values: list[list[int]] = []
+        #: For each parameter, the rank in every configuration.
+        self._columns: list[NDArray[np.int16]] = []
+        for position, values in enumerate(space.parameters.values()):
+            column = space.rows[:, position]
+            occurring = set(np.unique(column).tolist())
+            order = [index for index in _order(values) if index in occurring]
+            ranks = np.zeros(len(values), np.int16)
+            ranks[order] = np.arange(len(order))
+            self._values.append(order)
+            self._columns.append(np.ascontiguousarray(ranks[column]))
+        self.sizes = tuple(len(order) for order in self._values)
+
+    @property
+    def points(self) -> NDArray[np.int16]:
+        """Ranks, shape (configurations, parameters)."""
+        return np.stack(self._columns, axis=1)
+
+    def point(self, index: int) -> Point:
+        """The coordinates of a configuration by its number."""
+        return tuple(int(column[index]) for column in self._columns)
+
+    def find(self, point: Sequence[int]) -> int | None:
+        """The number of the configuration at a point, or None where it is not valid.
+
+        Coordinates of parameters that do not apply there are ignored.
+        """
+        row = [order[rank] for order, rank in zip(self._values, point, strict=True)]
+        return self.space.find(self.space.canonical(row))
+
+    def distances(self, point: Sequence[int]) -> NDArray[np.int32]:
+        """Steps from a point to every configuration, summed over the parameters."""
+        total = np.zeros(len(self.space), np.int32)
+        for position, column in enumerate(self._columns):
+            if self.sizes[position] > 1:
+                total += self._steps(position, point[position])[column]
+        return total
+
+    def nearest(self, point: Sequence[int]) -> list[int]:
+        """All configurations fewest steps from a point."""
+        distances = self.distances(point)
+        return [int(index) for index in np.flatnonzero(distances == distances.min())]
+
+    def adjacent(self, point: Sequence[int]) -> list[int]:
+        """All other configurations at most one step from a point in every parameter."""
+        near = np.ones(len(self.space), bool)
+        for position, column in enumerate(self._columns):
+            if self.sizes[position] > 1:
+                near &= (self._steps(position, point[position]) <= 1)[column]
+        here = self.find(point)
+        return [int(index) for index in np.flatnonzero(near) if index != here]
+
+    def changed_in_one(self, point: Sequence[int]) -> list[int]:
+        """All other configurations that differ from a point in one parameter."""
+        here = self.find(point)
+        found: set[int] = set()
+        for position, size in enumerate(self.sizes):
+            for rank in range(size):
+                index = self.find((*point[:position], rank, *point[position + 1 :]))
+                if index is not None and index != here:
+                    found.add(index)
+        return sorted(found)
+
+    def _steps(self, position: int, rank: int) -> NDArray[np.int32]:
+        """Steps from one rank of a parameter to each of its ranks."""
+        steps = np.abs(np.arange(self.sizes[position], dtype=np.int32) - rank)
+        return np.minimum(steps, 1) if self.is_text[position] else steps
+
+
+class Ledger:
+    """What one search has measured, so that nothing is asked for twice.
+
+    Parameters
+    ----------
+    lattice : Lattice
+        The valid configurations.
+    session : Session
+        Where they are measured.
+    """
+
+    def __init__(self, lattice: Lattice, session: Session) -> None:
+        self.lattice = lattice
+        self.session = session
+        self.known: dict[int, Measurement] = {}
+        self.best: int | None = None
+        self._open = np.ones(len(lattice.space), bool)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every valid configuration has been measured."""
+        return len(self.known) == len(self._open)
+
+    def measure(self, indices: Iterable[int]) -> None:
+        """Measure what is not known yet, in this order, in batches of `BATCH`."""
+        fresh = [index for index in dict.fromkeys(indices) if index not in self.known]
+        for start in range(0, len(fresh), BATCH):
+            batch = fresh[start : start + BATCH]
+            for index, measurement in zip(batch, self.session.measure(batch), strict=True):
+                self.known[index] = measurement
+                self._open[index] = False
+                self._note_best(index)
+
+    def nearest_open(self, point: Sequence[int], reserved: Iterable[int] = ()) -> int | None:
+        """The valid configuration fewest steps from a point that is neither measured nor reserved.
+
+        The lowest number wins a tie. None where nothing is left.
+        """
+        free = self._open.copy()
+        free[list(reserved)] = False
+        if not free.any():
+            return None
+        distances = self.lattice.distances(point)
+        distances[~free] = np.iinfo(np.int32).max
+        return int(np.argmin(distances))
+
+    def _note_best(self, index: int) -> None:
+        time_ms = self.known[index].median_ms
+        best_ms = None if self.best is None else self.known[self.best].median_ms
+        if time_ms is not None and (best_ms is None or time_ms < best_ms):
+            self.best = index
+
+
+def _order(values: tuple[Any, ...]) -> list[int]:
+    """Value indices in ascending order of value; text in declared order."""
+    if isinstance(values[0], str):
+        return list(range(len(values)))
+    return sorted(range(len(values)), key=values.__getitem__)

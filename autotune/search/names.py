@@ -1,0 +1,85 @@
+"""The search strategies by name. Knows which exist and what they need; runs none itself.
+
+A library is imported when a strategy of it is asked for, not before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.util import find_spec
+
+from autotune.errors import UsageError, unknown
+from autotune.search import auto, simple
+from autotune.search import kernel_tuner as kernel_tuner_adapter
+from autotune.search import optuna as optuna_adapter
+from autotune.search.base import BudgetSpent, Search, Session, StrategyInfo
+
+__all__ = ["BudgetSpent", "Search", "Session", "StrategyInfo", "available", "find"]
+
+_OWN: dict[str, tuple[Search, str]] = {
+    "auto": (auto.search, "the default: chosen by space, budget, and how much is done at a time"),
+    "random": (simple.random, "every configuration once, in random order"),
+    "exhaustive": (simple.exhaustive, "every configuration once, in order"),
+}
+
+
+def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
+    """The search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
+
+    Parameters
+    ----------
+    name : str
+        See `available`.
+    at_once : int
+        Configurations that several devices measure at a time: whoever can choose asks for so many.
+    in_batches : bool
+        Whether the default should be a strategy that asks for batches: for several devices, or
+        where time is short and many compilers would else wait for one proposal after the other.
+
+    Raises
+    ------
+    UsageError
+        If the name is unknown, or the strategy cannot run here; the message says why.
+    """
+    known = {info.name: info for info in available()}
+    if name not in known:
+        usable = [info.name for info in known.values() if not info.unavailable]
+        raise UsageError(unknown("strategy", name, usable))
+    if known[name].unavailable:
+        raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
+    if name == "auto" and in_batches:
+        return partial(auto.search, strategy=auto.POPULATION)
+    if name in _OWN:
+        return _OWN[name][0]
+    library, _, short = name.partition(":")
+    if library == "kt":
+        return partial(kernel_tuner_adapter.search, short)
+    return partial(optuna_adapter.search, short, batch=at_once)
+
+
+def available() -> list[StrategyInfo]:
+    """Every strategy, those that cannot run here with the reason."""
+    return [
+        *(StrategyInfo(name, doc) for name, (_, doc) in _OWN.items()),
+        *(
+            StrategyInfo(f"kt:{name}", doc, _missing("kernel_tuner"))
+            for name, doc in kernel_tuner_adapter.STRATEGIES.items()
+        ),
+        *(
+            StrategyInfo(f"kt:{name}", f"{name} of Kernel Tuner", reason)
+            for name, reason in kernel_tuner_adapter.UNAVAILABLE.items()
+        ),
+        *(
+            StrategyInfo(f"optuna:{name}", doc, _missing("optuna") or _needs(name))
+            for name, doc in optuna_adapter.SAMPLERS.items()
+        ),
+    ]
+
+
+def _missing(package: str, remedy: str = "pip install 'kernel-autotune[tune]'") -> str:
+    """Why a package makes a strategy unavailable; empty where it is installed."""
+    return "" if find_spec(package) else f"it needs the package {package} ({remedy})"
+
+
+def _needs(sampler: str) -> str:
+    return _missing(*optuna_adapter.NEEDS[sampler]) if sampler in optuna_adapter.NEEDS else ""

@@ -1,0 +1,323 @@
+"""The search session: memory, budget, rows, resume, events. Prints nothing, decides no winner.
+
+Every configuration asked for ends in exactly one row. An attempt is opened before a measurement
+and closed with its row; resuming is the same search again, with remembered rows answering at once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import TypeAlias
+
+import numpy as np
+
+from autotune.errors import UsageError
+from autotune.kernel.space import Space
+from autotune.measure.evaluator import PER_DEVICE, Evaluator
+from autotune.measure.measurement import Measurement, Status
+from autotune.search.base import BudgetSpent, fastest
+from autotune.search.names import Search
+from autotune.store import Scope, Store
+from autotune.values import Configuration, Problem
+
+#: Configurations kept by number.
+_MADE = 1024
+#: An attempt found open this often in dead runs is taken to be what killed them.
+_FATAL_ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a command may spend; None where it is not limited."""
+
+    seconds: float | None = None
+    evaluations: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read ``90s``, ``10m``, ``2h`` or ``200evals``.
+
+        Raises
+        ------
+        UsageError
+            If it is none of these.
+        """
+        units = {"evals": None, "s": 1.0, "m": 60.0, "h": 3600.0}
+        for unit, seconds in units.items():
+            number = text.removesuffix(unit)
+            if number == text:
+                continue
+            if seconds is None and number.isdecimal() and int(number) > 0:
+                return cls(evaluations=int(number))
+            if seconds is not None and _is_positive(number):
+                return cls(seconds=float(number) * seconds)
+        raise UsageError(f"budget {text!r}: expected for example 90s, 10m, 2h or 200evals")
+
+
+def _is_positive(text: str) -> bool:
+    try:
+        return 0 < float(text) < float("inf")
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class SearchStarted:
+    """A problem's search begins."""
+
+    problem: Problem
+    configurations: int
+    remembered: int
+    budget: Budget
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One configuration has its row."""
+
+    problem: Problem
+    measurement: Measurement
+    best_ms: float | None
+    #: Whether it was remembered from an earlier run.
+    remembered: bool
+    seconds_left: float | None
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Something that takes time begins: ``inputs``, ``finals`` …"""
+
+    problem: Problem
+    name: str
+
+
+Event: TypeAlias = SearchStarted | Measured | Phase
+Listener: TypeAlias = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """The listener of whoever does not care."""
+
+
+@dataclass
+class SearchSession:
+    """What a strategy talks to: one search of one problem.
+
+    Parameters
+    ----------
+    space : Space
+        Configurations are addressed by their number in it.
+    evaluator : Evaluator
+        Measures what is not remembered.
+    store : Store
+        Remembers.
+    run_id : int
+        The run that new rows belong to.
+    scope : Scope
+        Key of remembered measurements.
+    budget : Budget
+        Of this search alone.
+    listener : callable
+        Told what happens.
+    fresh : bool
+        Whether to measure again what is remembered.
+    others : tuple of str
+        Uuids of further devices of the same model that the evaluator measures on.
+    """
+
+    space: Space
+    evaluator: Evaluator
+    store: Store
+    run_id: int
+    scope: Scope
+    budget: Budget
+    listener: Listener = ignore
+    fresh: bool = False
+    others: tuple[str, ...] = ()
+    #: Measured or recalled in this search, by number, in order.
+    asked: dict[int, Measurement] = field(default_factory=dict)
+    best_ms: float | None = None
+    _spent: int = 0
+
+    def __post_init__(self) -> None:
+        self._start = time.monotonic()
+        self._made: dict[int, Configuration] = {}
+        self._remembered = {} if self.fresh else self._answers_of_all_devices()
+        self._interrupted = self.store.interrupted_attempts(self.scope)
+        self.listener(
+            SearchStarted(self.scope.problem, len(self.space), len(self._remembered), self.budget)
+        )
+
+    def _answers_of_all_devices(self) -> dict[Configuration, Measurement]:
+        """What was remembered of any device of this run; the first device's word counts first."""
+        scopes = [replace(self.scope, device_uuid=uuid) for uuid in reversed(self.others)]
+        return {
+            configuration: one
+            for scope in (*scopes, self.scope)
+            for configuration, one in self._answers(self.store.remembered(scope)).items()
+        }
+
+    def _answers(
+        self, remembered: dict[Configuration, Measurement]
+    ) -> dict[Configuration, Measurement]:
+        """What was remembered, without what was stopped early for one that is not in this space.
+
+        In a restricted space the best may be among those: they are timed in full.
+        """
+        times = [
+            one.median_ms
+            for one in remembered.values()
+            if one.status is Status.OK and one.configuration in self.space
+        ]
+        best_ms = min((one for one in times if one is not None), default=math.inf)
+        return {
+            configuration: one
+            for configuration, one in remembered.items()
+            if one.status is not Status.STOPPED_EARLY or (one.median_ms or 0.0) > best_ms
+        }
+
+    def known(self) -> list[Measurement]:
+        """All there is to choose from: asked in this search, or remembered and still valid."""
+        recalled = {
+            one.configuration: one
+            for one in self._remembered.values()
+            if one.configuration in self.space
+        }
+        asked = {one.configuration: one for one in self.asked.values()}
+        return list({**recalled, **asked}.values())
+
+    @property
+    def evaluations_left(self) -> int | None:
+        """Measurements that the budget still allows; None where only time limits them."""
+        if self.budget.evaluations is None:
+            return None
+        return max(0, self.budget.evaluations - self._spent)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time that the budget still allows."""
+        if self.budget.seconds is None:
+            return None
+        return self.budget.seconds - (time.monotonic() - self._start)
+
+    def best(self, count: int) -> list[int]:
+        """Numbers of the fastest configurations of this search so far, best first."""
+        return fastest(self.asked, count)
+
+    def hint(self, indices: Sequence[int]) -> None:
+        """Pass on what will likely be asked next and is not known yet."""
+        configurations = [self._configuration(i) for i in indices if i not in self.asked]
+        self.evaluator.hint([one for one in configurations if one not in self._remembered])
+
+    def _configuration(self, index: int) -> Configuration:
+        """A configuration by number; kept for a while, since hints repeat."""
+        if index not in self._made:
+            self._made[index] = self.space.configuration(index)
+            if len(self._made) > _MADE:
+                del self._made[next(iter(self._made))]
+        return self._made[index]
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        """Measure configurations by number, in order; see `strategies.base.Session`."""
+        unknown = [i for i in dict.fromkeys(indices) if i not in self.asked]
+        allowed = unknown if self.evaluations_left is None else unknown[: self.evaluations_left]
+        self._measure_unknown(allowed)
+        if len(allowed) < len(unknown):
+            raise BudgetSpent
+        return [self.asked[index] for index in indices]
+
+    def _measure_unknown(self, indices: Sequence[int]) -> None:
+        """Recall or measure each, in order, until time is up."""
+        configurations = {i: self._configuration(i) for i in indices}
+        new = [i for i in indices if self._recalled(configurations[i]) is None]
+        results = iter(self.evaluator.measure([configurations[i] for i in new]))
+        numbers = {configurations[i]: i for i in new}
+        unbegun, ahead = iter(numbers), 1
+        if self.others:
+            ahead = PER_DEVICE * (1 + len(self.others))
+        for index in indices:
+            if self.seconds_left is not None and self.seconds_left <= 0:
+                raise BudgetSpent
+            known = self._recalled(configurations[index])
+            if known is None:
+                # Several devices are at work on the next few already, and any may be done first.
+                begun, ahead = list(islice(unbegun, ahead)), 1
+                self.store.open_attempts(self.run_id, self.scope, begun)
+                measurement = next(results)
+                self.store.add(self.run_id, self.scope, measurement)
+                self._note(numbers[measurement.configuration], measurement, remembered=False)
+            else:
+                self.evaluator.recall(known)
+                self._note(index, known, remembered=True)
+        for index in indices if self.others else ():
+            self.asked[index] = self.asked.pop(index)  # in the order asked for
+
+    def _recalled(self, configuration: Configuration) -> Measurement | None:
+        """A remembered row, or the verdict on what killed earlier runs."""
+        if configuration in self._remembered:
+            return self._remembered[configuration]
+        if self._interrupted.get(configuration, 0) < _FATAL_ATTEMPTS:
+            return None
+        verdict = Measurement(
+            configuration,
+            Status.CRASHED,
+            f"{self._interrupted[configuration]} runs ended while it was being measured",
+        )
+        self.store.add(self.run_id, self.scope, verdict)
+        self._remembered[configuration] = verdict
+        return verdict
+
+    def _note(self, index: int, measurement: Measurement, remembered: bool) -> None:
+        self.asked[index] = measurement
+        self._spent += 1
+        if measurement.status is Status.OK and measurement.median_ms is not None:
+            best = self.best_ms
+            self.best_ms = min(best or measurement.median_ms, measurement.median_ms)
+        self.listener(
+            Measured(self.scope.problem, measurement, self.best_ms, remembered, self.seconds_left)
+        )
+
+
+def search(
+    session: SearchSession,
+    strategy: Search,
+    seed: int,
+    first: Sequence[Configuration] = (),
+) -> dict[int, Measurement]:
+    """Run a strategy until it ends or the budget is spent.
+
+    Parameters
+    ----------
+    session : SearchSession
+        Where to search.
+    strategy : callable
+        See `strategies.base.Search`.
+    seed : int
+        Same seed, same path.
+    first : sequence of Configuration
+        Known good ones, measured before the strategy begins; those not valid here are skipped.
+        What they say of parameters that do not apply is ignored.
+
+    Returns
+    -------
+    dict
+        Measurements by number, in the order they were asked for.
+    """
+    numbers = [_number(session.space, one) for one in first]
+    try:
+        session.measure([i for i in dict.fromkeys(numbers) if i is not None])
+        strategy(session.space, session, np.random.default_rng(seed))
+    except BudgetSpent:
+        pass
+    return session.asked
+
+
+def _number(space: Space, configuration: Configuration) -> int | None:
+    try:
+        return space.find(space.canonical(space.row(configuration)))
+    except UsageError:
+        return None

@@ -1,0 +1,64 @@
+"""Measurements as flat rows: what `autotune results` prints and what a pandas frame is made of.
+
+Knows neither where measurements come from nor how they are shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from autotune.measure.measurement import Measurement
+from autotune.values import Problem
+
+if TYPE_CHECKING:
+    from autotune.store import Row
+
+
+def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str) -> dict[str, Any]:
+    """One measurement as plain values; absent ones are None.
+
+    The keys are documented in ``docs/formats.md``.
+    """
+    widest = max(measurement.entries, key=lambda one: one.registers or 0, default=None)
+    error = measurement.max_error
+    return {
+        "kernel": kernel,
+        "problem": dict(problem),
+        "config": dict(measurement.configuration),
+        "status": str(measurement.status),
+        "median_ms": measurement.median_ms,
+        "samples_ms": list(measurement.samples_ms),
+        "hot_median_ms": measurement.hot_median_ms,
+        "launched_by": measurement.launched_by,
+        "overhead_ms": measurement.overhead_ms,
+        "device": device,
+        "message": measurement.message,
+        # JSON has no infinity: what is not a number cannot be compared either.
+        "max_error": error if error is not None and error < float("inf") else None,
+        "registers": widest.registers if widest else None,
+        "spill_bytes": widest.spill_bytes if widest else None,
+        "shared_bytes": (widest.shared_bytes or 0) + measurement.dynamic_shared_bytes
+        if widest
+        else None,
+        "compile_s": measurement.compile_s,
+        "verify_s": measurement.verify_s,
+        "measure_s": measurement.measure_s,
+        "sm_mhz": measurement.clocks.sm_mhz,
+    }
+
+
+def stored_row(row: Row) -> dict[str, Any]:
+    """One row of the store, with its provenance."""
+    return {
+        **row_of(row.kernel, row.problem, row.measurement, row.device_name),
+        "device_uuid": row.device_uuid,
+        "arch": row.arch,
+        "driver": row.driver,
+        "toolchain": row.toolchain,
+        "timing": row.timing,
+        "strategy": row.strategy,
+        "seed": row.seed,
+        "run": row.run_id,
+        "created": row.created,
+        "source": row.source,
+    }

@@ -1,0 +1,237 @@
+"""The portfolio matrix -> how long each configuration would take for problems never measured.
+
+The time of a configuration is fitted to its row of the matrix as a sum of what
+
+- is spent once: products of up to two problem fields,
+- each round of blocks takes, of which a multiprocessor has ``ceil(blocks / multiprocessors)``, and
+- each wave takes, of which a device has ``ceil(blocks / resident blocks)``: single fields.
+
+So 144 blocks are seen to take twice as long as 120 on 132 multiprocessors. Coefficients are not
+negative and relative errors count: non-negative least squares (Lawson and Hanson, *Solving Least
+Squares Problems*, 1974). How many blocks of a configuration are resident is fitted as well, by
+trying. Then it is asked, field by field, how much longer what is misaligned took than that says.
+Knows no kernels and no devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from autotune.errors import AutotuneError
+from autotune.kernel.expression import value_of
+from autotune.tuned.formula import waves_of
+from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, Term
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array: TypeAlias = np.ndarray[Any, Any]
+
+#: Blocks that may be resident on a multiprocessor.
+RESIDENT = (1, 2, 4, 8)
+#: Share of the shortest time of the matrix that everything takes at least: a launch costs
+#: something, whatever the row of a configuration that was measured on large problems only says.
+LEAST_SHARE = 0.5
+#: Weight of wanting small coefficients: where a few problems leave a choice, neither all nor nothing.
+RIDGE = 0.1
+#: What counts as aligned: four elements, 16 bytes of float32, are the widest load.
+MULTIPLE = 4
+#: Share of the best speed where nothing can be told of a problem.
+FAILED = 1e-3
+#: Problems worth of evidence that alignment does not matter.
+INDIFFERENCE = 4
+
+
+def fitted(
+    portfolio: Portfolio, columns: Sequence[int], plans: Sequence[Plan | None], sm_count: int
+) -> tuple[Prediction, float] | None:
+    """Fit a prediction to some problems of a portfolio.
+
+    Parameters
+    ----------
+    portfolio : Portfolio
+        Configurations × problems in milliseconds.
+    columns : sequence of int
+        The problems: those that share their categorical fields.
+    plans : sequence of Plan or None
+        Of the portfolio's configurations, as they launch for these problems.
+    sm_count : int
+        Multiprocessors of the device.
+
+    Returns
+    -------
+    tuple of Prediction and float, or None
+        With the geometric mean of the shares of the best speed that it answers with for problems
+        that were left out of it. None where nothing can be fitted.
+    """
+    matrix = _Matrix(portfolio, columns, plans, sm_count)
+    curves = matrix.curves(range(len(columns)))
+    costs = tuple(matrix.cost(plan, one) for plan, one in zip(plans, curves, strict=True) if one)
+    return (Prediction(multiple=MULTIPLE, costs=costs), matrix.score()) if costs else None
+
+
+class _Curve(NamedTuple):
+    """A configuration's fitted time."""
+
+    resident: int
+    #: One for each column of the design of so many resident blocks.
+    coefficients: Array
+    #: Logarithms of the factors of fields that are misaligned.
+    misaligned: Array
+
+
+class _Matrix:
+    """Times of configurations on problems, and what they could depend on."""
+
+    def __init__(
+        self,
+        portfolio: Portfolio,
+        columns: Sequence[int],
+        plans: Sequence[Plan | None],
+        sm_count: int,
+    ) -> None:
+        import numpy as np
+
+        self.problems = [dict(portfolio.problems[column]) for column in columns]
+        self.times = np.array(
+            [[row[column] or np.nan for column in columns] for row in portfolio.median_ms]
+        )
+        self.least_ms = LEAST_SHARE * float(np.nanmin(self.times))
+        self.sm_count = sm_count
+        self.names = [name for name, value in self.problems[0].items() if isinstance(value, int)]
+        self.single: list[tuple[str, ...]] = [(), *((name,) for name in self.names)]
+        self.double = [*self.single, *combinations(self.names, 2)]
+        values = [[one[name] for name in self.names] for one in self.problems]
+        self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
+        self.designs = [self._designs(plan) for plan in plans]
+
+    def _designs(self, plan: Plan | None) -> dict[int, Array]:
+        """What the time may depend on, a row per problem, by the number of resident blocks."""
+        import numpy as np
+
+        if plan is None or plan.grid is None:
+            return {}
+        single, double = self._products(self.single), self._products(self.double)
+        designs = {}
+        for resident in RESIDENT:
+            parts = [double]
+            for slots in self._slots(resident):
+                try:
+                    waves = [value_of(waves_of(plan.grid, slots), one) for one in self.problems]
+                except ValueError:
+                    return {}
+                parts.append(np.array(waves, float)[:, None] * single)
+            designs[resident] = np.hstack(parts)
+        return designs
+
+    def _slots(self, resident: int) -> list[int]:
+        """Blocks that run at a time, of rounds and of waves; with one resident, these are those."""
+        return sorted({self.sm_count, self.sm_count * resident})
+
+    def _products(self, terms: Sequence[tuple[str, ...]]) -> Array:
+        import numpy as np
+
+        factors = [[[float(one[name]) for name in term] for term in terms] for one in self.problems]
+        return np.array([[np.prod(values) for values in row] for row in factors])
+
+    def curves(self, known: Sequence[int]) -> list[_Curve | None]:
+        """Fit every configuration to its times on the known problems; None where that fails."""
+        return [self._curve(c, known) for c in range(len(self.times))]
+
+    def _curve(self, configuration: int, known: Sequence[int]) -> _Curve | None:
+        import numpy as np
+
+        rows = [p for p in known if np.isfinite(self.times[configuration, p])]
+        if not rows:
+            return None
+        times, misaligned = self.times[configuration, rows], self.misaligned[rows]
+        designs = {r: one[rows] for r, one in self.designs[configuration].items()}
+        aligned = self._fit(designs, times)
+        if aligned is None:
+            return None
+        # Means of the logarithms, beside a constant, drawn towards 0 by INDIFFERENCE.
+        missed = np.log(times / (self.least_ms + designs[aligned.resident] @ aligned.coefficients))
+        columns = np.hstack([misaligned, np.ones((len(rows), 1))])
+        drawn = np.diag([INDIFFERENCE] * len(self.names) + [1e-6])
+        factors = np.linalg.solve(columns.T @ columns + drawn, columns.T @ missed)[:-1].clip(0)
+        curve = self._fit(designs, times / np.exp(misaligned @ factors))
+        return curve and curve._replace(misaligned=factors)
+
+    def _fit(self, designs: dict[int, Array], times: Array) -> _Curve | None:
+        """The best of the designs for some times."""
+        import numpy as np
+        from scipy.optimize import nnls
+
+        best, least_error = None, np.inf
+        for resident, design in designs.items():
+            relative = design / times[:, None]
+            scale = np.abs(relative).max(axis=0)
+            scale[scale == 0] = 1
+            count = len(scale)
+            wanted = np.concatenate([(1 - self.least_ms / times).clip(0), np.zeros(count)])
+            try:
+                found, error = nnls(np.vstack([relative / scale, RIDGE * np.eye(count)]), wanted)
+            except RuntimeError:  # it did not converge
+                continue
+            if error < least_error:
+                best, least_error = _Curve(resident, found / scale, np.zeros(0)), error
+        return best
+
+    def times_of(self, configuration: int, curve: _Curve) -> Array:
+        """What a curve says for every problem."""
+        import numpy as np
+
+        design = self.designs[configuration][curve.resident]
+        aligned: Array = self.least_ms + design @ curve.coefficients
+        late: Array = np.exp(self.misaligned @ curve.misaligned)
+        return aligned * late
+
+    def score(self) -> float:
+        """Geometric mean of the shares of the best speed for problems that were left out."""
+        import numpy as np
+
+        everything = range(len(self.problems))
+        logs = []
+        for problem in everything:
+            curves = self.curves([p for p in everything if p != problem])
+            times = self.times[:, problem]
+            # What does not run there, `requires` would tell a lookup.
+            predicted = [
+                self.times_of(c, one)[problem] if one and np.isfinite(times[c]) else np.inf
+                for c, one in enumerate(curves)
+            ]
+            share = np.nanmin(times) / times[np.argmin(predicted)]
+            logs.append(np.log(share if np.isfinite(min(predicted)) else FAILED))
+        return float(np.exp(np.mean(logs)))
+
+    def cost(self, plan: Plan | None, curve: _Curve) -> Cost:
+        """What a record says of a configuration."""
+        import numpy as np
+
+        if plan is None:
+            raise AutotuneError("a curve without a plan")
+        first, count = len(self.double), len(self.single)
+        parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))
+        parts[0][self.double.index(())] += self.least_ms
+        factors = zip(self.names, np.exp(curve.misaligned), strict=True)
+        return Cost(
+            plan=plan,
+            fixed=_terms(parts[0], self.double),
+            waves=tuple(
+                (slots, _terms(part, self.single))
+                for slots, part in zip(self._slots(curve.resident), parts[1:], strict=True)
+            ),
+            misaligned={name: _rounded(factor) for name, factor in factors if factor > 1.005},
+        )
+
+
+def _terms(coefficients: Array, products: Sequence[tuple[str, ...]]) -> tuple[Term, ...]:
+    pairs = zip(map(float, coefficients), products, strict=True)
+    return tuple((_rounded(value), names) for value, names in pairs if value > 0)
+
+
+def _rounded(value: float) -> float:
+    """Four significant digits: more would be noise, in every header."""
+    return float(f"{value:.4g}")

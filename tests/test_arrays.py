@@ -1,0 +1,144 @@
+"""Large arrays in pieces: the same results on any number of cores, and no value changed unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune import arrays as pieces
+from autotune.arrays import converted, in_pieces, largest_finite, narrowed
+from autotune.measure import draw
+from autotune.measure.draw import Draw
+
+#: Small pieces, so that small arrays have several and a last, shorter one.
+PIECE = 1000
+DRAWS: dict[str, Callable[[Draw], Any]] = {
+    "normal": lambda one: one.standard_normal((77, 45)),
+    "double": lambda one: one.standard_normal((77, 45), np.float64),
+    "half": lambda one: one.standard_normal(3465, np.float16),
+    "uniform": lambda one: one.uniform(2, 3, (5, 693)),
+    "integers": lambda one: one.integers(-5, 1000, (3465,)),
+}
+
+
+@pytest.fixture(params=[1, 2, 5])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """So many threads at most, and small pieces."""
+    monkeypatch.setattr(pieces, "usable_cores", lambda: request.param)
+    monkeypatch.setattr(pieces, "PIECE", PIECE)
+    monkeypatch.setattr(pieces, "_TILE", 16)
+    monkeypatch.setattr(draw, "PIECE", PIECE)
+    return int(request.param)
+
+
+def awkward() -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Float64 values of which each is a float32, special ones among them."""
+    values = np.random.default_rng(2).standard_normal((70, 50)).astype(np.float32)
+    values.flat[[0, 1234, 3499]] = (np.nan, np.inf, -np.inf)
+    values.flat[7] = -0.0
+    return values.astype(np.float64)
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("name", DRAWS)
+def test_numbers_depend_on_the_key_alone(
+    name: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = DRAWS[name](Draw(exact, 17))
+    monkeypatch.setattr(pieces, "usable_cores", lambda: 3)
+    assert drawn.tobytes() == DRAWS[name](Draw(exact, 17)).tobytes()
+    assert drawn.tobytes() != DRAWS[name](Draw(exact, 18)).tobytes()
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("name", DRAWS)
+def test_no_piece_and_no_array_repeats_another(name: str) -> None:
+    generator = Draw(False, 5)
+    first, second = (DRAWS[name](generator).reshape(-1) for _ in range(2))
+    cut = [one[i * PIECE : i * PIECE + 465] for one in (first, second) for i in range(4)]
+    assert len({piece.tobytes() for piece in cut}) == 8
+
+
+@pytest.mark.usefixtures("cores")
+def test_normal_deviates_are_normal_over_all_pieces() -> None:
+    drawn = Draw(False, 9).standard_normal(200_000)
+    assert drawn.dtype == np.float32
+    assert abs(drawn.mean()) < 0.01 and abs(drawn.std() - 1) < 0.01
+    assert abs((np.abs(drawn) > 1.96).mean() - 0.05) < 0.003
+    assert abs(np.corrcoef(drawn[PIECE:], drawn[:-PIECE])[0, 1]) < 0.01
+
+
+@pytest.mark.usefixtures("cores")
+def test_exact_numbers_come_equally_often_down_to_the_last() -> None:
+    drawn = Draw(True, 9).standard_normal(100_003)
+    values, counts = np.unique(drawn, return_counts=True)
+    assert list(values) == [-2, -1, 1, 2] and (abs(counts / 25_000 - 1) < 0.03).all()
+    lasts = {float(Draw(True, key).standard_normal(2 * PIECE + 3)[-1]) for key in range(60)}
+    assert lasts == {-2, -1, 1, 2}
+
+
+def test_pieces_cover_a_range_once_in_order(cores: int) -> None:
+    done = in_pieces(lambda number, begin, end: (number, begin, end), 2501, 500)
+    assert done == [(i, 500 * i, min(500 * i + 500, 2501)) for i in range(6)]
+    assert in_pieces(lambda *_: 1, 0) == []
+
+
+def test_the_first_piece_that_fails_fails_the_whole(cores: int) -> None:
+    def work(number: int, *_: int) -> None:
+        if number == 2:
+            raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        in_pieces(work, 10, 2)
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda a: a,
+        lambda a: a.T,
+        lambda a: a[::-1, 1:],
+        lambda a: a[:, 3],
+        lambda a: a.reshape(7, 10, 50).transpose(2, 0, 1),
+    ],
+)
+def test_a_conversion_changes_the_type_alone(view: Callable[[Any], Any]) -> None:
+    array = view(np.random.default_rng(4).standard_normal((70, 50)).astype(np.float32))
+    wide = converted(array, np.float64)
+    assert wide.dtype == np.float64 and wide.flags.c_contiguous
+    np.testing.assert_array_equal(wide, array)
+    back = narrowed(view(awkward()), np.float32)
+    assert back is not None and back.dtype == np.float32 and back.flags.c_contiguous
+    np.testing.assert_array_equal(back, view(awkward()))
+    assert np.signbit(back).tobytes() == np.signbit(view(awkward())).tobytes()
+
+
+@pytest.mark.usefixtures("cores")
+@pytest.mark.parametrize("place", [0, 1500, 3499])
+@pytest.mark.parametrize("value", [1 / 3, 1e300, 1 + 2.0**-24])
+def test_one_value_that_would_change_forbids_a_narrower_type(place: int, value: float) -> None:
+    array = awkward()
+    array.flat[place] = value
+    assert narrowed(array, np.float32) is None
+    assert narrowed(array.T, np.float32) is None
+    assert narrowed(array, np.float64) is not None
+
+
+@pytest.mark.usefixtures("cores")
+def test_the_largest_value_is_finite_and_may_be_negative() -> None:
+    array = awkward()
+    array[30, 7] = -1e30
+    assert largest_finite(array) == 1e30
+    assert largest_finite(np.array([np.nan, np.inf])) == 0.0
+
+
+def test_scalars_and_empty_arrays_are_arrays_too() -> None:
+    assert narrowed(np.array(2.0), np.float32) == 2.0
+    assert converted(np.array([[3.0]]), np.float32).shape == (1, 1)
+    assert Draw(False, 1).uniform().shape == ()
+    assert Draw(True, 1).standard_normal(0).size == 0

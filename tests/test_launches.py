@@ -1,0 +1,228 @@
+"""Launches as numbers: completed, held against the device's limits, bound to buffers, traced."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sample_spaces import write_space
+
+from autotune.devices.base import BoundFill, BoundLaunch
+from autotune.devices.device import for_arch
+from autotune.errors import SpecError
+from autotune.kernel import launches as binding
+from autotune.kernel.catalog import load_file
+from autotune.kernel.expression import value_of
+from autotune.kernel.spec import Fill, Launch
+from autotune.measure.measurement import Binary, Entry
+from autotune.values import Configuration, Problem
+
+DEVICE = for_arch("sm_90")
+C = Configuration(BLOCK=64)
+RETURN = "return Launch(grid=(blocks(p, c),), block=(c.BLOCK,))"
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """Load ``scale`` with its launch function returning something else."""
+
+    def made(returned, *edits):
+        return load_file(write_space(tmp_path, (RETURN, f"return {returned}"), *edits))
+
+    return made
+
+
+def test_a_plan_fills_in_what_the_launch_leaves_out(kernel):
+    steps = binding.plan(kernel(RETURN.removeprefix("return ")), C, Problem(n=129), DEVICE)
+    assert steps.steps == (Launch((3, 1, 1), (64, 1, 1), 0, "scale", None),)
+    assert steps.first is steps.steps[0]
+
+
+def test_a_plan_keeps_the_order_of_several_steps(kernel):
+    given = kernel(
+        "Fill('out', 1), Launch(grid=np.int64(p.n), block=[8, 4], entry='first'), "
+        "Launch(grid=(1, 2, 3), block=64, shared_bytes=512, args=('out', 'n', 7))",
+        ("import Kernel", "import Fill, Kernel"),
+    )
+    found = binding.plan(given, C, Problem(n=5), DEVICE)
+    assert found.steps == (
+        Fill("out", 1),
+        Launch((5, 1, 1), (8, 4, 1), 0, "first", None),
+        Launch((1, 2, 3), (64, 1, 1), 512, "scale", ("out", "n", 7)),
+    )
+    assert found.launches == found.steps[1:]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (
+            "Launch(grid=(p.n / 64,), block=64)",
+            r"grid=\(15\.625,\) is not a tuple of integers.*ceil_div",
+        ),
+        ("Launch(grid=(16.0,), block=64)", "grid=.* is not a tuple of integers"),
+        ("Launch(grid=('n',), block=64)", "grid=.* is not a tuple of integers"),
+        ("Launch(grid=None, block=64)", "grid=None is not a tuple of integers"),
+        ("Launch(grid=(p.n // 4096,), block=64)", "one to three positive integers"),
+        ("Launch(grid=1, block=(64, -1))", "one to three positive integers"),
+        ("Launch(grid=1, block=())", "one to three positive integers"),
+        ("Launch(grid=(1, 1, 1, 1), block=64)", "one to three positive integers"),
+        ("None", "expected Launch"),
+        ("()", "expected Launch"),
+        ("(Launch(1, 1), 'again')", "'again' is neither Launch nor Fill"),
+        ("Launch(grid=(1 // 0,), block=64)", r"launch: ZeroDivisionError.*scale\.py:\d+"),
+        ("Launch(grid=(p.m,), block=64)", "unknown problem field 'm'"),
+    ],
+)
+def test_a_launch_that_cannot_be_is_the_space_files_fault(kernel, returned, message):
+    """A fraction above all: cut off, it would silently leave the end of the problem undone."""
+    with pytest.raises(SpecError, match=message):
+        binding.plan(kernel(returned), C, Problem(n=1000), DEVICE)
+
+
+# ---------------------------------------------------------------- limits
+
+BINARY = Binary(b"", (Entry("k", registers=128, spill_bytes=0, shared_bytes=1024),), "", "key")
+
+
+def over(binary=None, device=DEVICE, **launch):
+    given = Launch(**{"grid": (1, 1, 1), "block": (128, 1, 1), "entry": "k", **launch})
+    return binding.over_limit(binding.Plan((Fill("out"), given)), binary, device)
+
+
+def test_limits_are_inclusive():
+    assert over(block=(1024, 1, 1)) == over(block=(32, 8, 4)) == ""
+    assert over(grid=(2**31 - 1, 65535, 65535)) == ""
+    assert over(shared_bytes=DEVICE.shared_bytes_per_block) == ""
+    assert over(BINARY, shared_bytes=DEVICE.shared_bytes_per_block - 1024) == ""
+    assert over(BINARY, block=(512, 1, 1)) == ""  # 128 registers x 512 are all of an SM
+
+
+@pytest.mark.parametrize(
+    ("binary", "launch", "words"),
+    [
+        (None, {"block": (1025, 1, 1)}, "1025 threads, sm_90 allows 1024"),
+        (None, {"block": (32, 8, 5)}, "1280 threads"),
+        (None, {"grid": (2**31, 1, 1)}, "grid x=2147483648, at most 2147483647"),
+        (None, {"grid": (1, 65536, 1)}, "grid y=65536"),
+        (None, {"grid": (1, 1, 65536)}, "grid z=65536"),
+        (
+            None,
+            {"shared_bytes": 232449},
+            "232449 bytes of shared memory per block, sm_90 allows 232448",
+        ),
+        (BINARY, {"shared_bytes": 231425}, "232449 bytes of shared memory"),
+        (BINARY, {"block": (513, 1, 1)}, "128 registers × 513 threads, an SM has 65536"),
+    ],
+)
+def test_one_more_than_a_limit_is_told_with_need_and_limit(binary, launch, words):
+    assert words in over(binary, **launch)
+
+
+def test_every_launch_of_a_sequence_is_checked():
+    steps = (Launch((1, 1, 1), (1, 1, 1), entry="a"), Launch((1, 1, 1), (2048, 1, 1), entry="b"))
+    assert binding.over_limit(binding.Plan(steps), None, DEVICE).startswith("b: a block of 2048")
+
+
+def test_a_toolchain_that_does_not_tell_registers_prunes_nothing():
+    silent = replace(BINARY, entries=(Entry("k"),))
+    assert over(silent, block=(1024, 1, 1)) == ""
+    assert over(replace(BINARY, entries=()), block=(1024, 1, 1)) == ""
+
+
+# ---------------------------------------------------------------- binding
+
+NAMES = ["x", "out", "n", "work"]
+BUFFERS = {"x": object(), "out": object(), "work": object()}
+SCALARS = {"n": np.int32(5)}
+DTYPES = {"x": "<f4", "out": "<f2", "work": "<i4", "n": "<i4"}
+
+
+def bound(*steps):
+    return binding.bound(binding.Plan(steps), NAMES, BUFFERS, SCALARS, DTYPES)
+
+
+def test_without_args_a_launch_gets_arguments_then_scratch_in_order():
+    (launch,) = bound(Launch((2, 1, 1), (64, 1, 1), 16, "k"))
+    assert launch == BoundLaunch(
+        "k", (2, 1, 1), (64, 1, 1), 16, (BUFFERS["x"], BUFFERS["out"], np.int32(5), BUFFERS["work"])
+    )
+
+
+def test_args_pick_names_and_pass_integers_as_32_bits_and_typed_scalars_as_they_are():
+    (launch,) = bound(Launch((1, 1, 1), (1, 1, 1), 0, "k", ("out", 7, np.int64(2**40), "n")))
+    assert launch.args == (BUFFERS["out"], 7, 2**40, 5)
+    assert [type(one) for one in launch.args[1:]] == [np.int32, np.int64, np.int32]
+
+
+def test_no_args_at_all_can_be_asked_for():
+    (launch,) = bound(Launch((1, 1, 1), (1, 1, 1), 0, "k", ()))
+    assert launch.args == ()
+
+
+def test_a_fill_value_takes_the_buffers_type():
+    fills = bound(Fill("out", 0.5), Fill("work", -1))
+    assert fills == [
+        BoundFill(BUFFERS["out"], np.float16(0.5)),
+        BoundFill(BUFFERS["work"], np.int32(-1)),
+    ]
+    assert [one.value.dtype for one in fills] == [np.float16, np.int32]
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (Fill("oot"), r"no buffer 'oot' \(known: x, out, work\)"),
+        (Fill("n"), "no buffer 'n'"),
+        (Launch((1,), (1,), args=("oot",)), r"no argument 'oot' \(known: x, out, work, n\)"),
+        (Launch((1,), (1,), args=(2**31,)), r"2147483648 needs 64 bits; pass np\.int64"),
+        (Launch((1,), (1,), args=(0.5,)), "0.5 is neither a name nor an integer"),
+    ],
+)
+def test_what_cannot_be_bound_is_told(step, message):
+    with pytest.raises(SpecError, match=message):
+        bound(step)
+
+
+# ---------------------------------------------------------------- tracing
+
+
+def test_a_grid_of_integer_arithmetic_is_traced(kernel):
+    given = kernel(
+        "Launch(grid=(ceil_div(p.n, c.BLOCK), minimum(p.n, 8) % 3, 2), block=c.BLOCK)",
+        ("ceil_div\n", "ceil_div, minimum\n"),
+    )
+    x, y, z = binding.traced_grid(binding.traced(given, C, DEVICE))
+    for n in (1, 63, 64, 65, 1000):
+        assert value_of(x, {"n": n}) == -(-n // 64)
+        assert value_of(y, {"n": n}) == min(n, 8) % 3
+    assert z == 2
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        "Launch(grid=(1 if p.n > 5 else 2,), block=64)",
+        "Launch(grid=(int(p.n),), block=64)",
+        "Launch(grid=(min(p.n, 5),), block=64)",
+        "Launch(grid=(list(range(3))[p.n],), block=64)",
+    ],
+)
+def test_a_grid_that_needs_numbers_is_not_traced(kernel, returned):
+    """None, not a guess: the record then holds the grid of tuned problems only."""
+    assert binding.traced_grid(binding.traced(kernel(returned), C, DEVICE)) is None
+
+
+def test_a_requirement_is_traced_for_this_configuration(kernel):
+    requires = "@scale.requires\ndef requires(c, p):\n    return {}\n\n\n@scale.launch"
+
+    def found(condition):
+        given = kernel("Launch(1, 64)", ("@scale.launch", requires.format(condition)))
+        return binding.requirement(given, C)
+
+    condition = found("(p.n % c.BLOCK == 0) & (p.n <= 512)")
+    assert [value_of(condition, {"n": n}) for n in (64, 100, 512, 576)] == [1, 0, 1, 0]
+    assert found("True") is None
+    assert value_of(found("False"), {"n": 1}) == 0
+    with pytest.raises(SpecError, match="combine conditions with &"):
+        found("p.n % 2 == 0 and p.n <= 4")
+    assert binding.requirement(kernel("Launch(1, 64)"), C) is None

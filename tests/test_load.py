@@ -1,0 +1,341 @@
+"""`load`: which configuration is launched, what is refused, and results on host arrays.
+
+What runs on device arrays is in tests/gpu.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from autotune import load
+from autotune.devices.choose import choose_device
+from autotune.devices.device import for_arch
+from autotune.errors import NothingValidError, SpecError, UsageError
+from autotune.kernel.membership import is_member, valid_archs
+from autotune.kernel.space import enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.tuned import current as _current
+from autotune.tuned import load as launcher
+from autotune.tuned import lookup as _lookup
+from autotune.tuned import record as tuned
+from autotune.tuned.load import choose, declared_arguments
+from autotune.tuned.record import Entry, Plan, Provenance, RecordedDevice, TunedRecord
+from autotune.values import Configuration, Problem
+
+SPACE = '''
+"""y = a x + y, and a count of calls."""
+import numpy as np
+from autotune import Fill, InOut, Kernel, Launch, Out, Problem, ceil_div
+
+axpy = Kernel("axpy.cu", problems=[Problem(n=1000)], default={"BLOCK": 64},
+              BLOCK=(32, 64, 128), PER_THREAD=(1, 2))
+
+@axpy.constraint
+def small(BLOCK, PER_THREAD):
+    """At most 128 elements per block."""
+    return BLOCK * PER_THREAD <= 128
+
+@axpy.arguments
+def arguments(p, rng):
+    x = rng.standard_normal(p.n)
+    return {"x": x, "y": InOut(rng.standard_normal(p.n)), "total": Out((1,)), "a": 2.0, "n": p.n}
+
+@axpy.scratch
+def scratch(c, p):
+    return {"unused": Out((p.n,))}
+
+@axpy.reference
+def reference(x, y, a):
+    return {"y": a * x + y, "total": np.zeros(1)}
+
+@axpy.launch
+def launch(c, p):
+    step = Launch(grid=(ceil_div(p.n, c.BLOCK * c.PER_THREAD),), block=(c.BLOCK,),
+                  args=("x", "y", "total", "a", "n", 7))
+    return Fill("total", 0), step
+
+@axpy.call
+def call(x, y, a=2.0):
+    return Problem(n=len(x)), {"x": x, "y": y, "a": a, "n": len(x)}
+'''
+SOURCE = """
+#include "dialect.h"
+KERNEL(BLOCK, 1, 1)
+axpy(GLOBAL const float* x, GLOBAL float* y, GLOBAL float* total, float a, int n,
+                 int seven) {
+  for (int k = 0; k < PER_THREAD; ++k) {
+    int i = (BID(0) * PER_THREAD + k) * BLOCK + TID(0);
+    if (i < n) y[i] = a * x[i] + y[i];
+    if (i == 0) total[0] = total[0] + seven;
+  }
+}
+"""
+
+
+@pytest.fixture
+def axpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """A kernel with a fill, a scratch buffer, an in-out, an output and a literal argument."""
+    for folder in ("spaces", "kernels"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "spaces/axpy.py").write_text(SPACE)
+    (tmp_path / "kernels/axpy.cu").write_text(SOURCE)
+    dialect = Path(launcher.__file__).parents[2] / "kernels/dialect.h"
+    (tmp_path / "kernels/dialect.h").write_text(dialect.read_text())
+    monkeypatch.setenv("AUTOTUNE_PATH", str(tmp_path / "spaces"))
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
+    monkeypatch.setattr(_current, "_first_visible", lambda visible: (None, None))
+    _lookup.clear_cache()
+    return load("axpy").kernel
+
+
+def write_record(folder: Path, kernel: Kernel, device: Any, **values: Any) -> None:
+    """A record whose winner for n=1000 is a configuration, valid or not."""
+    plan: dict[str, Any] = {"configuration": values, "block": (64,), "grid": (1,)}
+    entry = Entry(
+        **plan,
+        problem={"n": 1000},
+        median_ms=1.0,
+        interval_ms=(1.0, 1.0),
+        samples=1,
+        source="",
+        timing="cold:flush",
+        effort="quick",
+        strategy="random",
+        evaluations=1,
+        seed=0,
+        tuned_on="2026-11-21",
+    )
+    tuned.write(
+        folder,
+        TunedRecord(
+            kernel=kernel.name,
+            device=RecordedDevice.of(device),
+            fields={"n": "integer"},
+            parameters={name: (*v, 999) for name, v in kernel.parameters.items()},
+            default=Plan(**plan),
+            entries=(entry,),
+            provenance=Provenance(version="", toolchain="", driver="", created="2026-11-21"),
+        ),
+    )
+    _lookup.clear_cache()
+
+
+# ---------------------------------------------------------------------- which configuration
+
+
+def test_a_recorded_configuration_is_launched(axpy: Kernel, tmp_path: Path) -> None:
+    """Looked up for the device and the problem."""
+    device = for_arch("sm_90")
+    write_record(tmp_path / "tuned", axpy, device, BLOCK=32, PER_THREAD=2)
+    chosen = choose(axpy, Problem(n=1000), device)
+    assert dict(chosen.configuration) == {"BLOCK": 32, "PER_THREAD": 2}
+    assert chosen.tuned is not None
+    assert chosen.tuned.quality == "exact"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"BLOCK": 128, "PER_THREAD": 2}, {"BLOCK": 999, "PER_THREAD": 1}],
+    ids=["constraint broken", "value not declared"],
+)
+def test_what_the_space_does_not_hold_is_never_compiled(
+    values: dict[str, int], axpy: Kernel, tmp_path: Path
+) -> None:
+    """A record is data that anybody may have written."""
+    device = for_arch("sm_90")
+    write_record(tmp_path / "tuned", axpy, device, **values)
+    with pytest.warns(RuntimeWarning, match="not in its space on sm_90.*autotune run axpy"):
+        chosen = choose(axpy, Problem(n=1000), device)
+    assert dict(chosen.configuration) == {"BLOCK": 64, "PER_THREAD": 1}
+    assert chosen.tuned is None
+
+
+def test_without_a_record_the_default_runs(axpy: Kernel) -> None:
+    """With a warning, so that nobody measures it by mistake."""
+    with pytest.warns(RuntimeWarning, match="default configuration"):
+        chosen = choose(axpy, Problem(n=1000), for_arch("sm_90"))
+    assert dict(chosen.configuration) == {"BLOCK": 64, "PER_THREAD": 1}
+
+
+def test_a_device_without_a_valid_default_is_said(axpy: Kernel) -> None:
+    """Instead of a compile error later."""
+    axpy.default_values["PER_THREAD"] = 2
+    axpy.default_values["BLOCK"] = 128
+    with pytest.warns(RuntimeWarning), pytest.raises(NothingValidError, match="neither default"):
+        choose(axpy, Problem(n=1000), for_arch("sm_90"))
+
+
+def _conditional_kernel() -> Kernel:
+    kernel = Kernel("x.cu", A=(1, 2, 3), B=(False, True), C=("x", "y"), D=(1, 2))
+    kernel.applies("C", "D")(_even)
+    kernel.applies("D")(_is_y)
+    kernel.constraint(_c_and_d)
+    kernel.constraint(_fits)
+    return kernel
+
+
+def _even(A):
+    return A == 2
+
+
+def _is_y(B):
+    return B
+
+
+def _c_and_d(C, D, A):
+    """Judges C and D."""
+    return C == "x" or D == 2
+
+
+def _fits(A, device):
+    """Asks the device."""
+    return device.shared_bytes_per_block >= A * 60000
+
+
+@pytest.mark.parametrize("arch", ["sm_90", "sm_120"])
+def test_membership_is_that_of_the_enumerated_space(arch: str) -> None:
+    """One configuration is judged as the enumeration judges all."""
+    kernel, device = _conditional_kernel(), for_arch(arch)
+    valid = set(enumerate_space(kernel, device))
+    names = list(kernel.parameters)
+    asked = [
+        dict(zip(names, (a, b, c, d), strict=True))
+        for a in (1, 2, 3, 4)
+        for b in (False, True, 0)
+        for c in ("x", "y", "z")
+        for d in (1, 2, True)
+    ]
+    for one in asked:
+        plain = all(type(one[n]) is type(v[0]) for n, v in kernel.parameters.items())
+        assert is_member(kernel, one, device) == (plain and Configuration(one) in valid)
+    assert not is_member(kernel, {"A": 1}, device)
+    assert not is_member(kernel, {**asked[0], "E": 1}, device)
+
+
+def test_valid_architectures_are_those_whose_space_has_it() -> None:
+    """A needs 180000 bytes of shared memory at most; sm_80 and sm_90 families have more or less."""
+    kernel = _conditional_kernel()
+    wide = {"A": 3, "B": False, "C": "x", "D": 1}
+    assert "sm_90" in valid_archs(kernel, wide)
+    assert "sm_120" not in valid_archs(kernel, wide)
+
+
+# ---------------------------------------------------------------------- declared arguments
+
+
+@given(st.integers(1, 10**12))
+def test_arguments_are_described_without_drawing_them(n: int) -> None:
+    """Shapes of any size cost nothing."""
+    kernel = Kernel("x.cu", A=(1,))
+    kernel.arguments(_any_size)
+    found = declared_arguments(kernel, Problem(n=n))
+    assert [(one.kind, one.shape) for one in found.values()] == [
+        ("input", (n,)),
+        ("input", (n, 2)),
+        ("out", (n,)),
+        ("scalar", ()),
+    ]
+    assert found["i"].dtype == "<i2"
+
+
+def _any_size(p, rng):
+    from autotune import Out
+
+    return {
+        "x": rng.uniform(size=p.n),
+        "i": rng.integers(0, 9, (p.n, 2), np.int16),
+        "y": Out((p.n,)),
+        "n": np.int64(p.n),
+    }
+
+
+def test_a_hook_that_changes_what_it_draws_gets_real_arrays() -> None:
+    """Making a matrix symmetric in place, for example."""
+    kernel = Kernel("x.cu", A=(1,))
+    kernel.arguments(_writes)
+    assert declared_arguments(kernel, Problem(n=5))["x"].shape == (5,)
+
+
+def _writes(p, rng):
+    x = rng.standard_normal(p.n)
+    x[0] = 1
+    return {"x": x}
+
+
+# ---------------------------------------------------------------------- running on host arrays
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_host_arrays_run_on_the_cpu(axpy: Kernel, opencl_device: str) -> None:
+    """In-outs change in place, outputs are returned, fills and literals are obeyed."""
+    tuned_axpy = load(axpy)
+    for n in (1000, 77):
+        x, y = np.arange(n, dtype=np.float32), np.ones(n, np.float32)
+        changed, total = tuned_axpy(x, y, a=3)
+        assert changed is y
+        np.testing.assert_array_equal(y, 3 * x + 1)
+        np.testing.assert_array_equal(total, [7])
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_arrays_that_do_not_fit_are_refused(axpy: Kernel, opencl_device: str) -> None:
+    """Before a kernel reads past their end."""
+    tuned_axpy = load(axpy)
+    x = np.ones(100, np.float32)
+    with pytest.raises(UsageError, match=r"y is float32\(50,\).*needs float32\(100,\)"):
+        tuned_axpy(x, x[:50].copy())
+    with pytest.raises(UsageError, match="y is float64"):
+        tuned_axpy(x, x.astype(np.float64))
+    with pytest.raises(UsageError, match="contiguous"):
+        tuned_axpy(x, np.ones(200, np.float32)[::2])
+
+
+def test_a_recorded_winner_runs_on_the_cpu(
+    axpy: Kernel, opencl_device: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """The whole journey without a GPU: record, lookup, compile, launch; and no warning."""
+    device = choose_device(opencl_device)
+    write_record(tmp_path / "tuned", axpy, device, BLOCK=32, PER_THREAD=2)
+    x, y = np.ones(1000, np.float32), np.zeros(1000, np.float32)
+    changed, _ = load("axpy")(x, y)
+    np.testing.assert_array_equal(changed, np.full(1000, 2, np.float32))
+    assert dict(load("axpy").choice({"n": 1000}).configuration) == {"BLOCK": 32, "PER_THREAD": 2}
+    assert not [one for one in recwarn if one.category is RuntimeWarning]
+
+
+def test_old_launches_are_forgotten(
+    axpy: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A serving process may see ever new sizes."""
+    monkeypatch.setattr(launcher, "MAX_READY", 2)
+    tuned_axpy = load(axpy)
+    with pytest.warns(RuntimeWarning):
+        for n in (5, 6, 7, 8):
+            tuned_axpy(np.ones(n, np.float32), np.ones(n, np.float32))
+    assert len(tuned_axpy._ready) == 2
+
+
+# ---------------------------------------------------------------------- mistakes
+
+
+def test_a_kernel_that_cannot_be_called_says_what_to_add(axpy: Kernel) -> None:
+    """Tuning needs no call function; load does."""
+    axpy.hooks.pop("call")
+    with pytest.raises(SpecError, match="no call function; attach one"):
+        load(axpy)
+
+
+def test_an_unknown_kernel_is_a_usage_error(axpy: Kernel) -> None:
+    """With the known ones."""
+    with pytest.raises(UsageError, match="axpy"):
+        load("axpi")
+
+
+def test_a_mistake_in_the_call_names_its_line(axpy: Kernel, opencl_device: str) -> None:
+    """The space file's own line, not one of the launcher."""
+    with pytest.raises(SpecError, match=r"call: TypeError.*axpy\.py:\d+"):
+        load(axpy)(5, 6)

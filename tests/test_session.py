@@ -1,0 +1,879 @@
+"""The search session: budget, memory, attempts, events; and whole runs on the CPU device."""
+
+import multiprocessing
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sample_spaces import changed, write_space
+
+from autotune.devices.choose import choose_device
+from autotune.devices.device import for_arch
+from autotune.errors import AutotuneError, NothingValidError, SpecError, UsageError
+from autotune.kernel.catalog import find_kernel, load_file
+from autotune.kernel.space import enumerate_space
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.racing import race
+from autotune.measure.worker import Worker
+from autotune.run import selection
+from autotune.run.finals import Finals
+from autotune.run.tuning import EFFORTS, Request, Tuning
+from autotune.search.base import BudgetSpent
+from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
+from autotune.search.simple import exhaustive, random
+from autotune.store import RunInfo, Scope, Store
+from autotune.values import Configuration, Problem
+
+SPACES = Path(__file__).parent / "data" / "spaces"
+SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
+RUN = RunInfo("scale", "Test", "test", 0, "0", "")
+SCOPE = Scope(
+    kernel="scale",
+    problem=Problem(n=1000),
+    device_uuid="u",
+    device_name="Test",
+    driver="1",
+    toolchain="1",
+    source="s",
+    arguments="a",
+    timing="cold",
+)
+
+
+# ---------------------------------------------------------------- budgets
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("90s", Budget(seconds=90)),
+        ("1.5s", Budget(seconds=1.5)),
+        ("10m", Budget(seconds=600)),
+        ("2h", Budget(seconds=7200)),
+        ("0.5h", Budget(seconds=1800)),
+        ("200evals", Budget(evaluations=200)),
+        ("1evals", Budget(evaluations=1)),
+    ],
+)
+def test_a_budget_is_read(text, budget):
+    assert Budget.parse(text) == budget
+
+
+NO_BUDGET = (
+    "90 s evals -1s 0s 0evals -3evals 0.5evals 1.5evals nans infh 10ms 1e999s tens ²evals 10M"
+)
+
+
+@pytest.mark.parametrize("text", ["", "10 minutes", *NO_BUDGET.split()])
+def test_what_is_no_budget_is_refused_with_examples(text):
+    with pytest.raises(UsageError, match="expected for example 90s, 10m, 2h or 200evals"):
+        Budget.parse(text)
+
+
+# ---------------------------------------------------------------- the session
+
+
+class Table:
+    """Measures from a formula: an evaluator that counts what is asked of it."""
+
+    def __init__(self):
+        self.measured, self.hinted, self.recalled = [], [], []
+
+    def measure(self, configurations):
+        for one in configurations:
+            self.measured.append(one)
+            yield self.of(one)
+
+    def of(self, one):
+        if one.A == 3:
+            return Measurement(one, Status.WRONG_RESULT, "three is wrong")
+        ms = 1.0 + one.A + one.B / 10
+        return Measurement(one, Status.OK, samples_ms=(ms, ms, ms))
+
+    def hint(self, configurations):
+        self.hinted.append(list(configurations))
+
+    def recall(self, measurement):
+        self.recalled.append(measurement.configuration)
+
+
+@pytest.fixture
+def space(tmp_path):
+    """Ten by ten configurations, of which the last is invalid."""
+    constraint = (
+        '@scale.constraint\ndef c(A, B):\n    """No (9, 9)."""\n    return A + B < 18\n\n\n'
+    )
+    kernel = load_file(
+        write_space(
+            tmp_path,
+            (
+                "    BLOCK=(32, 64),",
+                "    BLOCK=(32,),\n    A=tuple(range(10)),\n    B=tuple(range(10)),",
+            ),
+            ("@scale.launch", f"{constraint}@scale.launch"),
+        )
+    )
+    return enumerate_space(kernel, for_arch("sm_90"))
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "s.sqlite") as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(space, store):
+    """A session over the table; ``events`` of its listener."""
+
+    def made(evaluator=None, **options):
+        events = []
+        given = {"budget": Budget(), "scope": SCOPE, **options}
+        opened = SearchSession(
+            space=space,
+            evaluator=evaluator or Table(),
+            store=store,
+            run_id=store.begin_run(RUN),
+            listener=events.append,
+            **given,
+        )
+        opened.events = events
+        return opened
+
+    return made
+
+
+def at(space, a, b):
+    """The number of a configuration."""
+    return space.index({"BLOCK": 32, "A": a, "B": b})
+
+
+def test_measurements_come_in_the_order_asked_and_repeats_cost_nothing(space, session):
+    made = session(budget=Budget(evaluations=3))
+    found = made.measure([at(space, 2, 0), at(space, 0, 5), at(space, 2, 0)])
+    assert [(one.configuration.A, one.configuration.B) for one in found] == [(2, 0), (0, 5), (2, 0)]
+    assert made.evaluations_left == 1
+    assert made.measure([at(space, 0, 5)])[0].median_ms == 1.5
+    assert made.evaluations_left == 1
+    assert len(made.evaluator.measured) == 2
+    assert made.best_ms == 1.5
+
+
+@pytest.mark.parametrize("budget", [1, 7, 20, 98, 99])
+@pytest.mark.parametrize("batch", [1, 3, 7, 99])
+def test_the_budget_is_kept_to_the_evaluation(space, session, store, budget, batch):
+    made = session(budget=Budget(evaluations=budget))
+
+    def batches(space, session, rng):
+        for first in range(0, len(space), batch):
+            session.measure(range(first, min(first + batch, len(space))))
+
+    found = search(made, batches, 0)
+    assert len(found) == len(made.evaluator.measured) == len(store.rows()) == budget
+    assert list(found) == list(range(budget))
+    assert made.evaluations_left == 0
+
+
+def test_the_part_of_a_batch_that_the_budget_allows_is_measured_first(session):
+    made = session(budget=Budget(evaluations=4))
+    made.measure([0, 1, 2])
+    with pytest.raises(BudgetSpent):
+        made.measure([2, 10, 11, 0, 12])
+    assert list(made.asked) == [0, 1, 2, 10]
+    with pytest.raises(BudgetSpent):
+        made.measure([11])
+    assert made.measure([10, 0])[0] == made.asked[10]
+
+
+def test_without_a_budget_a_search_ends_with_its_strategy(space, session):
+    made = session()
+    assert made.evaluations_left is None
+    assert made.seconds_left is None
+    assert len(search(made, exhaustive, 0)) == len(space) == 99
+
+
+def test_when_time_is_up_no_further_one_is_begun(space, session, store):
+    """An hour, which is over while the fifth of a hundred is measured."""
+
+    class Slow(Table):
+        def of(self, one):
+            if len(self.measured) == 5:
+                made._start -= 3600
+            return super().of(one)
+
+    made = session(Slow(), budget=Budget(seconds=3600))
+    found = search(made, lambda space, session, rng: session.measure(range(99)), 0)
+    assert list(found) == list(range(5))
+    assert len(made.evaluator.measured) == len(store.rows()) == 5
+    assert made.seconds_left <= 0
+
+
+def test_no_time_is_no_measurement(session):
+    made = session(budget=Budget(seconds=0.0))
+    assert search(made, exhaustive, 0) == {}
+    assert made.evaluator.measured == []
+
+
+def test_failures_are_rows_and_never_the_best(space, session, store):
+    made = session()
+    made.measure([at(space, 3, 0)])
+    assert made.best_ms is None
+    made.measure([at(space, 9, 8), at(space, 3, 1)])
+    assert made.best_ms == pytest.approx(10.8)
+    statuses = [row.measurement.status for row in store.rows()]
+    assert statuses == [Status.WRONG_RESULT, Status.OK, Status.WRONG_RESULT]
+
+
+# ---------------------------------------------------------------- memory
+
+
+def test_what_an_earlier_run_measured_is_remembered(space, session, store):
+    first = session()
+    first.measure([at(space, 5, 5), at(space, 3, 3)])
+    second = session(budget=Budget(evaluations=3))
+    found = second.measure([at(space, 3, 3), at(space, 0, 0), at(space, 5, 5)])
+    assert second.evaluator.measured == [Configuration(BLOCK=32, A=0, B=0)]
+    assert found == [first.asked[at(space, 3, 3)], found[1], first.asked[at(space, 5, 5)]]
+    assert second.evaluator.recalled == [found[0].configuration, found[2].configuration]
+    assert second.evaluations_left == 0  # so that the same command takes the same path
+    assert len(store.rows()) == 3
+
+
+def test_a_resumed_search_ends_where_an_uninterrupted_one_does(session):
+    """Same seed, same path: what was measured before answers at once, and the search goes on."""
+    begun = search(session(budget=Budget(evaluations=20)), random, 7)
+    again = session(budget=Budget(evaluations=50))
+    resumed = search(again, random, 7)
+    assert len(again.evaluator.measured) == 30
+    assert list(resumed)[:20] == list(begun)
+    uninterrupted = session(budget=Budget(evaluations=50), fresh=True)
+    assert list(search(uninterrupted, random, 7)) == list(resumed)
+
+
+def test_fresh_measures_again_and_adds_rows(space, session, store):
+    session().measure([0, 1])
+    again = session(fresh=True)
+    again.measure([0])
+    assert len(again.evaluator.measured) == 1
+    assert len(store.rows()) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"problem": Problem(n=1001)},
+        {"device_uuid": "v"},
+        {"driver": "2"},
+        {"toolchain": "2"},
+        {"source": "t"},
+        {"arguments": "b"},
+        {"timing": "hot"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_memory_of_something_else_is_none(session, change):
+    session().measure([0])
+    other = session(scope=replace(SCOPE, **change))
+    other.measure([0])
+    assert len(other.evaluator.measured) == 1
+
+
+def test_all_there_is_to_choose_from_is_what_was_asked_or_remembered_and_valid(session, space):
+    gone = Configuration(BLOCK=64, A=0, B=0)
+    first = session()
+    first.measure([1, 2])
+    first.store.add(first.run_id, SCOPE, Measurement(gone, Status.OK, samples_ms=(0.1,)))
+    second = session()
+    second.measure([2, 3])
+    assert {one.configuration for one in second.known()} == {
+        space.configuration(i) for i in (1, 2, 3)
+    }
+
+
+# ---------------------------------------------------------------- attempts
+
+
+def test_what_was_stopped_early_for_one_outside_is_timed_again(session, space, store):
+    """In a restricted space it may be the best; where a faster one is left it stays stopped."""
+    made = session()
+    fast, slow = space.configuration(0), space.configuration(5)
+    rows = [
+        Measurement(fast, Status.OK, samples_ms=(1.0,)),
+        Measurement(slow, Status.STOPPED_EARLY, "1 ms is the best so far", samples_ms=(2.0,)),
+    ]
+    store.add_many(made.run_id, made.scope, rows)
+    assert session().measure([5])[0].status is Status.STOPPED_EARLY
+    alone = replace(space, rows=space.rows[5:6])
+    again = replace(session(), space=alone, asked={})
+    assert again.measure([0])[0].status is Status.OK
+
+
+def _die_while_measuring(path, configurations, times):
+    """A run that ends in the middle of a measurement, as a crash of the machine would end it."""
+    with Store.open(path) as store:
+        for _ in range(times):
+            store.open_attempts(store.begin_run(RUN), SCOPE, configurations)
+        os._exit(1)
+
+
+def die_while_measuring(path, *configurations, times=1):
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=_die_while_measuring, args=(path, configurations, times))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 1
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "s.sqlite"
+
+
+def test_an_attempt_found_open_once_is_tried_again_and_twice_is_a_crash(
+    space, session, store, path
+):
+    once, twice = space.configuration(5), space.configuration(6)
+    die_while_measuring(path, once, twice)
+    die_while_measuring(path, twice)
+    made = session()
+    found = made.measure([5, 6, 7])
+    assert [one.status for one in found] == [Status.OK, Status.CRASHED, Status.OK]
+    assert found[1].message == "2 runs ended while it was being measured"
+    assert made.evaluator.measured == [once, space.configuration(7)]
+    assert [row.measurement.configuration for row in store.rows()].count(twice) == 1
+    later = session()
+    assert later.measure([6])[0].status is Status.CRASHED
+    assert later.evaluator.measured == []
+    assert len(store.rows()) == 3
+
+
+def test_the_verdict_on_a_killer_is_remembered_but_fresh_tries_it_again(space, session, path):
+    """After a driver's update, say: --fresh is how a person asks for another trial."""
+    die_while_measuring(path, space.configuration(6), times=2)
+    session().measure([6])
+    again = session(fresh=True)
+    assert again.measure([6])[0].status is Status.OK
+    assert session().measure([6])[0].status is Status.OK
+
+
+def test_attempts_are_closed_by_their_rows(space, session, store, path):
+    die_while_measuring(path, space.configuration(5))
+    session().measure([5])
+    die_while_measuring(path, space.configuration(5))
+    assert store.interrupted_attempts(SCOPE) == {space.configuration(5): 1}
+    assert session(fresh=True).measure([5])[0].status is Status.OK
+
+
+def test_a_failing_evaluator_leaves_the_rows_before_it(space, session, store):
+    class Failing(Table):
+        def of(self, one):
+            if one.B == 2:
+                raise SpecError("no")
+            return super().of(one)
+
+    made = session(Failing())
+    with pytest.raises(SpecError):
+        made.measure([at(space, 0, 0), at(space, 0, 1), at(space, 0, 2), at(space, 0, 3)])
+    assert len(store.rows()) == len(made.asked) == 2
+
+
+def test_ctrl_c_leaves_the_rows_before_it(space, session, store):
+    class Interrupted(Table):
+        def of(self, one):
+            if len(self.measured) == 3:
+                raise KeyboardInterrupt
+            return super().of(one)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(session(Interrupted()), exhaustive, 0)
+    assert len(store.rows()) == 2
+    assert len(search(session(budget=Budget(evaluations=4)), exhaustive, 0)) == 4
+
+
+# ---------------------------------------------------------------- hints, events, first ones
+
+
+def test_hints_leave_out_what_is_known(space, session):
+    session().measure([4])
+    made = session()
+    made.measure([0])
+    made.hint([0, 1, 4, 2])
+    assert made.evaluator.hinted == [[space.configuration(1), space.configuration(2)]]
+
+
+def test_events_tell_what_happens_in_order(space, session):
+    session().measure([at(space, 1, 0)])
+    made = session(budget=Budget(evaluations=9, seconds=1000))
+    made.measure([at(space, 3, 0), at(space, 1, 0), at(space, 0, 0), at(space, 2, 0)])
+    started, *rows = made.events
+    assert started == SearchStarted(SCOPE.problem, 99, 1, Budget(1000, 9))
+    assert all(isinstance(one, Measured) and one.problem == SCOPE.problem for one in rows)
+    assert [one.remembered for one in rows] == [False, True, False, False]
+    assert [one.best_ms for one in rows] == [None, 2.0, 1.0, 1.0]
+    left_s = [1000, *(row.seconds_left for row in rows), 0]
+    assert left_s == sorted(left_s, reverse=True)
+
+
+def test_known_good_ones_come_first_once_and_only_where_valid(space, session):
+    first = [
+        {"BLOCK": 32, "A": 4, "B": 4},
+        {"BLOCK": 32, "A": 9, "B": 9},  # removed by the constraint
+        {"BLOCK": 32, "A": 4, "B": 4},
+        {"BLOCK": 16, "A": 4, "B": 4},  # no such value
+        {"BLOCK": 32, "A": 4},  # incomplete
+        {"BLOCK": 32, "A": 2, "B": 1},
+    ]
+    made = session(budget=Budget(evaluations=5))
+    found = search(made, exhaustive, 0, [Configuration(one) for one in first])
+    assert list(found) == [at(space, 4, 4), at(space, 2, 1), 0, 1, 2]
+
+
+def test_more_known_good_ones_than_budget_are_cut(space, session):
+    made = session(budget=Budget(evaluations=1))
+    first = [space.configuration(i) for i in (8, 9)]
+    assert list(search(made, exhaustive, 0, first)) == [8]
+
+
+def test_a_strategy_gets_a_generator_of_its_seed(session):
+    drawn = []
+
+    def strategy(space, session, rng):
+        drawn.append(rng.integers(0, 1 << 60))
+
+    for seed in (1, 1, 2):
+        search(session(), strategy, seed)
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert drawn[0] == np.random.default_rng(1).integers(0, 1 << 60)
+
+
+def test_a_strategys_own_error_is_not_swallowed(session):
+    def strategy(space, session, rng):
+        session.measure([0])
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        search(session(), strategy, 0)
+
+
+# ---------------------------------------------------------------- whole runs on a device
+
+
+@pytest.fixture
+def tuned(opencl_device, path):
+    """Tune a kernel on the CPU; the result, and the events as ``.events`` of the function."""
+
+    def run(kernel, **options):
+        events = []
+        given = {"strategy": "exhaustive", "budget": Budget(), "timeout_s": 60.0, **options}
+        request = Request(kernel, choose_device(opencl_device), **given)
+        with Store.open(path) as store:
+            tuning = Tuning(request, store, events.append)
+            try:
+                return tuning.run()
+            finally:
+                tuning.close()
+                run.events = events
+                run.new = [e for e in events if isinstance(e, Measured) and not e.remembered]
+
+    return run
+
+
+@pytest.fixture
+def saxpy(tmp_path):
+    """A copy of the example whose space file can be changed."""
+    shutil.copytree(SAXPY, tmp_path / "saxpy")
+    file = tmp_path / "saxpy" / "spaces" / "saxpy.py"
+    original = file.read_text()
+
+    def edited(*edits):
+        file.write_text(changed(original, *edits))
+        return load_file(file)
+
+    return edited
+
+
+N = Problem(n=4099)
+FIXED = {"ITEMS": (2,), "BLOCK": (32, 64)}
+
+
+def test_a_new_value_in_a_list_measures_only_itself_again(tuned, saxpy, path):
+    """Nor does anything else that says only what to try; what is computed does."""
+    small = ("(32, 64, 128, 256, 512, 1024)", "(32, 64)"), ("(1, 2, 4, 8)", "(2,)")
+    tuned(saxpy(*small), problems=(N,))
+    assert len(tuned.new) == 2
+
+    more = ("(32, 64, 128, 256, 512, 1024)", "(32, 96, 64)"), ("(1, 2, 4, 8)", "(2,)")
+    comment = ("# threads per block", "# another comment")
+    result = tuned(saxpy(*more, comment), problems=(N,))
+    assert [one.measurement.configuration.BLOCK for one in tuned.new] == [96]
+    assert len(result.problems[0].measured) == 3
+    constraint = (
+        '@saxpy.constraint\ndef c(BLOCK):\n    """Why."""\n    return BLOCK < 64\n\n\n@saxpy.launch'
+    )
+    result = tuned(saxpy(*small, ("@saxpy.launch", constraint)), problems=(N,))
+    assert tuned.new == []
+    assert [one.configuration.BLOCK for one in result.problems[0].measured] == [32]
+
+    result = tuned(saxpy(*small, ("np.float32(2)", "np.float32(3)")), problems=(N,))
+    assert len(tuned.new) == 2
+    tuned(saxpy(*small), problems=(N,), fresh=True)
+    assert len(tuned.new) == 2
+    with Store.open(path) as store:
+        assert len(store.rows()) == 7
+
+
+def test_a_changed_source_is_measured_again(tuned, saxpy, tmp_path):
+    options = {"problems": (N,), "fixed": FIXED}
+    tuned(saxpy(), **options)
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    source.write_text(source.read_text().replace("FMA(alpha, x[i], y[i])", "alpha * x[i] + y[i]"))
+    tuned(saxpy(), **options)
+    assert len(tuned.new) == 2
+
+
+def test_the_budget_of_a_command_is_divided_among_its_problems(tuned, saxpy):
+    """To the evaluation, whatever does not divide: five for three problems."""
+    problems = tuple(Problem(n=n) for n in (100, 200, 300))
+    result = tuned(saxpy(), problems=problems, strategy="random", budget=Budget(evaluations=5))
+    assert [len(one.measured) for one in result.problems] == [2, 2, 1]
+    assert len(tuned.new) == 5
+
+
+def test_several_launches_with_fill_workspace_and_static_field(tuned):
+    """Each step needs the one before it; TAPS is compiled in, so two problems have two binaries."""
+    kernel = find_kernel("steps", SPACES)
+    result = tuned(kernel, problems=kernel.problems["opencl"])
+    for one in result.problems:
+        assert {found.status for found in one.measured} == {Status.OK}, one.measured
+        assert len(one.measured) == len(one.space) == 6
+        assert one.disqualified == ()
+        checks = {(check.output, check.dataset) for check in one.measured[0].checks}
+        outputs = ("y", "total", "count")
+        assert checks == {(name, which) for name in outputs for which in ("exact", "random")}
+    keys = [{found.binary_key for found in one.measured} for one in result.problems]
+    assert not keys[0] & keys[1]
+    assert len(result.solved) == 2
+
+
+def test_the_default_and_seeds_come_first_whatever_they_say_of_what_does_not_apply(tuned):
+    """The default names UNROLL=4 with a MODE to which UNROLL does not apply; one seed is invalid."""
+    kernel = find_kernel("steps", SPACES)
+    options = {"problems": kernel.problems["opencl"][:1], "budget": Budget(evaluations=2)}
+    (result,) = tuned(kernel, **options).problems
+    assert [one.configuration for one in result.measured] == [
+        Configuration(BLOCK=32, MODE="plain", UNROLL=1),
+        Configuration(BLOCK=64, MODE="unrolled", UNROLL=4),
+    ]
+
+
+TWICE = 'Launch(ceil_div(p.n, c.BLOCK), c.BLOCK, entry="twice", args=("y", "n")),'
+BROKEN = {
+    "no fill": ('Fill("count", 0),', ""),
+    "another value": ('Fill("count", 0)', 'Fill("count", 1)'),
+    "no last launch": (TWICE, ""),
+    "a launch too many": (TWICE, TWICE * 2),
+    "no middle launch": (
+        'Launch(1, 1, entry="finish", args=("partials", "total", blocks(c))),',
+        "",
+    ),
+    "part of the workspace": ('"total", blocks(c)', '"total", blocks(c) - 1'),
+}
+
+
+@pytest.mark.parametrize("edit", BROKEN.values(), ids=BROKEN)
+def test_a_sequence_with_one_step_wrong_has_no_winner(tuned, tmp_path, edit):
+    """Each would go unnoticed if only one launch, or only one output, were checked."""
+    shutil.copytree(SPACES.parent / "kernels", tmp_path / "kernels")
+    (tmp_path / "spaces").mkdir()
+    file = tmp_path / "spaces" / "steps.py"
+    file.write_text(changed((SPACES / "steps.py").read_text(), edit))
+    kernel = load_file(file)
+    only = Configuration(BLOCK=32, MODE="plain", UNROLL=1)
+    with pytest.raises(NothingValidError, match="1 wrong_result"):
+        tuned(kernel, problems=kernel.problems["opencl"][:1], only=only)
+
+
+def test_a_constant_on_a_device_without_module_symbols_says_what_to_do(tuned, tmp_path):
+    constant = (
+        ("import Kernel, Launch, Out", "import Constant, Kernel, Launch, Out"),
+        ('"n": p.n', '"n": p.n, "taps": Constant(x[:3])'),
+    )
+    kernel = load_file(write_space(tmp_path, *constant))
+    with pytest.raises(NothingValidError, match=r"2 launch_failed.*pass constants as inputs"):
+        tuned(kernel, problems=kernel.problems["opencl"])
+
+
+def test_one_configuration_is_verified_and_timed_without_a_search(tuned, saxpy):
+    only = Configuration(BLOCK=128, ITEMS=4)
+    (result,) = tuned(saxpy(), problems=(N,), only=only).problems
+    assert [one.configuration for one in result.measured] == [only]
+    assert result.finals.winner.measurement.configuration == only
+    tuned(saxpy(), problems=(N,), only=only)
+    assert len(tuned.new) == 1, "it is asked for by name, so it is timed again"
+    with pytest.raises(UsageError, match="unknown value of BLOCK: '96'"):
+        tuned(saxpy(), problems=(N,), only=Configuration(BLOCK=96, ITEMS=4))
+
+
+def test_finalists_that_fail_on_odd_sizes_are_disqualified_and_their_rows_say_so(
+    tuned, saxpy, tmp_path, path
+):
+    """Right on the tuned size, wrong on one that no tile divides: a bug that only a few sizes show."""
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
+    wrong = "#if BLOCK == 64\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
+    source.write_text(source.read_text().replace("    }\n}", wrong))
+    (result,) = tuned(kernel, problems=(Problem(n=4096),), fixed=FIXED).problems
+    (bad,) = result.disqualified
+    assert bad.configuration == Configuration(BLOCK=64, ITEMS=2)
+    assert bad.status is Status.WRONG_RESULT
+    assert bad.message.startswith("on n=63 with other inputs: out[62] is 0, expected")
+    assert result.finals.winner.measurement.configuration.BLOCK == 32
+    assert len(result.measured) == 2
+    with Store.open(path) as store:
+        last = store.rows()[-1].measurement
+    assert (last.configuration, last.status) == (bad.configuration, bad.status)
+    tuned(kernel, problems=(Problem(n=4096),), fixed=FIXED)
+    assert tuned.new == []
+
+
+#: Only where contenders are raced, and only in the worker: the launch function of BLOCK=64 fails.
+IN_A_RACE = (
+    "@saxpy.launch\ndef launch(c, p):\n",
+    "@saxpy.launch\ndef launch(c, p):\n"
+    "    import multiprocessing, os, traceback\n"
+    "    racing = any(one.name == 'run_heat' for one in traceback.extract_stack())\n"
+    "    if racing and c.BLOCK == 64 and multiprocessing.parent_process() is not None:\n"
+    "        os._exit(4)\n",
+)
+
+
+def test_a_finalist_that_fails_in_the_race_is_disqualified_and_the_run_goes_on(tuned, saxpy, path):
+    (result,) = tuned(saxpy(IN_A_RACE), problems=(N,), fixed=FIXED).problems
+    (bad,) = result.disqualified
+    assert (bad.configuration.BLOCK, bad.status) == (64, Status.CRASHED)
+    assert bad.message == "in the finals: the process died twice: exit code 4"
+    assert result.finals.winner.measurement.configuration.BLOCK == 32
+    assert len(result.finals.finalists) == 1
+    with Store.open(path) as store:
+        last = store.rows()[-1].measurement
+    assert (last.configuration, last.status) == (bad.configuration, bad.status)
+
+
+def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, saxpy, tmp_path):
+    """One place in the finals, and the fastest is wrong on an odd size."""
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
+    wrong = "#if BLOCK != 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
+    source.write_text(source.read_text().replace("    }\n}", wrong))
+    effort = replace(EFFORTS["quick"], finalists=1)
+    fixed = {"ITEMS": (2,), "BLOCK": (32, 64, 128)}
+    (result,) = tuned(kernel, problems=(N,), fixed=fixed, effort=effort).problems
+    assert result.finals.winner.measurement.configuration.BLOCK == 32
+    assert 32 not in [one.configuration.BLOCK for one in result.disqualified]
+
+
+def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_short(
+    tuned, saxpy, monkeypatch
+):
+    """No time at all is left after the search: the least of each is done, and the run has winners."""
+
+    def seconds_left(_, but=0.0):
+        return None if but > 0.2 else 0.0  # the search alone is not limited
+
+    monkeypatch.setattr("autotune.run.tuning.Tuning._seconds_left", seconds_left)
+    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(6)]
+    monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
+    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
+    problems = (N, Problem(n=100))
+    result = tuned(kernel, problems=problems, fixed={"ITEMS": (2,)})
+    assert [len(one.finals.finalists) for one in result.problems] == [3, 3]
+    assert all(one.disqualified == () for one in result.problems)
+    assert list(result.portfolio.configurations) == everyone[:4]
+    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
+
+
+def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, saxpy, monkeypatch):
+    """Search, guests, finals and portfolio get a share of what is left, or the least there is."""
+    left_s, given_s = [], []
+    seconds_left, guests = Tuning._seconds_left, Tuning._guests
+
+    def asked(self, but=0.0):
+        left_s.append(seconds_left(self, but))
+        return left_s[-1]
+
+    def invited(self, run_id, problem, everyone, seconds):
+        given_s.append(("guests", seconds, left_s[-1]))
+        return guests(self, run_id, problem, everyone, seconds)
+
+    def raced(*args, **options):
+        given_s.append(("race", args[5], left_s[-1]))
+        return race(*args, **options)
+
+    monkeypatch.setattr(Tuning, "_seconds_left", asked)
+    monkeypatch.setattr(Tuning, "_guests", invited)
+    monkeypatch.setattr("autotune.run.finals.race", raced)
+    monkeypatch.setattr("autotune.run.portfolio.race", raced)
+    problems = tuple(Problem(n=n) for n in (4099, 100, 5000))
+    options = {"fixed": FIXED, "budget": Budget(seconds=12.0)}
+    assert len(tuned(saxpy(), problems=problems, **options).solved) == 3
+    started = [event for event in tuned.events if isinstance(event, SearchStarted)]
+    for shares, event, seconds in zip((3, 2, 1), started, left_s, strict=False):
+        assert event.budget.seconds <= max(1.0, seconds / shares)
+    assert [name for name, _, _ in given_s] == ["guests", "race"] * 3 + ["race"] * 3
+    for shares, (name, given, seconds) in zip((3, 3, 2, 2, 1, 1, 3, 2, 1), given_s, strict=True):
+        part, least = (0.3, 0.0) if name == "guests" else (1.0, 2.0)
+        assert given <= max(least, part * seconds / shares)
+
+
+def slow_inputs(saxpy):
+    """A kernel of which every data set takes half a second to make, odd sizes aside."""
+    return saxpy(
+        ("def arguments(p, rng):\n", "def arguments(p, rng):\n    import time; time.sleep(0.5)\n")
+    )
+
+
+def test_the_search_leaves_time_for_what_the_finals_make(tuned, saxpy):
+    """Of all at most 85 %, less two data sets that it needs itself, less the one of another seed."""
+    options = {"fixed": FIXED, "budget": Budget(seconds=1000.0)}
+    tuned(slow_inputs(saxpy), problems=(Problem(n=4111),), **options)
+    (started,) = (one for one in tuned.events if isinstance(one, SearchStarted))
+    assert 100.0 < started.budget.seconds < 0.85 * 1000.0 - 3 * 0.5
+
+
+def test_data_of_another_seed_are_made_in_the_time_of_the_finals(tuned, saxpy, monkeypatch):
+    """One set for all finalists, in the half of the time that is for verifying."""
+    given_s = []
+
+    def verified(self, evaluator, chosen, others, until):
+        given_s.append(until - time.monotonic())
+        assert [[one.seed for one in job.datasets] for job in others] == [[0, 1]]
+        return inner(self, evaluator, chosen, others, until)
+
+    inner = Finals._verified
+    monkeypatch.setattr(Finals, "_verified", verified)
+    monkeypatch.setattr("autotune.run.tuning.Tuning._seconds_left", lambda self, but=0.0: 1000.0)
+    monkeypatch.setattr("autotune.run.tuning.Tuning._seconds_left", lambda self, but=0.0: 10.0)
+    kernel, problems = slow_inputs(saxpy), (Problem(n=4127),)
+    (result,) = tuned(kernel, problems=problems, budget=Budget(evaluations=3)).problems
+    assert len(result.finals.finalists) > 1
+    assert 0 < given_s[0] < 500.0 - 0.5
+
+
+def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatch):
+    """Searches and finals go to and fro over the problems, the portfolio begins with the quickest."""
+    used_up = []
+    monkeypatch.setattr("autotune.run.finals.use_up", used_up.append)
+    problems = tuple(Problem(n=n) for n in (4133, 262147, 8388617))
+    result = tuned(saxpy(), problems=problems, fixed=FIXED)
+    phases = [(one.name, one.problem) for one in tuned.events if isinstance(one, Phase)]
+    held = [[p for name, p in phases if name == kind] for kind in ("inputs", "finals", "portfolio")]
+    assert held == [[*problems], [*reversed(problems)], [*problems]]
+    assert [one.problem for one in result.problems] == [*problems]
+    assert [(one.name, one.seed) for one in used_up] == [("random", 1)] * 3
+
+
+def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, monkeypatch):
+    checked = []
+    check = Worker.check
+
+    def counted(self, job, configuration, binary):
+        if all(one.seed == 0 for one in job.datasets):
+            checked.append((job.problem, configuration))
+        return check(self, job, configuration, binary)
+
+    monkeypatch.setattr(Worker, "check", counted)
+    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
+    monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
+    problems = (N, Problem(n=100))
+    effort = replace(EFFORTS["quick"], finalists=2)
+    result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)}, effort=effort)
+    raced = {
+        (one.problem, finalist.measurement.configuration)
+        for one in result.problems
+        for finalist in one.finals.finalists
+    }
+    asked = {(problem, one) for problem in problems for one in everyone}
+    assert len(raced) == 4
+    assert set(checked) == asked - raced
+    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
+
+
+def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy, tmp_path):
+    """Not even the default, which is measured on every problem though it wins nowhere."""
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
+    wrong = "#if BLOCK == 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
+    source.write_text(source.read_text().replace("    }\n}", wrong))
+    fixed = {"ITEMS": (1,), "BLOCK": (32, 64)}
+    result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
+    assert result.portfolio.configurations == (Configuration(BLOCK=64, ITEMS=1),)
+    assert [len(one.disqualified) for one in result.problems] == [1, 1]
+
+
+def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):
+    """A problem that breaks it prunes it there, and disqualifies it nowhere."""
+    requires = (
+        "@saxpy.requires\ndef requires(c, p):\n"
+        "    return p.n % 64 == 0 if c.BLOCK == 64 else True\n\n\n@saxpy.launch"
+    )
+    edges = ("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK=")
+    kernel = saxpy(edges, ("@saxpy.launch", requires))
+    result = tuned(kernel, problems=(Problem(n=4096), N), fixed=FIXED)
+    even, odd = result.problems
+    assert [one.status for one in even.measured] == [Status.OK, Status.OK]
+    assert even.disqualified == ()
+    pruned = next(one for one in odd.measured if one.status is Status.PRUNED)
+    assert [one.status for one in odd.measured if one is not pruned] == [Status.OK]
+    assert pruned.message == "it requires what n=4099 does not meet"
+    where = result.portfolio.configurations.index(Configuration(BLOCK=64, ITEMS=2))
+    assert result.portfolio.median_ms[where][0] is not None
+    assert result.portfolio.median_ms[where][1] is None
+
+
+def test_what_won_at_the_nearest_sizes_is_tried_first(tuned, saxpy):
+    sizes = [Problem(n=1 << e) for e in (10, 20, 19)]
+    result = tuned(saxpy(), problems=tuple(sizes), fixed=FIXED)
+    _, near, last = result.problems
+    winner = selection.candidates(near.measured, 1)[0].configuration
+    assert last.measured[0].configuration == winner
+
+
+def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy, monkeypatch):
+    def lost(*_):
+        raise AutotuneError("the device process failed")
+
+    monkeypatch.setattr("autotune.run.portfolio._measured_on", lost)
+    with pytest.warns(UserWarning, match="the device process failed"):
+        result = tuned(saxpy(), problems=(N, Problem(n=100)), fixed=FIXED)
+    assert result.portfolio is None
+    assert len(result.solved) == 2
+
+
+def test_own_inputs_are_verified_and_remembered_apart(tuned, saxpy):
+    options = {"problems": (N,), "fixed": FIXED}
+    tuned(saxpy(), **options)
+    mine = {"x": np.linspace(0, 1, 4099, dtype=np.float32)}
+    (result,) = tuned(saxpy(), inputs=mine, **options).problems
+    assert len(tuned.new) == 2
+    assert {check.dataset for check in result.measured[0].checks} == {"random"}
+    tuned(saxpy(), inputs=mine, **options)
+    assert tuned.new == []
+    tuned(saxpy(), inputs={"x": mine["x"] + 1}, **options)
+    assert len(tuned.new) == 2, "other values are verified too"
+
+
+def test_a_run_tells_its_phases(tuned, saxpy):
+    tuned(saxpy(), problems=(N,), fixed={"BLOCK": (32,), "ITEMS": (2,)})
+    kinds = [one.name if isinstance(one, Phase) else type(one).__name__ for one in tuned.events]
+    assert kinds[:4] == ["inputs", "SearchStarted", "Measured", "finals"]
+
+
+def test_values_that_nothing_has_end_the_run(tuned, saxpy):
+    with pytest.raises(UsageError, match="unknown value of BLOCK: '33'"):
+        tuned(saxpy(), problems=(N,), fixed={"BLOCK": (33,)})
+    with pytest.raises(UsageError, match="unknown parameter 'BLOK'"):
+        tuned(saxpy(), problems=(N,), fixed={"BLOK": (32,)})
