@@ -6,14 +6,13 @@ Knows arrays, not what they are for. Pieces never depend on the number of thread
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
-
-from autotune.measure.process import usable_cores
 
 R = TypeVar("R")
 
@@ -122,3 +121,8 @@ def _tile(array: NDArray[Any], row: int, column: int) -> NDArray[Any]:
     """Part of an array along its first and its last axis."""
     part: NDArray[Any] = array[row : row + _TILE]
     return part if array.ndim == 1 else part[..., column : column + _TILE]
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -32,6 +32,8 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.arrays import usable_cores
+from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -39,8 +41,7 @@ from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import CompileJob, CompilerPool, compile_job
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.measurement import Binary, Measurement, Status
-from autotune.measure.process import usable_cores
+from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.run.bench import Bench

@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.process import usable_cores
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.tuning import stopping_rule

@@ -49,6 +49,7 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -58,7 +59,6 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.process import usable_cores
 from autotune.measure.racing import race
 from autotune.measure.several import SeveralEvaluator
 from autotune.measure.tasks import Contender

@@ -33,7 +33,9 @@ from typing import Any
 import numpy as np
 
 from autotune import __version__
+from autotune.arrays import usable_cores
 from autotune.cli import parsing
+from autotune.devices.binary import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
@@ -44,9 +46,8 @@ from autotune.kernel.spec import Kernel
 from autotune.measure import probe
 from autotune.measure.compiler import CompileJob, CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
-from autotune.measure.measurement import Binary, CheckResult, Measurement, Status
+from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.probe import MeasuredLimits
-from autotune.measure.process import usable_cores
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.timing import median_interval

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from autotune.devices.base import ContextLostError, Executor, LaunchError
+from autotune.devices.binary import Binary
 from autotune.kernel import launches as binding
 from autotune.kernel.catalog import load_file
 from autotune.kernel.spec import InOut, Kernel, Out
 from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM, argument_of
-from autotune.measure.measurement import Binary, CheckResult
+from autotune.measure.measurement import CheckResult
 from autotune.measure.tasks import Contender, Job, Take
 from autotune.values import Configuration, Problem
 

@@ -7,13 +7,13 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.devices.base import BoundFill, BoundLaunch
+from autotune.devices.binary import Binary, Resources
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
 from autotune.kernel import launches as binding
 from autotune.kernel.catalog import load_file
 from autotune.kernel.expression import value_of
 from autotune.kernel.spec import Fill, Launch
-from autotune.measure.measurement import Binary, Entry
 from autotune.values import Configuration, Problem
 
 DEVICE = for_arch("sm_90")
@@ -81,7 +81,7 @@ def test_a_launch_that_cannot_be_is_the_space_files_fault(kernel, returned, mess
 
 # ---------------------------------------------------------------- limits
 
-BINARY = Binary(b"", (Entry("k", registers=128, spill_bytes=0, shared_bytes=1024),), "", "key")
+BINARY = Binary(b"", (Resources("k", registers=128, spill_bytes=0, shared_bytes=1024),), "", "key")
 
 
 def over(binary=None, device=DEVICE, **launch):
@@ -124,7 +124,7 @@ def test_every_launch_of_a_sequence_is_checked():
 
 
 def test_a_toolchain_that_does_not_tell_registers_prunes_nothing():
-    silent = replace(BINARY, entries=(Entry("k"),))
+    silent = replace(BINARY, entries=(Resources("k"),))
     assert over(silent, block=(1024, 1, 1)) == ""
     assert over(replace(BINARY, entries=()), block=(1024, 1, 1)) == ""
 

@@ -7,12 +7,12 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.devices.choose import choose_device
-from autotune.devices.device import for_arch
+from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.catalog import load_file
 from autotune.measure import tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
-from autotune.measure.measurement import Clocks, Measurement, Recheck, Status, drift
+from autotune.measure.measurement import Measurement, Recheck, Status, drift
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.run.request import Request, timing

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from autotune.devices.base import ContextLostError, LaunchError
+from autotune.devices.binary import Binary
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.device import Device, for_arch
+from autotune.devices.device import Clocks, Device, for_arch
 from autotune.errors import AutotuneError, DeviceError
 from autotune.measure import probe, probe_task
 from autotune.measure.compiler import Compiled, compile_now
-from autotune.measure.measurement import Binary, Clocks
 from autotune.measure.probe import MeasuredLimits, known_limits, limits_file, limits_of
 from autotune.measure.probe_task import Found, Rate, Variant
 from autotune.measure.worker import Worker, WorkerDied, WorkerTimeout

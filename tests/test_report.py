@@ -15,9 +15,10 @@ from chromium import Page, browser
 from markdown_it import MarkdownIt
 
 from autotune import Kernel, Launch, Problem
-from autotune.devices.device import for_arch
+from autotune.devices.binary import Resources
+from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.space import Removal, Space, enumerate_space
-from autotune.measure.measurement import Clocks, Entry, Measurement, Recheck, Status
+from autotune.measure.measurement import Measurement, Recheck, Status
 from autotune.measure.probe import MeasuredLimits
 from autotune.report import (
     ProblemContent,
@@ -68,7 +69,9 @@ def measurement(
         status,
         message,
         samples_ms=(time_ms, time_ms) if status.is_timed else (),
-        entries=(Entry("k", 40, spill_bytes, 4096),) if status is not Status.COMPILE_FAILED else (),
+        entries=(Resources("k", 40, spill_bytes, 4096),)
+        if status is not Status.COMPILE_FAILED
+        else (),
         dynamic_shared_bytes=1024,
         compile_s=0.5,
         measure_s=0.25,

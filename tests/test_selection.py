@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from autotune.measure.measurement import Entry, Measurement, Status
+from autotune.devices.binary import Resources
+from autotune.measure.measurement import Measurement, Status
 from autotune.run.selection import Finalist, Portfolio, candidates, decide, ratio, with_portfolio
 from autotune.values import Configuration, Problem
 
@@ -15,7 +16,9 @@ def measurement(number=0, status=Status.OK, ms=1.0, registers=None):
         Configuration(NUMBER=number),
         status,
         samples_ms=(ms,) * 3 if ms is not None else (),
-        entries=() if registers is None else (Entry("k", registers=registers), Entry("tail")),
+        entries=()
+        if registers is None
+        else (Resources("k", registers=registers), Resources("tail")),
     )
 
 
@@ -105,7 +108,7 @@ def test_the_function_with_most_registers_counts():
         Configuration(N=0),
         Status.OK,
         samples_ms=(1.0,),
-        entries=(Entry("a", registers=8), Entry("b", registers=200)),
+        entries=(Resources("a", registers=8), Resources("b", registers=200)),
     )
     finalists = [Finalist(two, (1.0,) * 9), finalist(1, [1.0] * 9, registers=100)]
     assert decide(finalists, {}).winner is finalists[1]

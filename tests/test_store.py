@@ -30,8 +30,10 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from autotune.devices.binary import Resources
+from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
-from autotune.measure.measurement import CheckResult, Clocks, Entry, Measurement, Recheck, Status
+from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
 from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.store.rows import decode, encode
 from autotune.values import Configuration, Problem
@@ -200,7 +202,7 @@ measured = st.builds(
     st.lists(st.builds(CheckResult, text, text, number, number, number, count), max_size=3).map(
         tuple
     ),
-    st.lists(st.builds(Entry, text, count, count, count), max_size=3).map(tuple),
+    st.lists(st.builds(Resources, text, count, count, count), max_size=3).map(tuple),
     st.integers(0, 2**40),
     text,
     number,

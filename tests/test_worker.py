@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
+from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, MissingDependencyError, SpecError
 from autotune.kernel.catalog import load_file
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, Argument, Dataset, prepare
-from autotune.measure.measurement import Binary, Status
+from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker, WorkerDied, WorkerTimeout

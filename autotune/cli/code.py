@@ -9,12 +9,12 @@ from pathlib import Path
 
 from autotune.devices import nvrtc
 from autotune.devices.base import CompileError
+from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job, first_error
-from autotune.measure.measurement import Binary
 from autotune.values import Configuration, Problem
 
 

@@ -60,7 +60,7 @@ def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
 
 def _device_rows(_: Path | None) -> list[dict[str, Any]]:
     from autotune.devices.choose import backend
-    from autotune.kernel.spec import BACKENDS
+    from autotune.devices.device import BACKENDS
 
     found = [device for name in BACKENDS for device in backend(name).devices()]
     return [

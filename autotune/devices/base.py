@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.devices.device import Device
-from autotune.measure.measurement import Binary, Clocks
+from autotune.devices.binary import Binary
+from autotune.devices.device import Clocks, Device
 
 #: Bytes before and after every buffer that no kernel may touch.
 GUARD_BYTES = 65536

@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 from autotune.devices.base import Backend
-from autotune.devices.device import Device
+from autotune.devices.device import BACKENDS, Device
 from autotune.errors import DeviceError, UsageError, unknown
-from autotune.kernel.spec import BACKENDS
 
 
 def backend(name: str) -> Backend:

@@ -29,11 +29,11 @@ from autotune.devices.base import (
     LaunchError,
     batch_size,
 )
-from autotune.devices.device import Device
+from autotune.devices.binary import Binary
+from autotune.devices.device import Clocks, Device
 from autotune.devices.graph import CaptureError, Graph, GraphError, record
 from autotune.devices.upload import LEAST_BYTES, Uploader
 from autotune.errors import DeviceError, MissingDependencyError
-from autotune.measure.measurement import Binary, Clocks
 
 #: fp32 lanes per SM by compute capability. Source: CUDA C++ Programming Guide 13.0, "Arithmetic
 #: Instructions".

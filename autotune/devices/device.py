@@ -1,4 +1,4 @@
-"""What a device is: its identity and the limits that decide which configurations can run.
+"""What a device is: its identity, the limits that decide which configurations can run, its clocks.
 
 Knows no kernels. Backends make these values from a live device; `for_arch` makes one from a table,
 for compiling and planning with no device at hand.
@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass
 
 from autotune.errors import UsageError, unknown
+
+#: What devices can be driven by.
+BACKENDS = ("cuda", "opencl")
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,34 @@ class Device:
         return f"{self.backend}:{self.index}"
 
 
+@dataclass(frozen=True)
+class Clocks:
+    """State of the device around a measurement; None where the device does not say."""
+
+    sm_mhz: int | None = None
+    temperature_c: int | None = None
+    throttle_reasons: tuple[str, ...] = ()
+
+    def worst(self, other: Clocks) -> Clocks:
+        """Both ends of a measurement as one: the slower clock, the hotter, either's reasons."""
+        clocks = [mhz for mhz in (self.sm_mhz, other.sm_mhz) if mhz is not None]
+        degrees = [heat for heat in (self.temperature_c, other.temperature_c) if heat is not None]
+        reasons = dict.fromkeys((*self.throttle_reasons, *other.throttle_reasons))
+        return Clocks(min(clocks, default=None), max(degrees, default=None), tuple(reasons))
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the device ran slower than it can for long: heat or power delivery.
+
+        A power cap is left out: a kernel that meets it meets it in production too.
+        """
+        return any(reason != "power cap" for reason in self.throttle_reasons)
+
+
+#: Clocks of what does not say them.
+UNKNOWN_CLOCKS = Clocks()
+
+
 #: Limits per compute capability: shared bytes per block (opt-in), shared bytes per SM, threads per
 #: SM. Source: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability".
 _CUDA_LIMITS: dict[int, tuple[int, int, int]] = {
@@ -71,7 +102,6 @@ _CUDA_LIMITS: dict[int, tuple[int, int, int]] = {
     120: (101376, 102400, 1536),
     121: (101376, 102400, 1536),
 }
-
 #: The architectures that `for_arch` knows.
 CUDA_ARCHS = tuple(f"sm_{number}" for number in _CUDA_LIMITS)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.devices.base import CompileError, ResourceError
+from autotune.devices.binary import Resources
 from autotune.errors import MissingDependencyError
-from autotune.measure.measurement import Entry
 
 _REPORT = re.compile(
     r"Compiling entry function '(?P<name>[^']+)'.*?"
@@ -162,13 +162,13 @@ def expressions(source: str, entries: Sequence[str]) -> list[str]:
     return [one for one in entries if not (has_c_linkage and one.isidentifier())]
 
 
-def entries(log: str) -> tuple[Entry, ...]:
+def entries(log: str) -> tuple[Resources, ...]:
     """Resources of each kernel function, read from the compile log."""
     found = []
     for match in _REPORT.finditer(log):
         shared = _SHARED.search(match["rest"])
         found.append(
-            Entry(
+            Resources(
                 name=match["name"],
                 registers=int(match["registers"]),
                 spill_bytes=int(match["stores"]) + int(match["loads"]),

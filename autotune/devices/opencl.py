@@ -35,10 +35,10 @@ from autotune.devices.base import (
     LaunchError,
     batch_size,
 )
-from autotune.devices.device import Device
+from autotune.devices.binary import Binary, Resources
+from autotune.devices.device import Clocks, Device
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.files import cache_folder, write_atomically
-from autotune.measure.measurement import Binary, Clocks, Entry
 
 #: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
@@ -430,10 +430,10 @@ def _device(index: int, live: Any) -> Device:
     )
 
 
-def _entry(kernel: Any, live: Any) -> Entry:
+def _entry(kernel: Any, live: Any) -> Resources:
     cl = _pyopencl()
     local = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, live)
-    return Entry(name=kernel.function_name, shared_bytes=int(local))
+    return Resources(name=kernel.function_name, shared_bytes=int(local))
 
 
 def _build_log(program: Any, live: Any) -> str:

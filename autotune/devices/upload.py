@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.process import usable_cores
+from autotune.arrays import usable_cores
 
 #: From this size on threads and page-locked memory are worth their start.
 LEAST_BYTES = 32 << 20

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from autotune.devices.base import BoundFill, BoundLaunch
+from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import SpecError
 from autotune.kernel.expression import Json, Symbol, UntraceableError, stored
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
-from autotune.measure.measurement import Binary
 from autotune.values import Configuration, Problem
 
 #: Largest grid in x, and in y and z. Source: CUDA C++ Programming Guide, "Technical

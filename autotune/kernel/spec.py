@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
+from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError, unknown
 from autotune.kernel.expression import UntraceableError
 from autotune.values import Configuration, Problem, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-BACKENDS = ("cuda", "opencl")
 #: Optional last argument of hooks that may look at the device.
 DEVICE = "device"
 

@@ -25,13 +25,13 @@ from typing import Any
 import msgspec
 
 from autotune.devices.base import CompileError, ResourceError
+from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import plan
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
-from autotune.measure.measurement import Binary
 from autotune.measure.pool import ChildPool
 from autotune.measure.process import awaited, begin_child
 from autotune.values import Configuration, Problem

@@ -13,10 +13,11 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
 
+from autotune.devices.binary import Binary
 from autotune.kernel.launches import Plan, over_limit, plan
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import Compiled, CompileJob, CompilerPool, compile_job
-from autotune.measure.measurement import Binary, Measurement, Status
+from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
+from autotune.devices.binary import Resources
+from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.values import Configuration
 
 
@@ -36,42 +38,6 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Resources of one compiled kernel function, as the compiler reports them.
-
-    ``None`` means that the toolchain does not say.
-    """
-
-    name: str
-    registers: int | None = None
-    spill_bytes: int | None = None
-    #: Static shared memory per block.
-    shared_bytes: int | None = None
-    #: Name in the binary, where that is another: C++ functions are mangled.
-    symbol: str = ""
-
-
-@dataclass(frozen=True)
-class Binary:
-    """A compiled source: what a backend loads."""
-
-    code: bytes
-    entries: tuple[Entry, ...]
-    log: str
-    #: sha256 of all that decides the code; see `compiler`.
-    key: str
-
-    def entry(self, name: str) -> Entry | None:
-        """Resources of one function, or None where the binary does not have it."""
-        return next((one for one in self.entries if one.name == name), None)
-
-    def symbol(self, name: str) -> str:
-        """What a function is called in the code."""
-        entry = self.entry(name)
-        return entry.symbol if entry and entry.symbol else name
-
-
-@dataclass(frozen=True)
 class CheckResult:
     """Size of the error of one output on one data set, against the float64 reference."""
 
@@ -90,30 +56,6 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Clocks:
-    """State of the device around a measurement; None where the device does not say."""
-
-    sm_mhz: int | None = None
-    temperature_c: int | None = None
-    throttle_reasons: tuple[str, ...] = ()
-
-    def worst(self, other: Clocks) -> Clocks:
-        """Both ends of a measurement as one: the slower clock, the hotter, either's reasons."""
-        clocks = [one for one in (self.sm_mhz, other.sm_mhz) if one is not None]
-        degrees = [one for one in (self.temperature_c, other.temperature_c) if one is not None]
-        reasons = dict.fromkeys((*self.throttle_reasons, *other.throttle_reasons))
-        return Clocks(min(clocks, default=None), max(degrees, default=None), tuple(reasons))
-
-    @property
-    def is_throttled(self) -> bool:
-        """Whether the device ran slower than it can for long: heat or power delivery.
-
-        A power cap is left out: a kernel that meets it meets it in production too.
-        """
-        return any(reason != "power cap" for reason in self.throttle_reasons)
-
-
-@dataclass(frozen=True)
 class Recheck:
     """The reference configuration of a search, timed again in its course: has the device changed?
 
@@ -126,7 +68,7 @@ class Recheck:
     samples_ms: tuple[float, ...]
     #: Seconds since then.
     after_s: float
-    clocks: Clocks = Clocks()
+    clocks: Clocks = UNKNOWN_CLOCKS
 
     @property
     def ratio(self) -> float:
@@ -145,7 +87,7 @@ class Measurement:
     #: Time of each launch sequence in milliseconds, the first, discarded one left out.
     samples_ms: tuple[float, ...] = ()
     checks: tuple[CheckResult, ...] = ()
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[Resources, ...] = ()
     #: Dynamic shared memory of the first launch, per block.
     dynamic_shared_bytes: int = 0
     #: Key of the binary it ran; equal binary and launch share one measurement.
@@ -153,7 +95,7 @@ class Measurement:
     compile_s: float = 0.0
     verify_s: float = 0.0
     measure_s: float = 0.0
-    clocks: Clocks = Clocks()
+    clocks: Clocks = UNKNOWN_CLOCKS
     #: Device that it was tried on; empty where there was none, in a replay.
     device_uuid: str = ""
     #: Milliseconds per call of calls back to back, from caches that the call before left warm:

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from autotune.devices.device import Device
+from autotune.devices.device import Clocks, Device
 from autotune.errors import AutotuneError, DeviceError
 from autotune.files import data_folder, write_atomically
-from autotune.measure.measurement import Clocks
 
 if TYPE_CHECKING:
     from autotune.measure.compiler import Compiled, CompileJob, CompilerPool

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.devices.base import BoundLaunch, Executor, LaunchError
+from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
-from autotune.devices.device import Device
+from autotune.devices.device import Clocks, Device
 from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.source import flattened
 from autotune.measure import tasks
 from autotune.measure.compiler import CompileJob
-from autotune.measure.measurement import Binary, Clocks
 from autotune.measure.timing import StoppingRule, sample
 from autotune.values import Configuration
 

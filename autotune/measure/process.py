@@ -86,8 +86,3 @@ def awaited(future: Future[T], is_ended: Callable[[], bool]) -> T:
         if is_ended():
             raise AutotuneError("the processes of the run were ended")
     return future.result()
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

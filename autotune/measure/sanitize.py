@@ -22,11 +22,11 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
+from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.devices.toolkit import find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.spec import Kernel
-from autotune.measure.measurement import Binary
 from autotune.measure.tasks import Job
 from autotune.values import Configuration, Problem
 

@@ -18,15 +18,16 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
+from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
-from autotune.devices.device import Device
+from autotune.devices.device import Clocks, Device
 from autotune.kernel import launches as binding
 from autotune.kernel.catalog import load_file
 from autotune.kernel.spec import Kernel
 from autotune.measure import verify
 from autotune.measure.data import EXACT, RANDOM, Dataset, present
 from autotune.measure.limits import implausible
-from autotune.measure.measurement import Binary, CheckResult, Clocks, Measurement, Recheck, Status
+from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
 from autotune.measure.timing import Samples, StoppingRule, proven_slow, sample
 from autotune.values import Configuration, Problem
 

@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from autotune.devices.base import ContextLostError, LaunchError
+from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
-from autotune.measure.measurement import Binary, Measurement, Status
+from autotune.measure.measurement import Measurement, Status
 from autotune.measure.pool import ChildPool
 from autotune.measure.process import awaited, begin_child
 from autotune.measure.tasks import Job, Outcome

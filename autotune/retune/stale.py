@@ -14,12 +14,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.device import Device
+from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, UsageError
 from autotune.kernel.catalog import find_kernel, listings
 from autotune.kernel.membership import is_member
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.kernel.spec import BACKENDS, Kernel
+from autotune.kernel.spec import Kernel
 from autotune.tuned import lookup as _lookup
 from autotune.tuned import record as tuned
 from autotune.tuned.table import moment

@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
 
+from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint, text_fingerprint
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import EXACT, RANDOM, inputs_fingerprint, prepare
-from autotune.measure.process import usable_cores
 from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
 from autotune.run.request import Request

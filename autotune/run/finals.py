@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from autotune.devices.binary import Binary
 from autotune.measure.data import use_up
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.measurement import Binary, Measurement, Status
+from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.run import selection

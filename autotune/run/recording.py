@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
+from autotune.devices.binary import Resources
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel import launches as binding
@@ -19,7 +20,7 @@ from autotune.kernel.membership import valid_archs
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Fill, Kernel, Launch, Work
 from autotune.measure import limits
-from autotune.measure.measurement import CheckResult, Entry, Measurement
+from autotune.measure.measurement import CheckResult, Measurement
 from autotune.run import selection
 from autotune.run.request import timing
 from autotune.run.tuning import ProblemResult, RunResult
@@ -294,6 +295,6 @@ def _checks(checks: tuple[CheckResult, ...]) -> tuned.Checks | None:
     return tuned.Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
 
 
-def _largest(measurement: Measurement) -> Entry | None:
+def _largest(measurement: Measurement) -> Resources | None:
     """Resources of the function that needs most registers."""
     return max(measurement.entries, key=lambda one: one.registers or 0, default=None)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from autotune.devices.base import Executor
+from autotune.devices.binary import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import MissingDependencyError, NothingValidError, UsageError
@@ -29,7 +30,6 @@ from autotune.kernel.spec import Constant, Fill, InOut, Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument, argument_of
 from autotune.measure.draw import Draw
-from autotune.measure.measurement import Binary
 from autotune.tuned.lookup import TunedConfig, lookup
 from autotune.values import Configuration, Problem
 

@@ -18,9 +18,8 @@ from autotune.devices.base import (
     LaunchError,
 )
 from autotune.devices.choose import backend, choose_device
-from autotune.devices.device import Device
+from autotune.devices.device import Clocks, Device
 from autotune.kernel.source import flattened
-from autotune.measure.measurement import Clocks
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 ONE = (1, 1, 1)

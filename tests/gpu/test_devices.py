@@ -8,12 +8,12 @@ from sample_spaces import SOURCE, changed, write_space
 from autotune.devices.base import BoundFill, BoundLaunch, LaunchError
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.cuda import CudaTimer
-from autotune.devices.device import for_arch
+from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import Plan as LaunchPlan
 from autotune.kernel.launches import over_limit
 from autotune.kernel.spec import Launch
-from autotune.measure.measurement import Clocks, Status
+from autotune.measure.measurement import Status
 from autotune.run.tuning import Request, Tuning
 from autotune.search.session import Budget
 from autotune.store import Store

@@ -1,0 +1,41 @@
+"""What a backend compiles a source to: a binary, and the resources that its functions take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one compiled kernel function takes, as the compiler reports them.
+
+    ``None`` means that the toolchain does not say.
+    """
+
+    name: str
+    registers: int | None = None
+    spill_bytes: int | None = None
+    #: Static shared memory per block.
+    shared_bytes: int | None = None
+    #: Name in the binary, where that is another: C++ functions are mangled.
+    symbol: str = ""
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A compiled source: what a backend loads."""
+
+    code: bytes
+    entries: tuple[Resources, ...]
+    log: str
+    #: sha256 of all that decides the code; see `autotune.measure.compiler`.
+    key: str
+
+    def entry(self, name: str) -> Resources | None:
+        """Resources of one function, or None where the binary does not have it."""
+        return next((entry for entry in self.entries if entry.name == name), None)
+
+    def symbol(self, name: str) -> str:
+        """What a function is called in the code."""
+        entry = self.entry(name)
+        return entry.symbol if entry and entry.symbol else name
