@@ -767,7 +767,7 @@ def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatc
     """Searches and finals go to and fro over the problems, the portfolio begins with the quickest."""
     used_up = []
     monkeypatch.setattr("autotune.run.finals.use_up", used_up.append)
-    problems = tuple(Problem(n=n) for n in (4133, 262147, 8388617))
+    problems = tuple(Problem(n=n) for n in (4133, 262147, 2097169))
     result = tuned(saxpy(), problems=problems, fixed=FIXED)
     phases = [(one.name, one.problem) for one in tuned.events if isinstance(one, Phase)]
     held = [[p for name, p in phases if name == kind] for kind in ("inputs", "finals", "portfolio")]

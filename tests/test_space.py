@@ -148,13 +148,9 @@ def test_twins_have_the_same_relevant_part(kernel: Kernel, data: st.DataObject) 
 @given(kernels(conditional=False))
 def test_neighbours_differ_in_one_parameter_and_are_mutual(kernel: Kernel) -> None:
     space = enumerated(kernel)
-    for index in range(len(space)):
-        expected = [
-            other
-            for other in range(len(space))
-            if np.count_nonzero(space.rows[index] != space.rows[other]) == 1
-        ]
-        assert sorted(space.neighbours(index)) == expected
+    for index, row in enumerate(space.rows):
+        (expected,) = np.nonzero(np.count_nonzero(space.rows != row, axis=1) == 1)
+        assert sorted(space.neighbours(index)) == expected.tolist()
 
 
 @given(kernels())
