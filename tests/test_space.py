@@ -245,12 +245,12 @@ def test_a_million_points_are_neither_held_nor_asked_about_one_by_one() -> None:
     """A constraint is asked once for all values of the parameters it names."""
     kernel, calls = million(), Counter[str]()
 
-    def counted(one: Rule) -> Rule:
+    def counted(constraint: Rule) -> Rule:
         def function(**values: Any) -> object:
-            calls[one.name] += 1
-            return one.function(**values)
+            calls[constraint.name] += 1
+            return constraint.function(**values)
 
-        return replace(one, function=function)
+        return replace(constraint, function=function)
 
     kernel.constraint_rules[:] = map(counted, kernel.constraint_rules)
     tracemalloc.start()
@@ -261,7 +261,10 @@ def test_a_million_points_are_neither_held_nor_asked_about_one_by_one() -> None:
         tracemalloc.stop()
     assert space.cartesian == 10**6
     assert most_bytes < 10**6 * space.rows.itemsize * 6
-    assert calls == {rule.name: 10 ** len(rule.parameters) for rule in kernel.constraint_rules}
+    points = {
+        constraint.name: 10 ** len(constraint.parameters) for constraint in kernel.constraint_rules
+    }
+    assert calls == points
     ten = np.arange(1, 11)
     a, b, c, d, e, f = np.meshgrid(*[ten] * 6, indexing="ij", sparse=True)
     masks = {
