@@ -13,7 +13,7 @@ from autotune.errors import UsageError, unknown
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.report.publish import Published, publish
-from autotune.run.tuning import EFFORTS, Request, RunResult, Tuning
+from autotune.run.run import EFFORTS, Request, Run, RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url
@@ -132,7 +132,7 @@ def tune(
         command="autotune.tune",
     ).with_default_problems()
     with Store.open(default_url()) as store:
-        tuning = Tuning(request, store, listener)
+        tuning = Run(request, store, listener)
         try:
             run = tuning.run()
         finally:

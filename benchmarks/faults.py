@@ -27,7 +27,7 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.tuning import Request, Tuning
+from autotune.run.run import Request, Run
 from autotune.search.session import Budget, Event, Measured, SearchStarted
 from autotune.store import Store
 from autotune.values import Configuration
@@ -50,7 +50,7 @@ RIGHT = {Status.OK, Status.STOPPED_EARLY}
 
 
 @dataclass(frozen=True)
-class Run:
+class FaultRun:
     """One search of the space."""
 
     measured: tuple[Measurement, ...]
@@ -91,7 +91,7 @@ def main() -> int:
     return 0 if all(one["right_status"] == one["count"] for one in result["faults"]) else 1
 
 
-def run(device: Device, faults: tuple[str, ...], timeout_s: float) -> Run:
+def run(device: Device, faults: tuple[str, ...], timeout_s: float) -> FaultRun:
     """Search the whole space in random order, in a store of its own."""
     kernel = find_kernel(str(SPACE))
     request = Request(
@@ -110,14 +110,14 @@ def run(device: Device, faults: tuple[str, ...], timeout_s: float) -> Run:
             moments.append(time.monotonic())
 
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "s.sqlite") as store:
-        tuning = Tuning(request, store, note)
+        tuning = Run(request, store, note)
         try:
             result = tuning.run()
         finally:
             tuning.close()
         rows = Counter(row.measurement.configuration for row in store.rows())
     measured = result.problems[0].measured
-    return Run(measured, tuple(np.diff(moments)), rows)
+    return FaultRun(measured, tuple(np.diff(moments)), rows)
 
 
 def _fault(measurement: Measurement) -> str:

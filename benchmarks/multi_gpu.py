@@ -38,7 +38,7 @@ from autotune.measure.measurement import Status
 from autotune.measure.several import SeveralEvaluator
 from autotune.run.bench import Bench
 from autotune.run.request import Request
-from autotune.run.tuning import stopping_rule
+from autotune.run.run import stopping_rule
 from autotune.search import simple
 from autotune.search.session import Budget, SearchSession, search
 from autotune.store import RunInfo, Store

@@ -53,7 +53,7 @@ from autotune.arrays import usable_cores
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import plan
+from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import flattened
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
@@ -64,7 +64,7 @@ from autotune.measure.several import SeveralEvaluator
 from autotune.measure.tasks import Contender
 from autotune.run.bench import Bench
 from autotune.run.request import Request
-from autotune.run.tuning import stopping_rule
+from autotune.run.run import stopping_rule
 from autotune.search.session import Budget, SearchSession, search
 from autotune.search.simple import in_given_order
 from autotune.store import RunInfo, Store
@@ -175,7 +175,7 @@ class Setting:
         return list(islice(fitting, self.count))[half::2]
 
     def _is_expressible(self, configuration: Configuration) -> bool:
-        steps = plan(self.kernel, configuration, self.problem, self.device)
+        steps = launch_sequence(self.kernel, configuration, self.problem, self.device)
         return len(steps.launches) == 1 and steps.first.shared_bytes <= MOST_SHARED_BYTES
 
     def datasets(self) -> tuple[Dataset, ...]:
@@ -282,7 +282,9 @@ class Expressed:
 
     def __init__(self, setting: Setting, configurations: list[Configuration]) -> None:
         kernel, problem = setting.kernel, setting.problem
-        launches = [plan(kernel, one, problem, setting.device).first for one in configurations]
+        launches = [
+            launch_sequence(kernel, one, problem, setting.device).first for one in configurations
+        ]
         points = [
             {**one, "threads": int(np.prod(launch.block))}
             for one, launch in zip(configurations, launches, strict=True)

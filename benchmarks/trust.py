@@ -37,7 +37,7 @@ from autotune import __version__
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import plan
+from autotune.kernel.launches import launch_sequence
 from autotune.kernel.membership import is_member
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
@@ -49,7 +49,7 @@ from autotune.measure.worker import Worker
 from autotune.run import selection
 from autotune.run.bench import Bench
 from autotune.run.request import EFFORTS, Request
-from autotune.run.tuning import stopping_rule
+from autotune.run.run import stopping_rule
 from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
 
@@ -186,7 +186,7 @@ def _setting(bench: Bench, job: Job, configurations: Sequence[Configuration]) ->
     binaries = {one: evaluator.binary(one.configuration) for one in chosen}
     # Equal binary and launch are one contender: equals are the other question.
     different = {
-        (binary.code, repr(plan(kernel, one.configuration, job.problem, device))): one
+        (binary.code, repr(launch_sequence(kernel, one.configuration, job.problem, device))): one
         for one, binary in binaries.items()
         if binary is not None
     }

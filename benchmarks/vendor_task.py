@@ -194,7 +194,7 @@ def _take_limit(executor: Executor, data: verify.DeviceData, job: Job, limit: Li
             scalars[name] = argument.scalar
         else:
             buffers[name] = executor.allocate(argument.nbytes)
-    plan = binding.plan(kernel, limit.configuration, limit.problem, job.device)
+    plan = binding.launch_sequence(kernel, limit.configuration, limit.problem, job.device)
     steps = binding.bound(plan, list(dtypes), buffers, scalars, dtypes, limit.binary)
     module = executor.load(limit.binary, {})
     executor.run(module, steps)

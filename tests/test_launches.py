@@ -7,7 +7,7 @@ import pytest
 from sample_spaces import write_space
 
 from autotune.devices.base import BoundFill, BoundLaunch
-from autotune.devices.binary import Binary, Resources
+from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
 from autotune.kernel import launches as binding
@@ -32,7 +32,9 @@ def kernel(tmp_path):
 
 
 def test_a_plan_fills_in_what_the_launch_leaves_out(kernel):
-    steps = binding.plan(kernel(RETURN.removeprefix("return ")), C, Problem(n=129), DEVICE)
+    steps = binding.launch_sequence(
+        kernel(RETURN.removeprefix("return ")), C, Problem(n=129), DEVICE
+    )
     assert steps.steps == (Launch((3, 1, 1), (64, 1, 1), 0, "scale", None),)
     assert steps.first is steps.steps[0]
 
@@ -43,7 +45,7 @@ def test_a_plan_keeps_the_order_of_several_steps(kernel):
         "Launch(grid=(1, 2, 3), block=64, shared_bytes=512, args=('out', 'n', 7))",
         ("import Kernel", "import Fill, Kernel"),
     )
-    found = binding.plan(given, C, Problem(n=5), DEVICE)
+    found = binding.launch_sequence(given, C, Problem(n=5), DEVICE)
     assert found.steps == (
         Fill("out", 1),
         Launch((5, 1, 1), (8, 4, 1), 0, "first", None),
@@ -76,17 +78,19 @@ def test_a_plan_keeps_the_order_of_several_steps(kernel):
 def test_a_launch_that_cannot_be_is_the_space_files_fault(kernel, returned, message):
     """A fraction above all: cut off, it would silently leave the end of the problem undone."""
     with pytest.raises(SpecError, match=message):
-        binding.plan(kernel(returned), C, Problem(n=1000), DEVICE)
+        binding.launch_sequence(kernel(returned), C, Problem(n=1000), DEVICE)
 
 
 # ---------------------------------------------------------------- limits
 
-BINARY = Binary(b"", (Resources("k", registers=128, spill_bytes=0, shared_bytes=1024),), "", "key")
+BINARY = Binary(
+    b"", (CompiledFunction("k", registers=128, spill_bytes=0, shared_bytes=1024),), "", "key"
+)
 
 
 def over(binary=None, device=DEVICE, **launch):
     given = Launch(**{"grid": (1, 1, 1), "block": (128, 1, 1), "entry": "k", **launch})
-    return binding.over_limit(binding.Plan((Fill("out"), given)), binary, device)
+    return binding.over_limit(binding.LaunchSequence((Fill("out"), given)), binary, device)
 
 
 def test_limits_are_inclusive():
@@ -120,11 +124,13 @@ def test_one_more_than_a_limit_is_told_with_need_and_limit(binary, launch, words
 
 def test_every_launch_of_a_sequence_is_checked():
     steps = (Launch((1, 1, 1), (1, 1, 1), entry="a"), Launch((1, 1, 1), (2048, 1, 1), entry="b"))
-    assert binding.over_limit(binding.Plan(steps), None, DEVICE).startswith("b: a block of 2048")
+    assert binding.over_limit(binding.LaunchSequence(steps), None, DEVICE).startswith(
+        "b: a block of 2048"
+    )
 
 
 def test_a_toolchain_that_does_not_tell_registers_prunes_nothing():
-    silent = replace(BINARY, entries=(Resources("k"),))
+    silent = replace(BINARY, entries=(CompiledFunction("k"),))
     assert over(silent, block=(1024, 1, 1)) == ""
     assert over(replace(BINARY, entries=()), block=(1024, 1, 1)) == ""
 
@@ -138,7 +144,7 @@ DTYPES = {"x": "<f4", "out": "<f2", "work": "<i4", "n": "<i4"}
 
 
 def bound(*steps):
-    return binding.bound(binding.Plan(steps), NAMES, BUFFERS, SCALARS, DTYPES)
+    return binding.bound(binding.LaunchSequence(steps), NAMES, BUFFERS, SCALARS, DTYPES)
 
 
 def test_without_args_a_launch_gets_arguments_then_scratch_in_order():

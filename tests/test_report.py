@@ -15,7 +15,7 @@ from chromium import Page, browser
 from markdown_it import MarkdownIt
 
 from autotune import Kernel, Launch, Problem
-from autotune.devices.binary import Resources
+from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.space import Removal, Space, enumerate_space
 from autotune.measure.measurement import Measurement, Recheck, Status
@@ -37,7 +37,7 @@ from autotune.report.effects import effects, explained, search_steps
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
 from autotune.run import selection
-from autotune.run.tuning import ProblemResult, Request, RunResult
+from autotune.run.run import ProblemResult, Request, RunResult
 from autotune.store import Row
 from autotune.tuned import record as tuned
 from autotune.values import Configuration
@@ -69,7 +69,7 @@ def measurement(
         status,
         message,
         samples_ms=(time_ms, time_ms) if status.is_timed else (),
-        entries=(Resources("k", 40, spill_bytes, 4096),)
+        entries=(CompiledFunction("k", 40, spill_bytes, 4096),)
         if status is not Status.COMPILE_FAILED
         else (),
         dynamic_shared_bytes=1024,
@@ -142,7 +142,7 @@ def record(entries: Sequence[tuned.Entry] = (), kernel: str = "sgemm") -> tuned.
     )
 
 
-def raced() -> selection.Result:
+def raced() -> selection.Decision:
     """Finals of two tied configurations and a vendor."""
     noise = np.random.default_rng(0).normal(0, 0.004, (3, 40))
     found = trials()

@@ -22,7 +22,7 @@ from autotune.devices.choose import choose_device
 from autotune.errors import StoreError
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
-from autotune.run.tuning import Request, Tuning
+from autotune.run.run import Request, Run
 from autotune.search.session import Budget, Listener, Measured, ignore
 from autotune.store import Store
 from autotune.values import Problem
@@ -97,7 +97,7 @@ def _tune(file: Path, device: str, listener: Listener = ignore) -> None:
         budget=Budget(evaluations=1000),
     )
     with Store.open(file, wait_s=0.5) as store:
-        tuning = Tuning(request, store, listener)
+        tuning = Run(request, store, listener)
         try:
             tuning.run()
         finally:

@@ -76,7 +76,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("something was searched")
 
-    monkeypatch.setattr("autotune.run.tuning.Tuning.run", refuse)
+    monkeypatch.setattr("autotune.run.run.Run.run", refuse)
 
 
 def without_rivals(name: str, **changes: Any) -> None:

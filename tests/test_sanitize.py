@@ -17,7 +17,7 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure import sanitize
 from autotune.run.request import Request
-from autotune.run.tuning import Tuning
+from autotune.run.run import Run
 from autotune.store import Store
 from autotune.values import Problem
 
@@ -137,7 +137,7 @@ class TestWithout:
         kernel = find_kernel("reduce")
         request = Request(kernel, device, kernel.problems["cuda"][:1], sanitize=True)
         with pytest.raises(AutotuneError, match="pip install nvidia-cuda-sanitizer-api"):
-            Tuning(request, store)
+            Run(request, store)
         assert store.rows() == []
 
     @pytest.mark.opencl

@@ -18,7 +18,7 @@ import yaml
 from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.retune import schedule
-from autotune.retune.schedule import KINDS, PERIODS, Plan
+from autotune.retune.schedule import KINDS, PERIODS, Schedule
 
 #: What shells, cron and systemd each treat in their own way.
 AWKWARD = 'it\'s 50% of $HOME "quoted" dir'
@@ -88,7 +88,7 @@ WORKFLOW = {
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> Plan:
+def plan(tmp_path: Path) -> Schedule:
     """Of a folder and a program whose names need quoting; the program notes how it was run."""
     folder = tmp_path / AWKWARD
     folder.mkdir()
@@ -98,7 +98,7 @@ def plan(tmp_path: Path) -> Plan:
         "print(json.dumps([sys.argv[1:], os.getcwd(), os.environ.get('AUTOTUNE_PATH')]))\n"
     )
     program.chmod(0o755)
-    return Plan(
+    return Schedule(
         period=PERIODS["1w"],
         archs=ARCHS,
         kernels=("sgemm", "my spaces/a b.py"),
@@ -109,7 +109,7 @@ def plan(tmp_path: Path) -> Plan:
     )
 
 
-def expected(plan: Plan, arch: str) -> list[Any]:
+def expected(plan: Schedule, arch: str) -> list[Any]:
     """How the program must have been run."""
     arguments = ["retune", *plan.kernels, "--stale", "--max-hours", "1.5", "--arch", arch]
     return [arguments, str(plan.folder), plan.settings["AUTOTUNE_PATH"]]
@@ -129,7 +129,7 @@ def shell(command: str, **environment: str) -> str:
 # ---------------------------------------------------------------------- cron
 
 
-def test_every_crontab_line_runs_one_architecture(plan: Plan) -> None:
+def test_every_crontab_line_runs_one_architecture(plan: Schedule) -> None:
     """Five fields, then what cron gives to a shell once it has unescaped %."""
     (text,) = schedule.cron(plan).values()
     lines = [line for line in text.splitlines() if not line.startswith("#")]
@@ -150,7 +150,7 @@ def test_every_period_is_one_that_cron_knows(every: str) -> None:
         assert not step or (base, (high - low + 1) % int(step)) == ("*", 0)
 
 
-def test_crontab_accepts_the_lines(plan: Plan, tmp_path: Path) -> None:
+def test_crontab_accepts_the_lines(plan: Schedule, tmp_path: Path) -> None:
     """By its own check, where it has one: -T of cronie, -n of Debian's."""
     program = shutil.which("crontab")
     usage = (
@@ -164,7 +164,7 @@ def test_crontab_accepts_the_lines(plan: Plan, tmp_path: Path) -> None:
     for every in PERIODS.values():
         file = tmp_path / "crontab"
         (text,) = schedule.cron(
-            Plan(every, plan.archs, program=plan.program, folder=plan.folder)
+            Schedule(every, plan.archs, program=plan.program, folder=plan.folder)
         ).values()
         file.write_text(text)
         done = subprocess.run([program, option, str(file)], capture_output=True, text=True)
@@ -174,7 +174,7 @@ def test_crontab_accepts_the_lines(plan: Plan, tmp_path: Path) -> None:
 # ---------------------------------------------------------------------- systemd
 
 
-def test_systemd_accepts_the_units(plan: Plan, tmp_path: Path) -> None:
+def test_systemd_accepts_the_units(plan: Schedule, tmp_path: Path) -> None:
     """By `systemd-analyze verify`, which says nothing of units that are in order."""
     program = shutil.which("systemd-analyze")
     if program is None:
@@ -190,7 +190,7 @@ def test_systemd_accepts_the_units(plan: Plan, tmp_path: Path) -> None:
         subprocess.run([program, "timespan", every.spread], check=True, capture_output=True)
 
 
-def test_a_timer_catches_up_and_spreads(plan: Plan) -> None:
+def test_a_timer_catches_up_and_spreads(plan: Schedule) -> None:
     """A machine that slept runs it when it wakes, and not with all others at once."""
     files = schedule.systemd(plan)
     assert {Path(name).stem for name in files} == {f"autotune-retune-{one}" for one in ARCHS}
@@ -200,7 +200,7 @@ def test_a_timer_catches_up_and_spreads(plan: Plan) -> None:
             assert "\nRandomizedDelaySec=" in text
 
 
-def test_a_service_runs_the_command_as_systemd_reads_it(plan: Plan) -> None:
+def test_a_service_runs_the_command_as_systemd_reads_it(plan: Schedule) -> None:
     """Quotes and escapes by systemd.syntax(7): %% and $$ stand for one of each."""
     text = schedule.systemd(plan)["autotune-retune-sm_90.service"]
     settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
@@ -216,7 +216,7 @@ def test_a_service_runs_the_command_as_systemd_reads_it(plan: Plan) -> None:
 
 
 def test_the_slurm_script_submits_a_task_per_architecture_and_is_each(
-    plan: Plan, tmp_path: Path
+    plan: Schedule, tmp_path: Path
 ) -> None:
     """With a fake sbatch that says what it was asked for."""
     (text,) = schedule.slurm(plan).values()
@@ -236,7 +236,7 @@ def test_the_slurm_script_submits_a_task_per_architecture_and_is_each(
         assert ran == expected(plan, arch)
 
 
-def test_sbatch_options_come_before_the_first_command(plan: Plan) -> None:
+def test_sbatch_options_come_before_the_first_command(plan: Schedule) -> None:
     """After it sbatch no longer reads them."""
     (text,) = schedule.slurm(plan).values()
     head, _, rest = text.partition("\nset -euo pipefail\n")
@@ -249,7 +249,7 @@ def test_sbatch_options_come_before_the_first_command(plan: Plan) -> None:
 # ---------------------------------------------------------------------- GitHub
 
 
-def workflow(plan: Plan) -> dict[str, Any]:
+def workflow(plan: Schedule) -> dict[str, Any]:
     """The workflow as GitHub reads it."""
     (text,) = schedule.github(plan).values()
     document = yaml.load(text, Loader=yaml.BaseLoader)  # all strings: `on` is a word, not True
@@ -266,7 +266,7 @@ def scripts(job: dict[str, Any]) -> dict[str, str]:
     return {one["name"]: one["run"] for one in job["steps"] if "run" in one}
 
 
-def test_the_workflow_is_one(plan: Plan) -> None:
+def test_the_workflow_is_one(plan: Schedule) -> None:
     """By structure, and its scripts by bash."""
     found = workflow(plan)
     retune, propose = found["jobs"]["retune"], found["jobs"]["propose"]
@@ -279,7 +279,7 @@ def test_the_workflow_is_one(plan: Plan) -> None:
         subprocess.run(["bash", "-n"], input=plain, text=True, check=True)
 
 
-def test_the_workflow_proposes_what_was_tuned(plan: Plan, tmp_path: Path) -> None:
+def test_the_workflow_proposes_what_was_tuned(plan: Schedule, tmp_path: Path) -> None:
     """Its scripts run as they are: records changed on a runner arrive as one pull request."""
     found = workflow(plan)
     origin, runner, temp = tmp_path / "origin", tmp_path / "clone", tmp_path / "temp"
@@ -312,7 +312,7 @@ def test_the_workflow_proposes_what_was_tuned(plan: Plan, tmp_path: Path) -> Non
     assert "pr create --head autotune-retune" in (temp / "asked").read_text()
 
 
-def test_a_run_without_news_leaves_no_patch(plan: Plan, tmp_path: Path) -> None:
+def test_a_run_without_news_leaves_no_patch(plan: Schedule, tmp_path: Path) -> None:
     """And where no runner has one there is no pull request."""
     found = workflow(plan)
     shell(f"git init -q '{tmp_path / 'r'}'")
@@ -330,7 +330,7 @@ def test_a_project_inside_a_repository_is_tuned_in_its_folder(tmp_path: Path) ->
     inside = tmp_path / "a b" / "tuning"
     inside.mkdir(parents=True)
     (tmp_path / ".git").mkdir()
-    plan = Plan(PERIODS["1d"], ("sm_90",), folder=inside, program=("/here/autotune",))
+    plan = Schedule(PERIODS["1d"], ("sm_90",), folder=inside, program=("/here/autotune",))
     steps = workflow(plan)["jobs"]["retune"]["steps"]
     assert "a b/tuning" in [one.get("working-directory") for one in steps]
     assert str(tmp_path) not in (text := next(iter(schedule.github(plan).values())))
@@ -387,7 +387,7 @@ def test_what_is_asked_wrongly_is_an_error_of_usage(
 
 def test_a_name_with_a_line_break_is_refused(tmp_path: Path) -> None:
     """It would end the line of a crontab or unit and begin another."""
-    plan = Plan(PERIODS["1d"], (), folder=Path("/a\nb"))
+    plan = Schedule(PERIODS["1d"], (), folder=Path("/a\nb"))
     for kind in ("cron", "systemd"):
         with pytest.raises(UsageError, match="line break"):
             KINDS[kind](plan)

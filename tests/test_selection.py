@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from autotune.devices.binary import Resources
+from autotune.devices.binary import CompiledFunction
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.selection import Finalist, Portfolio, candidates, decide, ratio, with_portfolio
+from autotune.run.selection import (
+    Finalist,
+    PortfolioTimes,
+    candidates,
+    decide,
+    ratio,
+    with_portfolio,
+)
 from autotune.values import Configuration, Problem
 
 ROUNDS = 30
@@ -18,7 +25,7 @@ def measurement(number=0, status=Status.OK, ms=1.0, registers=None):
         samples_ms=(ms,) * 3 if ms is not None else (),
         entries=()
         if registers is None
-        else (Resources("k", registers=registers), Resources("tail")),
+        else (CompiledFunction("k", registers=registers), CompiledFunction("tail")),
     )
 
 
@@ -108,7 +115,7 @@ def test_the_function_with_most_registers_counts():
         Configuration(N=0),
         Status.OK,
         samples_ms=(1.0,),
-        entries=(Resources("a", registers=8), Resources("b", registers=200)),
+        entries=(CompiledFunction("a", registers=8), CompiledFunction("b", registers=200)),
     )
     finalists = [Finalist(two, (1.0,) * 9), finalist(1, [1.0] * 9, registers=100)]
     assert decide(finalists, {}).winner is finalists[1]
@@ -160,7 +167,7 @@ HERE, NEAR, FAR = (Problem(n=n) for n in (100, 200, 300))
 def chosen(finalists, times_ms, vendors=None):
     """The result here once the first finalists' times on all three problems are known."""
     known = tuple(entrant.measurement.configuration for entrant in finalists[: len(times_ms)])
-    portfolio = Portfolio(known, (HERE, NEAR, FAR), tuple(times_ms))
+    portfolio = PortfolioTimes(known, (HERE, NEAR, FAR), tuple(times_ms))
     return with_portfolio(decide(finalists, vendors or {}), HERE, portfolio)
 
 

@@ -22,7 +22,7 @@ from autotune.measure.racing import race
 from autotune.measure.worker import Worker
 from autotune.run import selection
 from autotune.run.finals import Finals
-from autotune.run.tuning import EFFORTS, Request, Tuning
+from autotune.run.run import EFFORTS, Request, Run
 from autotune.search.base import BudgetSpent
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
 from autotune.search.simple import exhaustive, random
@@ -472,7 +472,7 @@ def tuned(opencl_device, path):
         given = {"strategy": "exhaustive", "budget": Budget(), "timeout_s": 60.0, **options}
         request = Request(kernel, choose_device(opencl_device), **given)
         with Store.open(path) as store:
-            tuning = Tuning(request, store, events.append)
+            tuning = Run(request, store, events.append)
             try:
                 return tuning.run()
             finally:
@@ -685,7 +685,7 @@ def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_shor
     def seconds_left(_, but=0.0):
         return None if but > 0.2 else 0.0  # the search alone is not limited
 
-    monkeypatch.setattr("autotune.run.tuning.Tuning._seconds_left", seconds_left)
+    monkeypatch.setattr("autotune.run.run.Run._seconds_left", seconds_left)
     everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(6)]
     monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
     kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
@@ -700,7 +700,7 @@ def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_shor
 def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, saxpy, monkeypatch):
     """Search, guests, finals and portfolio get a share of what is left, or the least there is."""
     left_s, given_s = [], []
-    seconds_left, guests = Tuning._seconds_left, Tuning._guests
+    seconds_left, guests = Run._seconds_left, Run._guests
 
     def asked(self, but=0.0):
         left_s.append(seconds_left(self, but))
@@ -714,11 +714,13 @@ def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, sax
         given_s.append(("race", args[5], left_s[-1]))
         return race(*args, **options)
 
-    monkeypatch.setattr(Tuning, "_seconds_left", asked)
-    monkeypatch.setattr(Tuning, "_guests", invited)
+    monkeypatch.setattr(Run, "_seconds_left", asked)
+    monkeypatch.setattr(Run, "_guests", invited)
     monkeypatch.setattr("autotune.run.finals.race", raced)
     monkeypatch.setattr("autotune.run.portfolio.race", raced)
-    monkeypatch.setattr("autotune.run.finals._RACE_SECONDS", math.inf)  # else most have no need of more
+    monkeypatch.setattr(
+        "autotune.run.finals._RACE_SECONDS", math.inf
+    )  # else most have no need of more
     monkeypatch.setattr("autotune.run.portfolio._MOST_SECONDS", math.inf)
     problems = tuple(Problem(n=n) for n in (4099, 100, 5000))
     options = {"fixed": FIXED, "budget": Budget(seconds=1000.0)}
@@ -758,8 +760,8 @@ def test_data_of_another_seed_are_made_in_the_time_of_the_finals(tuned, saxpy, m
 
     inner = Finals._verified
     monkeypatch.setattr(Finals, "_verified", verified)
-    monkeypatch.setattr("autotune.run.tuning.Tuning._seconds_left", lambda self, but=0.0: 1000.0)
-    monkeypatch.setattr("autotune.run.tuning.Tuning._seconds_left", lambda self, but=0.0: 10.0)
+    monkeypatch.setattr("autotune.run.run.Run._seconds_left", lambda self, but=0.0: 1000.0)
+    monkeypatch.setattr("autotune.run.run.Run._seconds_left", lambda self, but=0.0: 10.0)
     kernel, problems = slow_inputs(saxpy), (Problem(n=4127),)
     (result,) = tuned(kernel, problems=problems, budget=Budget(evaluations=3)).problems
     assert len(result.finals.finalists) > 1

@@ -30,7 +30,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autotune.devices.binary import Resources
+from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
@@ -202,7 +202,7 @@ measured = st.builds(
     st.lists(st.builds(CheckResult, text, text, number, number, number, count), max_size=3).map(
         tuple
     ),
-    st.lists(st.builds(Resources, text, count, count, count), max_size=3).map(tuple),
+    st.lists(st.builds(CompiledFunction, text, count, count, count), max_size=3).map(tuple),
     st.integers(0, 2**40),
     text,
     number,

@@ -8,7 +8,7 @@ import pytest
 import throughput  # type: ignore[import-not-found]
 
 from autotune.devices.device import for_arch
-from autotune.kernel.launches import plan
+from autotune.kernel.launches import launch_sequence
 
 H100 = replace(for_arch("sm_90"), sm_count=132)
 
@@ -38,7 +38,7 @@ def test_kernel_tuner_gets_the_same_configurations_grids_and_symbols(name: str) 
     defines = expressed.defines()
     for point in points:
         configuration = throughput._configuration(setting.kernel, point)
-        steps = plan(setting.kernel, configuration, setting.problem, H100)
+        steps = launch_sequence(setting.kernel, configuration, setting.problem, H100)
         assert len(steps.launches) == 1
         assert steps.first == expressed.launch(point)
         assert point["threads"] == steps.first.block[0] * steps.first.block[1]

@@ -70,4 +70,4 @@ def _make_project(folder: Path) -> None:
 
 def _without_limits(patch: pytest.MonkeyPatch) -> None:
     """Measuring what the device can do takes seconds."""
-    patch.setattr("autotune.run.tuning.Tuning._limits", lambda _: None)
+    patch.setattr("autotune.run.run.Run._limits", lambda _: None)

@@ -134,7 +134,7 @@ def _check_compiling(
 def _compiled(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> SampleResult:
-    launches = binding.plan(kernel, configuration, problem, device)
+    launches = binding.launch_sequence(kernel, configuration, problem, device)
     excess = binding.over_limit(launches, None, device)
     if excess:
         return SampleResult(device.arch, configuration, None, None, f"pruned: {excess}")

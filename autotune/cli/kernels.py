@@ -167,7 +167,7 @@ def _show_configuration(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
 ) -> None:
     from autotune.cli.code import disassembled, ptx_of, source_of
-    from autotune.kernel.launches import plan
+    from autotune.kernel.launches import launch_sequence
     from autotune.measure.compiler import compiled_for
 
     if view == "source":
@@ -181,7 +181,7 @@ def _show_configuration(
         click.echo(disassembled(binary, device))
         return
     click.echo(f"{kernel.name} ({problem}) for {device.name}: {configuration}")
-    for launch in plan(kernel, configuration, problem, device).launches:
+    for launch in launch_sequence(kernel, configuration, problem, device).launches:
         click.echo(
             f"  launch {launch.entry}: grid {launch.grid}, block {launch.block}, "
             f"{launch.shared_bytes} bytes of dynamic shared memory"

@@ -18,7 +18,7 @@ from autotune.measure.measurement import drift
 
 if TYPE_CHECKING:
     from autotune.report.publish import Published
-    from autotune.run.tuning import Request, RunResult
+    from autotune.run.run import Request, RunResult
     from autotune.tuned import record as tuned
 
 #: A reference that moved by this share in the course of a search is worth a warning.
@@ -139,7 +139,7 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
-    from autotune.run.tuning import EFFORTS, Request
+    from autotune.run.run import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
     find(strategy)
@@ -167,14 +167,14 @@ def run(
 def _tune(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
-    from autotune.run.tuning import Tuning
+    from autotune.run.run import Run
     from autotune.store import Store, default_url
 
     with (
         Store.open(default_url()) as store,
         RunProgress(request.kernel.name, len(request.problems)) as progress,
     ):
-        tuning = Tuning(request, store, progress)
+        tuning = Run(request, store, progress)
         try:
             result = tuning.run()
         finally:

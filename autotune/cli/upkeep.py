@@ -15,8 +15,8 @@ from autotune.cli.options import EFFORT_NAMES, JSON, SPACES, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
-    from autotune.retune.gate import Checked, Checks
-    from autotune.retune.mend import Orders, Outcome
+    from autotune.retune.gate import Checked, GateReport
+    from autotune.retune.mend import Mended, Orders
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,7 +111,7 @@ def retune(
     autotune retune sgemm --effort full
     """
     from autotune.errors import AutotuneError, UsageError
-    from autotune.retune.mend import Result
+    from autotune.retune.mend import MendStatus
     from autotune.retune.mend import retune as mend
     from autotune.retune.stale import Question, age_in_days, find_devices
 
@@ -134,7 +134,7 @@ def retune(
     else:
         names = ", ".join(one.name for one in question.devices)
         click.echo(f"nothing is stale on {names}", err=True)
-    failed = [one for one in outcomes if one.result is Result.FAILED]
+    failed = [one for one in outcomes if one.result is MendStatus.FAILED]
     if failed:
         first = failed[0]
         raise AutotuneError(f"{len(failed)} not mended; {first.kernel}: {first.message}")
@@ -153,7 +153,7 @@ def _orders(
     """How to search and how long, from the options of a command."""
     from autotune.cli.progress import RunProgress
     from autotune.retune.mend import Orders
-    from autotune.run.tuning import EFFORTS
+    from autotune.run.run import EFFORTS
     from autotune.search.names import find
     from autotune.search.session import Budget
 
@@ -172,11 +172,11 @@ def _orders(
     )
 
 
-def _outcome_row(one: Outcome) -> dict[str, Any]:
+def _outcome_row(one: Mended) -> dict[str, Any]:
     return {**vars(one), "problem": dict(one.problem), "result": str(one.result)}
 
 
-def _show_outcomes(outcomes: list[Outcome]) -> None:
+def _show_outcomes(outcomes: list[Mended]) -> None:
     print_table(
         [
             {
@@ -268,7 +268,7 @@ def check_tuned(
     _judge(checks)
 
 
-def _judge(checks: Checks) -> None:
+def _judge(checks: GateReport) -> None:
     """End with the exit code of what was found.
 
     Raises
@@ -280,10 +280,10 @@ def _judge(checks: Checks) -> None:
     """
     from autotune.errors import AutotuneError, RegressionError
     from autotune.retune.gate import Verdict
-    from autotune.retune.mend import Result
+    from autotune.retune.mend import MendStatus
 
     regressions = [one for one in checks.checked if one.verdict.is_regression]
-    mended = [one for one in checks.mended if one.result is Result.SEARCHED]
+    mended = [one for one in checks.mended if one.result is MendStatus.SEARCHED]
     if len(mended) < len(regressions):
         first = regressions[0]
         where = f"{first.kernel} ({words(first.known.entry.problem)})"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Resources:
+class CompiledFunction:
     """What one compiled kernel function takes, as the compiler reports them.
 
     ``None`` means that the toolchain does not say.
@@ -26,13 +26,13 @@ class Binary:
     """A compiled source: what a backend loads."""
 
     code: bytes
-    entries: tuple[Resources, ...]
+    entries: tuple[CompiledFunction, ...]
     log: str
     #: sha256 of all that decides the code; see `autotune.measure.compiler`.
     key: str
 
-    def entry(self, name: str) -> Resources | None:
-        """Resources of one function, or None where the binary does not have it."""
+    def entry(self, name: str) -> CompiledFunction | None:
+        """CompiledFunction of one function, or None where the binary does not have it."""
         return next((entry for entry in self.entries if entry.name == name), None)
 
     def symbol(self, name: str) -> str:

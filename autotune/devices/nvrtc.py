@@ -1,6 +1,6 @@
 """Compiles CUDA C++ to a cubin with NVRTC: no device, no driver, any architecture.
 
-Knows nothing of launching. Resources come from the assembler's report in the compile log.
+Knows nothing of launching. CompiledFunction come from the assembler's report in the compile log.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.devices.base import CompileError, ResourceError
-from autotune.devices.binary import Resources
+from autotune.devices.binary import CompiledFunction
 from autotune.errors import MissingDependencyError
 
 _REPORT = re.compile(
@@ -162,13 +162,13 @@ def expressions(source: str, entries: Sequence[str]) -> list[str]:
     return [one for one in entries if not (has_c_linkage and one.isidentifier())]
 
 
-def entries(log: str) -> tuple[Resources, ...]:
-    """Resources of each kernel function, read from the compile log."""
+def entries(log: str) -> tuple[CompiledFunction, ...]:
+    """CompiledFunction of each kernel function, read from the compile log."""
     found = []
     for match in _REPORT.finditer(log):
         shared = _SHARED.search(match["rest"])
         found.append(
-            Resources(
+            CompiledFunction(
                 name=match["name"],
                 registers=int(match["registers"]),
                 spill_bytes=int(match["stores"]) + int(match["loads"]),

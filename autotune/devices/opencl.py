@@ -35,7 +35,7 @@ from autotune.devices.base import (
     LaunchError,
     batch_size,
 )
-from autotune.devices.binary import Binary, Resources
+from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import Clocks, Device
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.files import cache_folder, write_atomically
@@ -430,10 +430,10 @@ def _device(index: int, live: Any) -> Device:
     )
 
 
-def _entry(kernel: Any, live: Any) -> Resources:
+def _entry(kernel: Any, live: Any) -> CompiledFunction:
     cl = _pyopencl()
     local = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, live)
-    return Resources(name=kernel.function_name, shared_bytes=int(local))
+    return CompiledFunction(name=kernel.function_name, shared_bytes=int(local))
 
 
 def _build_log(program: Any, live: Any) -> str:

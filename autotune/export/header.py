@@ -27,11 +27,11 @@ from autotune.tuned.table import (
     SIXTEENTHS,
     Group,
     Loaded,
+    LookupRow,
+    LookupTable,
     Plan,
     Prediction,
     Problem,
-    Row,
-    Table,
     Triple,
     Value,
     arch_number,
@@ -236,19 +236,19 @@ class _Writer:
             self.enums[name][one] if isinstance(one, str) else str(one) for name, one in values
         )
 
-    def exact_row(self, row: Row) -> str:
+    def exact_row(self, row: LookupRow) -> str:
         """One line of the table of measured problems."""
         fraction = _fraction(row.expected_fraction)
         grid = _extent(row.grid or (0, 0, 0))
         return f"{{{self.problem(row.problem)}}}, {self.number(row.plan)}, {fraction}, {grid}"
 
-    def near_row(self, row: Row) -> str:
+    def near_row(self, row: LookupRow) -> str:
         """One line of the table of nearest problems."""
         fraction = _fraction(row.expected_fraction)
         prediction = self.prediction(row)
         return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}, {prediction}"
 
-    def prediction(self, row: Row) -> int:
+    def prediction(self, row: LookupRow) -> int:
         """The position of a row's prediction among those of the header; -1 where it has none."""
         found = (i for i, one in enumerate(self.predictions) if one is row.prediction)
         return next(found, -1)
@@ -295,7 +295,7 @@ class _Writer:
         return lines
 
 
-def _table(records: Sequence[TunedRecord]) -> Table:
+def _table(records: Sequence[TunedRecord]) -> LookupTable:
     if not records:
         raise UsageError("no tuned records to make a header of")
     kernels = sorted({one.kernel for one in records})
@@ -436,7 +436,7 @@ def _measured(entry: Entry) -> str:
     return f"{problem}: {', '.join(parts)}"
 
 
-def _rows(group: Group) -> list[Row]:
+def _rows(group: Group) -> list[LookupRow]:
     return [*group.exact.values(), *group.nearest.values()]
 
 

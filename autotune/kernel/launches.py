@@ -26,7 +26,7 @@ _MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 @dataclass(frozen=True)
-class Plan:
+class LaunchSequence:
     """The launch sequence of one configuration on one problem, as numbers."""
 
     steps: tuple[Step, ...]
@@ -42,7 +42,9 @@ class Plan:
         return self.launches[0]
 
 
-def plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
+def launch_sequence(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> LaunchSequence:
     """Call the launch hook and complete what it left out.
 
     Raises
@@ -64,15 +66,15 @@ def plan(kernel: Kernel, configuration: Configuration, problem: Problem, device:
                 args=step.args,
             )
         )
-    return Plan(tuple(steps))
+    return LaunchSequence(tuple(steps))
 
 
-def over_limit(plan: Plan, binary: Binary | None, device: Device) -> str:
+def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
     """What a plan needs and the device does not have; empty where it fits.
 
     Parameters
     ----------
-    plan : Plan
+    plan : LaunchSequence
         The launches.
     binary : Binary, optional
         Registers and static shared memory, where already compiled.
@@ -110,7 +112,7 @@ def over_limit(plan: Plan, binary: Binary | None, device: Device) -> str:
 
 
 def bound(
-    plan: Plan,
+    plan: LaunchSequence,
     names: Sequence[str],
     buffers: Mapping[str, Any],
     scalars: Mapping[str, np.generic],
@@ -121,7 +123,7 @@ def bound(
 
     Parameters
     ----------
-    plan : Plan
+    plan : LaunchSequence
         The steps.
     names : sequence of str
         All arguments and scratch buffers in order: what a launch without ``args`` gets.

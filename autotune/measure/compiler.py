@@ -29,7 +29,7 @@ from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.files import cache_folder, write_atomically
-from autotune.kernel.launches import plan
+from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
 from autotune.measure.pool import ChildPool
@@ -103,7 +103,7 @@ def compile_job(
     SpecError
         If the source is missing or the options hook fails.
     """
-    launches = plan(kernel, configuration, problem, device).launches
+    launches = launch_sequence(kernel, configuration, problem, device).launches
     return CompileJob(
         source=_flattened_cached(kernel.source_file(configuration)),
         defines=tuple(kernel.defines(configuration, problem).items()),

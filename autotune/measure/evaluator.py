@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from autotune.devices.binary import Binary
-from autotune.kernel.launches import Plan, over_limit, plan
+from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import Compiled, CompileJob, CompilerPool, compile_job
 from autotune.measure.measurement import Measurement, Status
@@ -150,8 +150,8 @@ class DeviceEvaluator:
     def _compile_job(self, configuration: Configuration) -> CompileJob:
         return compile_job(self.kernel, configuration, self.job.problem, self.job.device)
 
-    def _plan(self, configuration: Configuration) -> Plan:
-        return plan(self.kernel, configuration, self.job.problem, self.job.device)
+    def _plan(self, configuration: Configuration) -> LaunchSequence:
+        return launch_sequence(self.kernel, configuration, self.job.problem, self.job.device)
 
     def _pruned(self, configuration: Configuration) -> str:
         """Why a configuration need not be compiled; empty where it must be."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 
-from autotune.devices.binary import Resources
+from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.values import Configuration
 
@@ -87,7 +87,7 @@ class Measurement:
     #: Time of each launch sequence in milliseconds, the first, discarded one left out.
     samples_ms: tuple[float, ...] = ()
     checks: tuple[CheckResult, ...] = ()
-    entries: tuple[Resources, ...] = ()
+    entries: tuple[CompiledFunction, ...] = ()
     #: Dynamic shared memory of the first launch, per block.
     dynamic_shared_bytes: int = 0
     #: Key of the binary it ran; equal binary and launch share one measurement.

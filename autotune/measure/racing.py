@@ -30,7 +30,7 @@ _LEAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Failure:
+class Elimination:
     """Why a contender is out."""
 
     status: Status
@@ -48,7 +48,7 @@ class Raced:
     #: How all of them were launched; see `autotune.devices.base.Timer`.
     launched_by: str
     #: Of those that failed, by position.
-    failures: Mapping[int, Failure] = field(default_factory=dict)
+    failures: Mapping[int, Elimination] = field(default_factory=dict)
 
 
 def race(
@@ -88,7 +88,7 @@ def race(
     AutotuneError
         If the process fails where no contender can be named for it.
     """
-    failures: dict[int, Failure] = {}
+    failures: dict[int, Elimination] = {}
     suspects: set[int] = set()
     end, least_s = time.monotonic() + max_seconds, min(_LEAST_SECONDS, max_seconds)
     while True:
@@ -131,14 +131,14 @@ def race(
         worker.renew()
 
 
-def _failure(error: WorkerTimeout | WorkerDied, limit_s: float) -> Failure:
+def _failure(error: WorkerTimeout | WorkerDied, limit_s: float) -> Elimination:
     if isinstance(error, WorkerTimeout):
-        return Failure(Status.TIMED_OUT, f"no sample in {limit_s:g} s; the kernel hangs")
-    return Failure(Status.CRASHED, f"the process died twice: {error}")
+        return Elimination(Status.TIMED_OUT, f"no sample in {limit_s:g} s; the kernel hangs")
+    return Elimination(Status.CRASHED, f"the process died twice: {error}")
 
 
 def _placed(
-    heat: Heat, entered: Sequence[int], count: int, failures: Mapping[int, Failure]
+    heat: Heat, entered: Sequence[int], count: int, failures: Mapping[int, Elimination]
 ) -> Raced:
     """A heat by the positions of all contenders."""
     samples: list[tuple[float, ...]] = [()] * count
@@ -212,7 +212,7 @@ class Heat:
     samples_ms: tuple[tuple[float, ...], ...]
     hot_ms: tuple[float | None, ...]
     launched_by: str
-    failures: Mapping[int, Failure]
+    failures: Mapping[int, Elimination]
     context_lost: bool = False
 
 
@@ -226,7 +226,7 @@ def run_heat(
     progress_file: Path,
 ) -> Heat:
     """Race in this process; ends where the context is lost."""
-    progress, failures = Progress(progress_file), dict[int, Failure]()
+    progress, failures = Progress(progress_file), dict[int, Elimination]()
     try:
         entrants = [
             _entrant(job, one, place, progress, failures) for place, one in enumerate(contenders)
@@ -238,7 +238,7 @@ def run_heat(
         samples = tasks.interleaved(executor, entrants, rounds, seed, max_seconds)
         hot = [one.hot(_HOT_BATCHES) if one else [] for one in entrants]
     except ContextLostError as error:
-        failures[progress.running] = Failure(Status.CRASHED, str(error))
+        failures[progress.running] = Elimination(Status.CRASHED, str(error))
         return Heat((), (), "", failures, context_lost=True)
     return Heat(
         samples_ms=tuple(map(tuple, samples)),
@@ -253,7 +253,7 @@ def _entrant(
     contender: Contender,
     place: int,
     progress: Progress,
-    failures: dict[int, Failure],
+    failures: dict[int, Elimination],
 ) -> Entrant | None:
     """What takes samples of a contender; None where it failed or cannot run here."""
     progress.turn(place)
@@ -262,11 +262,11 @@ def _entrant(
     except ContextLostError:
         raise
     except (LaunchError, MemoryError, WrongResult) as error:
-        failures[place] = Failure(Status.LAUNCH_FAILED, str(error))
+        failures[place] = Elimination(Status.LAUNCH_FAILED, str(error))
     except Exception as error:
         if not contender.baseline:  # a vendor's library raises what it likes
             raise
-        failures[place] = Failure(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
+        failures[place] = Elimination(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
     else:
         return Entrant(timer, place, progress, failures) if timer is not None else None
     return None
@@ -279,7 +279,7 @@ class Entrant:
     """
 
     def __init__(
-        self, timer: Timer, place: int, progress: Progress, failures: dict[int, Failure]
+        self, timer: Timer, place: int, progress: Progress, failures: dict[int, Elimination]
     ) -> None:
         self._timer, self._place = timer, place
         self._progress, self._failures = progress, failures
@@ -304,5 +304,5 @@ class Entrant:
         try:
             return take(count)
         except (LaunchError, MemoryError) as error:
-            self._failures[self._place] = Failure(Status.LAUNCH_FAILED, str(error))
+            self._failures[self._place] = Elimination(Status.LAUNCH_FAILED, str(error))
             return []

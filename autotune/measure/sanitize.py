@@ -55,7 +55,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SanitizerFault:
     """The first fault that a tool reports."""
 
     tool: str
@@ -70,10 +70,10 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SanitizerReport:
     """What all tools say of some configurations; whoever is not named is clean."""
 
-    findings: Mapping[Configuration, Finding] = field(default_factory=dict)
+    findings: Mapping[Configuration, SanitizerFault] = field(default_factory=dict)
     #: How many configurations a tool has no answer for, and why.
     unchecked: tuple[str, ...] = ()
 
@@ -117,7 +117,7 @@ def small_problems(kernel: Kernel, configuration: Configuration, problem: Proble
     return odd or [_halved(kernel, configuration, problem)]
 
 
-def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -> Verdict:
+def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -> SanitizerReport:
     """Run trials under every tool.
 
     All configurations share a process per tool, the tools run side by side; only where one finds
@@ -144,21 +144,23 @@ def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -
             for configuration, mine in own.items()
         }
         said = {key: future.result() for key, future in alone.items()}
-    findings: dict[Configuration, Finding] = {}
+    findings: dict[Configuration, SanitizerFault] = {}
     for (configuration, _), one in said.items():
         if one.finding is not None:
             findings.setdefault(configuration, one.finding)
     failures = Counter(
         f"not checked by {tool}: {one.failure}" for (_, tool), one in said.items() if one.failure
     )
-    return Verdict(findings, tuple(f"{n} configurations {why}" for why, n in failures.items()))
+    return SanitizerReport(
+        findings, tuple(f"{n} configurations {why}" for why, n in failures.items())
+    )
 
 
 @dataclass(frozen=True)
 class _Said:
     """What came of one process."""
 
-    finding: Finding | None = None
+    finding: SanitizerFault | None = None
     #: Why there is no answer; empty where there is.
     failure: str = ""
 
@@ -189,7 +191,7 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
     finding = parsed(words)
     if finding is not None:
         lost = re.match(r"failed on (?P<problem>.*?): ", last)
-        return _Said(Finding(tool, finding, lost["problem"] if lost else ""))
+        return _Said(SanitizerFault(tool, finding, lost["problem"] if lost else ""))
     if code is None:
         return _Said(failure=f"not done after {timeout_s:g} s")
     if last == "done":  # warnings alone, which are no findings, have an exit code too

@@ -58,7 +58,7 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
     data = _Data(executor, {RANDOM: dataset})
     data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
     steps = binding.bound(
-        binding.plan(kernel, configuration, job.problem, job.device),
+        binding.launch_sequence(kernel, configuration, job.problem, job.device),
         data.names,
         data.all_buffers(),
         data.scalars(RANDOM),

@@ -66,7 +66,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Reply:
     """A measurement, and whether the context survived it."""
 
     measurement: Measurement
@@ -145,7 +145,7 @@ def measure(
     binary: Binary,
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
-) -> Outcome:
+) -> Reply:
     """Verify a configuration on every data set, then time it."""
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     start = time.perf_counter()
@@ -159,35 +159,35 @@ def measure(
             verify_s=verified - start,
             dynamic_shared_bytes=ready.plan.first.shared_bytes,
         )
-        return Outcome(
+        return Reply(
             _slow_when_verified(draft, ready, job, rule, best_samples_ms)
             or _timed(draft, ready, job, rule, best_samples_ms)
         )
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
-        return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
+        return Reply(_failed(wrong, Status.WRONG_RESULT, str(error)))
     except LaunchError as error:
-        return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+        return Reply(_failed(draft, Status.LAUNCH_FAILED, str(error)))
     except MemoryError as error:
         return _without_room(draft, job, error)
     except ContextLostError as error:
-        return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
+        return Reply(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
 
 
-def check(job: Job, configuration: Configuration, binary: Binary) -> Outcome:
+def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
     """Verify a configuration without timing it: for other seeds and edge problems."""
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     try:
-        return Outcome(replace(draft, checks=_Loaded(job, configuration, binary).verify()))
+        return Reply(replace(draft, checks=_Loaded(job, configuration, binary).verify()))
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks)
-        return Outcome(_failed(wrong, Status.WRONG_RESULT, str(error)))
+        return Reply(_failed(wrong, Status.WRONG_RESULT, str(error)))
     except LaunchError as error:
-        return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+        return Reply(_failed(draft, Status.LAUNCH_FAILED, str(error)))
     except MemoryError as error:
         return _without_room(draft, job, error)
     except ContextLostError as error:
-        return Outcome(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
+        return Reply(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
 
 
 def interleaved(
@@ -236,7 +236,7 @@ class _Loaded:
         assert _state.kernel and _state.data and _state.executor
         self.data, self.executor = _state.data, _state.executor
         kernel = _state.kernel
-        self.plan = binding.plan(kernel, configuration, job.problem, job.device)
+        self.plan = binding.launch_sequence(kernel, configuration, job.problem, job.device)
         self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
         self.binary = binary
         self._bound: dict[str, tuple[Any, verify.Steps]] = {}
@@ -408,12 +408,12 @@ def _plausible(timed: Measurement, job: Job) -> Measurement:
     return _failed(timed, Status.IMPLAUSIBLE, why) if why else timed
 
 
-def _without_room(draft: Measurement, job: Job, error: MemoryError) -> Outcome:
+def _without_room(draft: Measurement, job: Job, error: MemoryError) -> Reply:
     """A workspace too large for the device is the configuration's fault; others' memory is not."""
     held = _state.executor.memory_held_elsewhere() if _state.executor else 0
     if held > _OTHERS_SHARE * job.device.memory_bytes:
         raise MemoryError(f"{error}; other processes hold {held >> 20} MiB") from error
-    return Outcome(_failed(draft, Status.LAUNCH_FAILED, str(error)))
+    return Reply(_failed(draft, Status.LAUNCH_FAILED, str(error)))
 
 
 def _failed(draft: Measurement, status: Status, message: str) -> Measurement:

@@ -20,7 +20,7 @@ from autotune.measure import tasks
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.pool import ChildPool
 from autotune.measure.process import awaited, begin_child
-from autotune.measure.tasks import Job, Outcome
+from autotune.measure.tasks import Job, Reply
 from autotune.measure.timing import StoppingRule
 from autotune.measure.verify import WrongResult
 from autotune.values import Configuration
@@ -194,7 +194,7 @@ class Worker:
         job: Job,
         configuration: Configuration,
         binary: Binary,
-        task: Callable[..., Outcome],
+        task: Callable[..., Reply],
         *args: Any,
     ) -> Measurement:
         """Run a task that yields an outcome; a time-out or death becomes one too."""

@@ -15,7 +15,7 @@ from autotune.export.header import render
 from autotune.files import data_folder, write_atomically
 from autotune.report import ReportContent, from_run, write_html, write_markdown
 from autotune.run.recording import record_of
-from autotune.run.tuning import RunResult
+from autotune.run.run import RunResult
 from autotune.tuned import record as tuned
 
 
@@ -26,7 +26,7 @@ class Published:
     #: The record of this run merged with what ``folder`` held.
     record: tuned.TunedRecord
     #: What became of each newly tuned problem.
-    outcomes: Sequence[tuned.Outcome]
+    outcomes: Sequence[tuned.MergedProblem]
     folder: Path
     json_file: Path
     header_file: Path

@@ -27,7 +27,7 @@ from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
-    from autotune.run.tuning import ProblemResult, RunResult
+    from autotune.run.run import ProblemResult, RunResult
     from autotune.store import Row
 
 #: Rows that differ in one of these were not measured alike and never share a figure.
@@ -124,7 +124,7 @@ def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
     return tuple(found.values())
 
 
-def _finalists(finals: selection.Result, seed: int) -> tuple[FinalistContent, ...]:
+def _finalists(finals: selection.Decision, seed: int) -> tuple[FinalistContent, ...]:
     return tuple(
         FinalistContent(
             configuration=one.measurement.configuration,
@@ -141,7 +141,7 @@ def _finalists(finals: selection.Result, seed: int) -> tuple[FinalistContent, ..
     )
 
 
-def _baselines(finals: selection.Result) -> tuple[BaselineContent, ...]:
+def _baselines(finals: selection.Decision) -> tuple[BaselineContent, ...]:
     hot = finals.vendor_hot_ms
     found = [
         BaselineContent(name, ms, ratio, hot.get(name))

@@ -19,8 +19,8 @@ from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.timing import median_interval
 from autotune.run.recording import RUNNERS_UP
+from autotune.run.run import Run
 from autotune.run.selection import Finalist, Ratio, decide
-from autotune.run.tuning import Tuning
 from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
 
@@ -56,12 +56,12 @@ class Remeasured:
         return median_interval(self.samples_ms) if self.samples_ms else None
 
 
-def remeasure(tuning: Tuning, record: tuned.TunedRecord, entry: tuned.Entry) -> Remeasured:
+def remeasure(tuning: Run, record: tuned.TunedRecord, entry: tuned.Entry) -> Remeasured:
     """Verify a recorded winner on every data set and odd size, then race it with its rivals.
 
     Parameters
     ----------
-    tuning : Tuning
+    tuning : Run
         Of the record's kernel and device; its processes are used.
     record : TunedRecord
         What the entry is from.
@@ -124,7 +124,7 @@ def against_record(entry: tuned.Entry, samples_ms: tuple[float, ...]) -> Ratio |
     return Ratio(value, value * math.exp(-down), value * math.exp(up))
 
 
-def _verified(tuning: Tuning, job: Job, configuration: Configuration) -> Measurement:
+def _verified(tuning: Run, job: Job, configuration: Configuration) -> Measurement:
     """Compile and verify one configuration on the data sets of a job."""
     compiled = tuning.compilers.result(
         compile_job(tuning.kernel, configuration, job.problem, tuning.device)
@@ -135,7 +135,7 @@ def _verified(tuning: Tuning, job: Job, configuration: Configuration) -> Measure
 
 
 def _raced(
-    tuning: Tuning, job: Job, entry: tuned.Entry, configurations: list[Configuration]
+    tuning: Run, job: Job, entry: tuned.Entry, configurations: list[Configuration]
 ) -> Remeasured:
     """Race the winner, who comes first, with the others, all of them right."""
     jobs = [compile_job(tuning.kernel, one, job.problem, tuning.device) for one in configurations]

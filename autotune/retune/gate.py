@@ -17,11 +17,11 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
 from autotune.retune.lock import device_lock
-from autotune.retune.mend import Deadline, Mending, Orders, Outcome
+from autotune.retune.mend import Deadline, Mended, Mending, Orders
 from autotune.retune.stale import (
     TIMINGS,
     Action,
-    Known,
+    KnownEntry,
     Reason,
     Target,
     known_entries,
@@ -56,7 +56,7 @@ class Checked:
 
     kernel: str
     device: Device
-    known: Known
+    known: KnownEntry
     verdict: Verdict
     message: str = ""
     now: Remeasured | None = None
@@ -74,11 +74,11 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Checks:
+class GateReport:
     """What every entry is now, and what became of those that were mended."""
 
     checked: tuple[Checked, ...]
-    mended: tuple[Outcome, ...] = ()
+    mended: tuple[Mended, ...] = ()
 
 
 def check_tuned(
@@ -89,7 +89,7 @@ def check_tuned(
     spaces: Path | None = None,
     threshold: float = THRESHOLD,
     retune: bool = False,
-) -> Checks:
+) -> GateReport:
     """Verify and measure what lookup answers with on some devices.
 
     Parameters
@@ -113,7 +113,7 @@ def check_tuned(
         If a kernel that was named has no record here.
     """
     checked: list[Checked] = []
-    mended: list[Outcome] = []
+    mended: list[Mended] = []
     until = Deadline(orders.seconds)
     listed = [(device, list(_entries(names, device, spaces))) for device in devices]
     found = {one.kernel for _, entries in listed for one in entries}
@@ -134,7 +134,7 @@ def check_tuned(
             checked += judged
             if retune:
                 mended += mending.search([o.target for o in judged if o.verdict.is_regression])
-    return Checks(tuple(checked), tuple(mended))
+    return GateReport(tuple(checked), tuple(mended))
 
 
 def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
@@ -179,7 +179,7 @@ def _recorded(device: Device) -> list[str]:
     return sorted({one.stem for folder in folders for one in folder.glob("*.json")})
 
 
-def _incomparable(kernel: Kernel | None, known: Known) -> str:
+def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
     entry = known.entry
     if kernel is not None and set(entry.problem) != set(kernel.fields):
         return "the kernel has other problem fields now"

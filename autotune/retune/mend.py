@@ -29,9 +29,9 @@ from autotune.measure.measurement import Status
 from autotune.report.publish import publish, tuned_folder
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
-from autotune.retune.stale import Action, Known, Question, Reason, Target, survey
+from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
 from autotune.run.recording import record_of
-from autotune.run.tuning import EFFORTS, Effort, Request, RunResult, Tuning
+from autotune.run.run import EFFORTS, Effort, Request, Run, RunResult
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
 from autotune.tuned import record as tuned
@@ -43,7 +43,7 @@ FELL_BY = 0.02
 Progress = Callable[[str, int], AbstractContextManager[Listener]]
 
 
-class Result(StrEnum):
+class MendStatus(StrEnum):
     """What became of something that was stale."""
 
     SEARCHED = "searched"
@@ -55,7 +55,7 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Mended:
     """What became of one stale problem; of a whole kernel where it could not be looked at."""
 
     kernel: str
@@ -63,7 +63,7 @@ class Outcome:
     problem: Mapping[str, int | str]
     why: str
     action: str
-    result: Result
+    result: MendStatus
     message: str = ""
     before_ms: float | None = None
     after_ms: float | None = None
@@ -95,7 +95,7 @@ class Orders:
     say: Callable[[str], None] = lambda _: None
 
 
-def retune(question: Question, orders: Orders) -> list[Outcome]:
+def retune(question: Question, orders: Orders) -> list[Mended]:
     """Tune again what is stale on every device of a question.
 
     Where nothing is, no process is started. A device that another process is re-tuning is left
@@ -110,10 +110,10 @@ def retune(question: Question, orders: Orders) -> list[Outcome]:
     """
     found = survey(question)
     outcomes = [
-        Outcome(one.kernel, "", {}, "", "", Result.FAILED, one.message) for one in found.failures
+        Mended(one.kernel, "", {}, "", "", MendStatus.FAILED, one.message) for one in found.failures
     ]
     if orders.dry_run:
-        return outcomes + [outcome(one, Result.LEFT, "dry run") for one in found.targets]
+        return outcomes + [outcome(one, MendStatus.LEFT, "dry run") for one in found.targets]
     until = Deadline(orders.seconds)
     for device in dict.fromkeys(one.device for one in found.targets):
         with device_lock(device) as holder:
@@ -121,7 +121,7 @@ def retune(question: Question, orders: Orders) -> list[Outcome]:
             again = survey(replace(question, devices=(device,))).targets
             if holder:
                 orders.say(f"{device.name}: already being re-tuned by {holder}")
-                outcomes += [outcome(one, Result.LEFT, f"left to {holder}") for one in again]
+                outcomes += [outcome(one, MendStatus.LEFT, f"left to {holder}") for one in again]
             elif again:
                 with Mending(device, orders, until) as mending:
                     outcomes += mending.mend(again)
@@ -129,10 +129,10 @@ def retune(question: Question, orders: Orders) -> list[Outcome]:
 
 
 def outcome(
-    target: Target, result: Result, message: str = "", after_ms: float | None = None
-) -> Outcome:
+    target: Target, result: MendStatus, message: str = "", after_ms: float | None = None
+) -> Mended:
     """What became of a target."""
-    return Outcome(
+    return Mended(
         kernel=target.kernel.name,
         device=target.device.name,
         problem=target.problem,
@@ -192,11 +192,11 @@ class Mending:
             self._store = Store.open(default_url())
         return self._store
 
-    def mend(self, targets: Sequence[Target]) -> list[Outcome]:
+    def mend(self, targets: Sequence[Target]) -> list[Mended]:
         """Mend what may be wrong first, then what is cheap to confirm, then what is new."""
         drawn = [one for one in targets if not one.inputs]
         searched = [one for one in drawn if one.action is Action.SEARCH]
-        outcomes = [outcome(one, Result.LEFT, _by_hand(one)) for one in targets if one.inputs]
+        outcomes = [outcome(one, MendStatus.LEFT, _by_hand(one)) for one in targets if one.inputs]
         outcomes += self.search([one for one in searched if one.known])
         confirmed, fallen = self.remeasure([t for t in drawn if t.action is Action.REMEASURE])
         outcomes += confirmed
@@ -205,15 +205,15 @@ class Mending:
 
     # ------------------------------------------------------------------ measuring again
 
-    def remeasure(self, targets: Sequence[Target]) -> tuple[list[Outcome], list[Target]]:
+    def remeasure(self, targets: Sequence[Target]) -> tuple[list[Mended], list[Target]]:
         """Confirm what holds; the rest comes back as targets of a search."""
-        outcomes: list[Outcome] = []
+        outcomes: list[Mended] = []
         fallen: list[Target] = []
         for target, now in self.measured(targets):
             if now is None:
-                outcomes.append(outcome(target, Result.LEFT, "no time left"))
+                outcomes.append(outcome(target, MendStatus.LEFT, "no time left"))
             elif isinstance(now, AutotuneError):
-                outcomes.append(outcome(target, Result.FAILED, str(now)))
+                outcomes.append(outcome(target, MendStatus.FAILED, str(now)))
             elif why := fell(now):
                 fallen.append(replace(target, reasons=(*target.reasons, why)))
             else:
@@ -235,7 +235,7 @@ class Mending:
                     yield target, self._measured(tuning, listener, target)
 
     def _measured(
-        self, tuning: Tuning, listener: Listener, target: Target
+        self, tuning: Run, listener: Listener, target: Target
     ) -> Remeasured | AutotuneError | None:
         if self.until.is_past:
             return None
@@ -246,7 +246,7 @@ class Mending:
         except AutotuneError as error:
             return error
 
-    def _confirm(self, target: Target, now: Remeasured) -> Outcome:
+    def _confirm(self, target: Target, now: Remeasured) -> Mended:
         """Note in the record that its times hold; they stay, so that small losses cannot add up."""
         known, ratio = target.known, now.ratio
         assert known is not None and ratio is not None
@@ -278,11 +278,11 @@ class Mending:
         try:
             self._refresh(known, record)
         except AutotuneError as error:
-            return outcome(target, Result.FAILED, str(error))
+            return outcome(target, MendStatus.FAILED, str(error))
         message = f"{ratio.value:.3f} of its recorded time ({ratio.low:.3f} … {ratio.high:.3f})"
-        return outcome(target, Result.CONFIRMED, message, now.median_ms)
+        return outcome(target, MendStatus.CONFIRMED, message, now.median_ms)
 
-    def _refresh(self, known: Known, record: tuned.TunedRecord) -> None:
+    def _refresh(self, known: KnownEntry, record: tuned.TunedRecord) -> None:
         """Put a confirmed entry where lookup finds it, and into ``out`` where it is the same."""
         layers = {tuned_folder(), *([known.directory] if known.layer != "shipped" else [])}
         for directory in layers:
@@ -298,9 +298,9 @@ class Mending:
 
     # ------------------------------------------------------------------ searching
 
-    def search(self, targets: Sequence[Target]) -> list[Outcome]:
+    def search(self, targets: Sequence[Target]) -> list[Mended]:
         """Search the problems of targets, one run per kernel and way of timing."""
-        outcomes: list[Outcome] = []
+        outcomes: list[Mended] = []
         for _, group in groupby(sorted(targets, key=self._searched_alike), self._searched_alike):
             listed = list(group)
             effort = self._effort(listed[0])
@@ -308,10 +308,10 @@ class Mending:
             if fitting:
                 outcomes += self._search(fitting, effort)
             late = listed[len(fitting) :]
-            outcomes += [outcome(one, Result.LEFT, "no time left") for one in late]
+            outcomes += [outcome(one, MendStatus.LEFT, "no time left") for one in late]
         return outcomes
 
-    def _search(self, targets: list[Target], effort: Effort) -> list[Outcome]:
+    def _search(self, targets: list[Target], effort: Effort) -> list[Mended]:
         try:
             request = self._request(targets, effort)
             with self._tuning(request) as (tuning, _):
@@ -320,9 +320,9 @@ class Mending:
         except Interrupted:
             raise
         except (AutotuneError, OSError) as error:
-            return [outcome(one, Result.FAILED, str(error)) for one in targets]
+            return [outcome(one, MendStatus.FAILED, str(error)) for one in targets]
 
-    def _published(self, targets: list[Target], run: RunResult) -> list[Outcome]:
+    def _published(self, targets: list[Target], run: RunResult) -> list[Mended]:
         """Publish a run; also where the environment makes lookup look first."""
         publish(run, self.orders.out)
         directories = {one.known.directory: one.known.layer for one in targets if one.known}
@@ -331,9 +331,9 @@ class Mending:
                 tuned.update(directory, record_of(run))
         times = {one.problem: one.finals.winner.median_ms for one in run.problems if one.finals}
         return [
-            outcome(one, Result.SEARCHED, "", times[one.problem])
+            outcome(one, MendStatus.SEARCHED, "", times[one.problem])
             if one.problem in times
-            else outcome(one, Result.FAILED, "nothing was right in time")
+            else outcome(one, MendStatus.FAILED, "nothing was right in time")
             for one in targets
         ]
 
@@ -384,10 +384,10 @@ class Mending:
         return (*_alike(target), self._effort(target).name, fresh)
 
     @contextmanager
-    def _tuning(self, request: Request) -> Iterator[tuple[Tuning, Listener]]:
+    def _tuning(self, request: Request) -> Iterator[tuple[Run, Listener]]:
         """The processes and the progress of one job."""
         with self.orders.progress(request.kernel.name, len(request.problems)) as listener:
-            tuning = Tuning(request, self.store, listener)
+            tuning = Run(request, self.store, listener)
             try:
                 yield tuning, listener
             finally:

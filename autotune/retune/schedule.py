@@ -54,7 +54,7 @@ PERIODS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class Schedule:
     """What is to run, how often, and from where."""
 
     period: Period
@@ -79,7 +79,7 @@ class Plan:
 
 def plan(
     kind: str, every: str, archs: Iterable[str], kernels: tuple[str, ...], max_hours: float
-) -> Plan:
+) -> Schedule:
     """The plan of this machine and folder.
 
     Parameters
@@ -110,7 +110,7 @@ def plan(
             f"no GPU here to schedule for; name them: autotune schedule {kind} --arch sm_90"
         )
     named = [word for one in chosen for word in ("--arch", one)]
-    return Plan(
+    return Schedule(
         period=PERIODS[every],
         archs=chosen,
         kernels=kernels,
@@ -125,7 +125,7 @@ def plan(
 # ---------------------------------------------------------------------- the four kinds
 
 
-def cron(plan: Plan) -> dict[str, str]:
+def cron(plan: Schedule) -> dict[str, str]:
     """One crontab line per architecture."""
     lines = [f"# Tunes again what went stale. Made by: {plan.made_by}"]
     for arch in plan.archs or ("",):
@@ -135,7 +135,7 @@ def cron(plan: Plan) -> dict[str, str]:
     return {"autotune-retune.cron": "\n".join(lines) + "\n"}
 
 
-def systemd(plan: Plan) -> dict[str, str]:
+def systemd(plan: Schedule) -> dict[str, str]:
     """A service and its timer per architecture."""
     files = {}
     for arch in plan.archs or ("",):
@@ -145,7 +145,7 @@ def systemd(plan: Plan) -> dict[str, str]:
     return files
 
 
-def slurm(plan: Plan) -> dict[str, str]:
+def slurm(plan: Schedule) -> dict[str, str]:
     """A script that submits one array task per architecture, and is that task."""
     every_arch = " ".join(plan.archs)
     gres = " ".join("gpu:1" for _ in plan.archs)
@@ -189,7 +189,7 @@ exec {command} --arch "${{archs[SLURM_ARRAY_TASK_ID]}}"
     return {"autotune-retune.sbatch": text}
 
 
-def github(plan: Plan) -> dict[str, str]:
+def github(plan: Schedule) -> dict[str, str]:
     """A workflow: one self-hosted runner per architecture, then one pull request."""
     root = _repository(plan.folder)
     inside = plan.folder.relative_to(root).as_posix()
@@ -209,7 +209,7 @@ def github(plan: Plan) -> dict[str, str]:
 
 
 #: By name: what makes the files of an entry from a plan.
-KINDS: dict[str, Callable[[Plan], dict[str, str]]] = {
+KINDS: dict[str, Callable[[Schedule], dict[str, str]]] = {
     "cron": cron,
     "systemd": systemd,
     "slurm": slurm,
@@ -250,13 +250,13 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _shell_line(plan: Plan, arch: str) -> str:
+def _shell_line(plan: Schedule, arch: str) -> str:
     settings = [f"{name}={value}" for name, value in plan.settings.items()]
     words = [*(["env", *settings] if settings else []), *plan.program, *plan.arguments(arch)]
     return _one_line(f"cd {shlex.quote(str(plan.folder))} && {shlex.join(words)}")
 
 
-def _service(plan: Plan, arch: str) -> str:
+def _service(plan: Schedule, arch: str) -> str:
     command = " ".join(_systemd_word(one) for one in (*plan.program, *plan.arguments(arch)))
     # /usr/bin/env, because $ and quotes mean something else in the path of the program itself.
     lines = [
@@ -278,7 +278,7 @@ def _service(plan: Plan, arch: str) -> str:
     return "\n".join(lines)
 
 
-def _timer(plan: Plan, arch: str) -> str:
+def _timer(plan: Schedule, arch: str) -> str:
     return f"""\
 # Made by: {plan.made_by}
 [Unit]

@@ -48,7 +48,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownEntry:
     """An entry as lookup would answer with it, and where it is from."""
 
     layer: str
@@ -83,7 +83,7 @@ class Target:
     problem: Problem
     reasons: tuple[Reason, ...]
     #: None where it was never tuned.
-    known: Known | None = None
+    known: KnownEntry | None = None
 
     @property
     def action(self) -> Action:
@@ -103,7 +103,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Failure:
+class SurveyFailure:
     """A kernel or record that could not be looked at."""
 
     kernel: str
@@ -115,7 +115,7 @@ class Survey:
     """What should be tuned again, and what could not be looked at."""
 
     targets: tuple[Target, ...]
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[SurveyFailure, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def survey(question: Question) -> Survey:
         If a kernel that was named is unknown, broken, or for other devices.
     """
     targets: list[Target] = []
-    failures: list[Failure] = []
+    failures: list[SurveyFailure] = []
     for name in question.kernels or [one.name for one in listings(question.spaces)]:
         try:
             kernel = find_kernel(name, question.spaces)
@@ -158,7 +158,7 @@ def survey(question: Question) -> Survey:
         except AutotuneError as error:
             if question.kernels and isinstance(error, UsageError):
                 raise
-            failures.append(Failure(name, str(error)))
+            failures.append(SurveyFailure(name, str(error)))
     return Survey(tuple(targets), tuple(failures))
 
 
@@ -186,7 +186,7 @@ def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tu
     return tuple(chosen)
 
 
-def known_entries(name: str, device: Device) -> tuple[list[Known], list[str]]:
+def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str]]:
     """What lookup would answer with on a device, and what is wrong with damaged records.
 
     Raises
@@ -194,7 +194,7 @@ def known_entries(name: str, device: Device) -> tuple[list[Known], list[str]]:
     RecordError
         If a record is foreign or of a newer autotune: it could not be replaced either.
     """
-    found: dict[Problem, Known] = {}
+    found: dict[Problem, KnownEntry] = {}
     damaged = []
     for layer, directory in _lookup.layers():
         path = Path(directory) / device.folder / f"{name}.json"
@@ -207,12 +207,14 @@ def known_entries(name: str, device: Device) -> tuple[list[Known], list[str]]:
             warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
             continue
         for entry in record.entries:
-            known = Known(layer, Path(directory), record, entry)
+            known = KnownEntry(layer, Path(directory), record, entry)
             found.setdefault(Problem(dict(entry.problem)), known)
     return list(found.values()), damaged
 
 
-def reasons(question: Question, kernel: Kernel, device: Device, known: Known) -> tuple[Reason, ...]:
+def reasons(
+    question: Question, kernel: Kernel, device: Device, known: KnownEntry
+) -> tuple[Reason, ...]:
     """Why an entry is stale; empty while it is current."""
     found = (*_changed(kernel, device, known), *_aged(question, device, known))
     marked = known.entry.stale_reasons
@@ -269,7 +271,7 @@ def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Tar
             yield Target(kernel, device, problem, (Reason(text, Action.SEARCH),))
 
 
-def _changed(kernel: Kernel, device: Device, known: Known) -> Iterator[Reason]:
+def _changed(kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reason]:
     """What says that the recorded winner was found for something else."""
     entry = known.entry
     if entry.source != source_fingerprint(kernel):
@@ -290,7 +292,7 @@ def _changed(kernel: Kernel, device: Device, known: Known) -> Iterator[Reason]:
         yield Reason(f"its recorded time is {entry.median_ms:g} ms", Action.SEARCH, fresh=True)
 
 
-def _aged(question: Question, device: Device, known: Known) -> Iterator[Reason]:
+def _aged(question: Question, device: Device, known: KnownEntry) -> Iterator[Reason]:
     """What says that times may have changed, though the kernel did not."""
     toolchain = backend(device.backend).toolchain()
     if known.driver and device.driver and known.driver != device.driver:

@@ -62,7 +62,7 @@ class Finals:
 
     def hold(
         self, evaluator: DeviceEvaluator, measured: Sequence[Measurement], seconds: float | None
-    ) -> tuple[selection.Result | None, tuple[Measurement, ...]]:
+    ) -> tuple[selection.Decision | None, tuple[Measurement, ...]]:
         """Verify the best again on other data and odd sizes, then race them and the vendor.
 
         Where all finalists turn out to be wrong, or fail in the race, the next best take their
@@ -154,7 +154,7 @@ class Finals:
 
     def _raced(
         self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float
-    ) -> tuple[selection.Result | None, list[Measurement]]:
+    ) -> tuple[selection.Decision | None, list[Measurement]]:
         """Race finalists and the vendor's calls, interleaved; who fails is out."""
         request, kernel = self.bench.request, self.bench.kernel
         vendors = [one.name for one in kernel.baselines if one.backend == request.device.backend]

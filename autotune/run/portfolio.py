@@ -33,7 +33,7 @@ _MOST_SECONDS, _LEAST_SECONDS = 10.0, 2.0
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownProblem:
     """What is known of a problem before."""
 
     #: Of its winner.
@@ -45,10 +45,10 @@ class Known:
 def measure(
     bench: Bench,
     listener: Listener,
-    problems: Mapping[Problem, Known],
+    problems: Mapping[Problem, KnownProblem],
     candidates: Sequence[Configuration],
     seconds: float | None,
-) -> selection.Portfolio | None:
+) -> selection.PortfolioTimes | None:
     """Measure configurations on every problem.
 
     The quickest problem first: what one needs less than its share of the time is left for the
@@ -60,7 +60,7 @@ def measure(
         Where they are measured.
     listener : callable
         Told what happens.
-    problems : mapping from Problem to Known
+    problems : mapping from Problem to KnownProblem
         At least two.
     candidates : sequence of Configuration
         What to measure, all valid here, the most important first.
@@ -87,7 +87,7 @@ def measure(
             stacklevel=2,
         )
         return None
-    return selection.Portfolio(
+    return selection.PortfolioTimes(
         configurations=tuple(candidates),
         problems=tuple(problems),
         median_ms=tuple(tuple(columns[p][one] for p in problems) for one in candidates),
@@ -153,7 +153,7 @@ def _compile(
 
 def measure_again(
     bench: Bench, listener: Listener, record: tuned.TunedRecord, seconds: float | None
-) -> selection.Portfolio:
+) -> selection.PortfolioTimes:
     """Measure what won anywhere on every problem of a record, which was tuned in pieces perhaps.
 
     Parameters
@@ -190,7 +190,9 @@ def measure_again(
             f"{len(chosen)} configurations are no portfolio; run: autotune run {record.kernel}"
         )
     problems = {
-        Problem(dict(one.problem)): Known(one.median_ms, {Configuration(dict(one.configuration))})
+        Problem(dict(one.problem)): KnownProblem(
+            one.median_ms, {Configuration(dict(one.configuration))}
+        )
         for one in entries
     }
     _compile(bench, listener, list(problems), chosen)

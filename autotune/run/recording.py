@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
-from autotune.devices.binary import Resources
+from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel import launches as binding
@@ -23,7 +23,7 @@ from autotune.measure import limits
 from autotune.measure.measurement import CheckResult, Measurement
 from autotune.run import selection
 from autotune.run.request import timing
-from autotune.run.tuning import ProblemResult, RunResult
+from autotune.run.run import ProblemResult, RunResult
 from autotune.tuned import record as tuned
 from autotune.tuned.fallback import fallback_table
 from autotune.values import Configuration, Problem
@@ -118,7 +118,7 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
     )
 
 
-def _runners_up(finals: selection.Result) -> tuple[tuned.RunnerUp, ...]:
+def _runners_up(finals: selection.Decision) -> tuple[tuned.RunnerUp, ...]:
     """Who else was in the finals, best first."""
     others = [one for one in finals.finalists if one is not finals.winner]
     return tuple(
@@ -139,7 +139,7 @@ def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow
     return _with_fallback(run.request.kernel, run.request.device, _matrix(measured))
 
 
-def _matrix(measured: selection.Portfolio) -> tuned.Portfolio:
+def _matrix(measured: selection.PortfolioTimes) -> tuned.Portfolio:
     return tuned.Portfolio(
         configurations=tuple(dict(one) for one in measured.configurations),
         problems=tuple(dict(one) for one in measured.problems),
@@ -148,7 +148,7 @@ def _matrix(measured: selection.Portfolio) -> tuned.Portfolio:
 
 
 def refitted(
-    record: tuned.TunedRecord, kernel: Kernel, measured: selection.Portfolio | None = None
+    record: tuned.TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes | None = None
 ) -> tuned.TunedRecord:
     """A record with the answers for problems never measured made anew.
 
@@ -210,7 +210,7 @@ def _plan(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> tuned.Plan:
     """How the first launch of a configuration looks, for any problem where it can be traced."""
-    first = binding.plan(kernel, configuration, problem, device).first
+    first = binding.launch_sequence(kernel, configuration, problem, device).first
     return tuned.Plan(
         configuration=dict(configuration),
         block=first.block,
@@ -239,7 +239,7 @@ def _completed(grid: tuple[Json, ...] | None) -> tuple[Json, ...] | None:
 def _steps(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> tuple[tuned.LaunchStep | tuned.FillStep, ...]:
-    concrete = binding.plan(kernel, configuration, problem, device).steps
+    concrete = binding.launch_sequence(kernel, configuration, problem, device).steps
     symbolic = binding.traced(kernel, configuration, device, problem) or (None,) * len(concrete)
     steps: list[tuned.LaunchStep | tuned.FillStep] = []
     for step, trace in zip(concrete, symbolic, strict=True):
@@ -270,7 +270,7 @@ def _rate(amount: float, median_ms: float) -> float:
     return amount / median_ms / 1e6
 
 
-def _vendor(finals: selection.Result) -> tuned.Vendor | None:
+def _vendor(finals: selection.Decision) -> tuned.Vendor | None:
     """The fastest baseline: beating a slower one proves nothing."""
     vendors: Mapping[str, tuple[float, selection.Ratio]] = finals.vendors
     if not vendors:
@@ -295,6 +295,6 @@ def _checks(checks: tuple[CheckResult, ...]) -> tuned.Checks | None:
     return tuned.Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
 
 
-def _largest(measurement: Measurement) -> Resources | None:
-    """Resources of the function that needs most registers."""
+def _largest(measurement: Measurement) -> CompiledFunction | None:
+    """CompiledFunction of the function that needs most registers."""
     return max(measurement.entries, key=lambda one: one.registers or 0, default=None)

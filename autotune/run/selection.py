@@ -60,7 +60,7 @@ class Finalist:
 
 
 @dataclass(frozen=True)
-class Result:
+class Decision:
     """The outcome of one problem's finals."""
 
     winner: Finalist
@@ -79,7 +79,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Portfolio:
+class PortfolioTimes:
     """Chosen configurations measured on every problem of a run."""
 
     configurations: tuple[Configuration, ...]
@@ -101,7 +101,7 @@ class Portfolio:
         return math.exp(sum(map(math.log, shares)) / len(shares)) if shares else 1.0
 
 
-def enter_portfolio(results: Sequence[Result], default: Configuration) -> list[Configuration]:
+def enter_portfolio(results: Sequence[Decision], default: Configuration) -> list[Configuration]:
     """Who is measured on every problem: the default, tied sets and the three best of each.
 
     At most `PORTFOLIO_SIZE`: problems take turns, best first.
@@ -115,16 +115,18 @@ def enter_portfolio(results: Sequence[Result], default: Configuration) -> list[C
     return list(chosen)
 
 
-def with_portfolio(result: Result, problem: Problem, portfolio: Portfolio, seed: int = 0) -> Result:
+def with_portfolio(
+    result: Decision, problem: Problem, portfolio: PortfolioTimes, seed: int = 0
+) -> Decision:
     """Choose again among the tied: the best over the other problems, then fewest registers.
 
     Parameters
     ----------
-    result : Result
+    result : Decision
         Of the problem's finals.
     problem : Problem
         Left out of the comparison: there they are tied.
-    portfolio : Portfolio
+    portfolio : PortfolioTimes
         Of the same run.
     seed : int
         Of the bootstrap.
@@ -153,7 +155,7 @@ def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]
 
 def decide(
     finalists: Sequence[Finalist], vendors: Mapping[str, Sequence[float]], seed: int = 0
-) -> Result:
+) -> Decision:
     """Rank finalists and choose the winner.
 
     All that cannot be told from the best are tied; of those that were measured within 0.3 % of it
@@ -175,7 +177,7 @@ def decide(
     winner = min(
         _eligible(tied, best), key=lambda one: (_registers(one.measurement), one.median_ms)
     )
-    return Result(
+    return Decision(
         winner=winner,
         finalists=tuple(ranked),
         tied=tuple(tied),

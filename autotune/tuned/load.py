@@ -183,7 +183,7 @@ class _Prepared:
     problem: Problem
     device: Device
     binary: Binary
-    plan: binding.Plan
+    plan: binding.LaunchSequence
     arguments: dict[str, Argument]
     scratch: dict[str, Argument]
 
@@ -197,7 +197,7 @@ class _Prepared:
             problem=problem,
             device=device,
             binary=compiled_for(kernel, configuration, problem, device),
-            plan=binding.plan(kernel, configuration, problem, device),
+            plan=binding.launch_sequence(kernel, configuration, problem, device),
             arguments=declared_arguments(kernel, problem),
             scratch={name: _declared(kernel, name, out) for name, out in scratch.items()},
         )

@@ -20,9 +20,9 @@ from autotune.tuned.table import (
     EXACT,
     NEAREST_PROBLEM,
     Loaded,
+    LookupRow,
+    LookupTable,
     Problem,
-    Row,
-    Table,
     Triple,
     Value,
     build_table,
@@ -217,7 +217,7 @@ def _refreshed(key: object, kernel: str) -> _Cached:
 
 def _answer(
     kernel: str,
-    table: Table | None,
+    table: LookupTable | None,
     disabled: bool,
     arch: str | int | None,
     device: Any,
@@ -236,7 +236,9 @@ def _answer(
     return _tuned_config(table, *pick(table, values, folder, arch_name), values)
 
 
-def _tuned_config(table: Table, row: Row, quality: str, problem: Problem) -> TunedConfig:
+def _tuned_config(
+    table: LookupTable, row: LookupRow, quality: str, problem: Problem
+) -> TunedConfig:
     fields = dict(zip(table.fields, problem, strict=True))
     return TunedConfig(
         row.plan.configuration,
@@ -252,7 +254,7 @@ def _tuned_config(table: Table, row: Row, quality: str, problem: Problem) -> Tun
     )
 
 
-def _grid(row: Row, problem: Problem, fields: Mapping[str, Any]) -> Triple | None:
+def _grid(row: LookupRow, problem: Problem, fields: Mapping[str, Any]) -> Triple | None:
     """The grid of a row's plan for a problem; None where it is not known or cannot be launched."""
     if row.plan.grid is None:
         return row.grid if row.problem == problem else None
@@ -263,7 +265,7 @@ def _grid(row: Row, problem: Problem, fields: Mapping[str, Any]) -> Triple | Non
     return (x, y, z) if min(x, y, z) >= 0 and max(x, y, z) <= MAX_GRID else None
 
 
-def _values(table: Table, problem: Mapping[str, Any]) -> Problem:
+def _values(table: LookupTable, problem: Mapping[str, Any]) -> Problem:
     """The problem's values in the kernel's order, of the right kinds.
 
     Raises
@@ -304,7 +306,7 @@ def normal_arch(arch: str | int | None) -> str | None:
     return f"sm_{number // 10 if number in CUDA_ARCH_MACRO else number}"
 
 
-def _folder(table: Table, device: Any) -> str | None:
+def _folder(table: LookupTable, device: Any) -> str | None:
     """The folder of a device among the records; its own name where it has none."""
     if device is None:
         return None
@@ -312,7 +314,7 @@ def _folder(table: Table, device: Any) -> str | None:
     return next((table.names[one] for one in known if one in table.names), known[-1])
 
 
-def _arch_without_gpu(table: Table) -> str | None:
+def _arch_without_gpu(table: LookupTable) -> str | None:
     """Where no GPU is found, the user's own records of the CPU are what can be meant."""
     return next((arch for arch in table.archs if arch == "opencl_cpu"), None)
 

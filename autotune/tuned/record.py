@@ -279,7 +279,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.entries if dict(one.problem) == dict(problem)), None)
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class MergedProblem(msgspec.Struct, frozen=True):
     """What became of one newly tuned problem when it was merged."""
 
     problem: Mapping[str, int | str]
@@ -291,7 +291,7 @@ class Merged(msgspec.Struct, frozen=True):
     """A merged record and, per newly tuned problem, whether it went in."""
 
     record: TunedRecord
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[MergedProblem, ...]
 
 
 def timestamp() -> str:
@@ -438,7 +438,9 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
         If the records are of different kernels or devices.
     """
     if old is None:
-        added = tuple(Outcome(one.problem, "added", "not tuned before") for one in new.entries)
+        added = tuple(
+            MergedProblem(one.problem, "added", "not tuned before") for one in new.entries
+        )
         return Merged(new, added)
     if (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
         raise UsageError(
@@ -446,7 +448,9 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
         )
     if (set(old.parameters), old.fields) != (set(new.parameters), new.fields):
         reason = "parameters or problem fields changed since"
-        return Merged(new, tuple(Outcome(one.problem, "replaced", reason) for one in new.entries))
+        return Merged(
+            new, tuple(MergedProblem(one.problem, "replaced", reason) for one in new.entries)
+        )
     outcomes = tuple(_outcome(old.entry(one.problem), one) for one in new.entries)
     taken = [
         entry
@@ -463,18 +467,18 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
     return Merged(record, outcomes)
 
 
-def _outcome(old: Entry | None, new: Entry) -> Outcome:
+def _outcome(old: Entry | None, new: Entry) -> MergedProblem:
     if old is None:
-        return Outcome(new.problem, "added", "not tuned before")
+        return MergedProblem(new.problem, "added", "not tuned before")
     if old.source != new.source:
-        return Outcome(new.problem, "replaced", "the source changed since")
+        return MergedProblem(new.problem, "replaced", "the source changed since")
     if old.arguments and new.arguments and old.arguments != new.arguments:
-        return Outcome(new.problem, "replaced", "the arguments changed since")
+        return MergedProblem(new.problem, "replaced", "the arguments changed since")
     if EFFORTS.index(new.effort) < EFFORTS.index(old.effort):
-        return Outcome(
+        return MergedProblem(
             new.problem, "kept", f"tuned with more effort before ({old.effort}, now {new.effort})"
         )
-    return Outcome(new.problem, "replaced", f"tuned again with effort {new.effort}")
+    return MergedProblem(new.problem, "replaced", f"tuned again with effort {new.effort}")
 
 
 def _aged(entry: Entry, old: TunedRecord, new: TunedRecord) -> Entry:

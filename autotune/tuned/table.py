@@ -77,7 +77,7 @@ class Prediction(NamedTuple):
     costs: tuple[Cost, ...]
 
 
-class Row(NamedTuple):
+class LookupRow(NamedTuple):
     """One problem and what to use for it."""
 
     problem: Problem
@@ -99,14 +99,14 @@ class Group:
     def __init__(self, name: str, arch: str) -> None:
         self.name = name
         self.arch = arch
-        self.exact: dict[Problem, Row] = {}
-        self.nearest: dict[Problem, Row] = {}
+        self.exact: dict[Problem, LookupRow] = {}
+        self.nearest: dict[Problem, LookupRow] = {}
 
 
-class Table:
+class LookupTable:
     """The merged records of one kernel: all that a lookup walks."""
 
-    def __init__(self, kernel: str, fields: Mapping[str, bool], default: Row) -> None:
+    def __init__(self, kernel: str, fields: Mapping[str, bool], default: LookupRow) -> None:
         self.kernel = kernel
         #: Problem fields in order; True where integer, False where categorical.
         self.fields = dict(fields)
@@ -152,8 +152,8 @@ def distance(a: Problem, b: Problem) -> int | None:
 
 
 def pick(
-    table: Table, problem: Problem, device: str | None = None, arch: str | None = None
-) -> tuple[Row, str]:
+    table: LookupTable, problem: Problem, device: str | None = None, arch: str | None = None
+) -> tuple[LookupRow, str]:
     """The row for a problem on a device (its folder) or architecture, and how good it is."""
     fields = dict(zip(table.fields, problem, strict=True))
     place = place_of(problem)
@@ -173,7 +173,7 @@ def pick(
     return table.default, DEFAULT
 
 
-def fastest(row: Row, fields: Mapping[str, Any], foreign: str | None) -> Plan:
+def fastest(row: LookupRow, fields: Mapping[str, Any], foreign: str | None) -> Plan:
     """The plan that a row's prediction chooses for a problem; the row's own where it has none."""
     chosen, least_ms = row.plan, None
     sizes = [one for one in fields.values() if isinstance(one, int)]
@@ -191,7 +191,7 @@ def fastest(row: Row, fields: Mapping[str, Any], foreign: str | None) -> Plan:
 
 
 def _candidates(
-    table: Table, device: str | None, arch: str | None
+    table: LookupTable, device: str | None, arch: str | None
 ) -> Iterator[tuple[Group, str, str, str | None]]:
     """Groups to ask in order, the quality of an exact and of a near hit, and the foreign arch."""
     if device is not None and device in table.devices:
@@ -235,7 +235,7 @@ class Loaded(NamedTuple):
         return f"{self.layer}:{self.folder}/{self.document['kernel']}"
 
 
-def build_table(records: Sequence[Loaded], skipped: Callable[[str], object] = str) -> Table:
+def build_table(records: Sequence[Loaded], skipped: Callable[[str], object] = str) -> LookupTable:
     """Merge records of one kernel, those of higher layers first, into a table.
 
     Parameters
@@ -253,8 +253,8 @@ def build_table(records: Sequence[Loaded], skipped: Callable[[str], object] = st
         if _shape(one.document) != shape:
             skipped(f"{one.source}: left out: other problem fields or parameters than the newest")
     fields = {name: kind == "integer" for name, kind in newest.document["fields"].items()}
-    default = Row((), (), _plan(newest.document["default"], fields), newest.source)
-    table = Table(newest.document["kernel"], fields, default)
+    default = LookupRow((), (), _plan(newest.document["default"], fields), newest.source)
+    table = LookupTable(newest.document["kernel"], fields, default)
     for one in fitting:
         _add_device(table, one)
     for name in newest.document["parameters"]:
@@ -285,7 +285,7 @@ def _shape(document: dict[str, Any]) -> tuple[object, ...]:
     return (document["fields"], set(document["parameters"]))
 
 
-def _add_device(table: Table, one: Loaded) -> None:
+def _add_device(table: LookupTable, one: Loaded) -> None:
     """Add the rows of a record that no higher layer has for the same device and problem."""
     device = one.document["device"]
     group = table.devices.setdefault(one.folder, Group(one.folder, device["arch"]))
@@ -315,7 +315,7 @@ def _add_device(table: Table, one: Loaded) -> None:
         group.exact.setdefault(problem, row)
 
 
-def _predictions(table: Table, portfolio: dict[str, Any]) -> list[Prediction]:
+def _predictions(table: LookupTable, portfolio: dict[str, Any]) -> list[Prediction]:
     """The predictions of a record; none in records of older versions."""
     found = []
     for one in portfolio.get("predictions", ()):
@@ -326,7 +326,7 @@ def _predictions(table: Table, portfolio: dict[str, Any]) -> list[Prediction]:
     return found
 
 
-def _cost(one: dict[str, Any], plan: Plan, multiple: int, table: Table) -> Cost:
+def _cost(one: dict[str, Any], plan: Plan, multiple: int, table: LookupTable) -> Cost:
     slots = [int(slots) for slots, _ in one["waves"]]
     if plan.grid is None or min(slots, default=1) < 1 or multiple < 1:
         raise ValueError("a cost without grid, slots or multiple")
@@ -341,7 +341,7 @@ def _cost(one: dict[str, Any], plan: Plan, multiple: int, table: Table) -> Cost:
     )
 
 
-def _terms(terms: Sequence[Any], table: Table) -> tuple[Term, ...]:
+def _terms(terms: Sequence[Any], table: LookupTable) -> tuple[Term, ...]:
     for _, names in terms:
         for name in names:
             if not table.fields[name]:
@@ -349,12 +349,14 @@ def _terms(terms: Sequence[Any], table: Table) -> tuple[Term, ...]:
     return tuple((float(coefficient), tuple(names)) for coefficient, names in terms)
 
 
-def _row(table: Table, holder: dict[str, Any], plan: dict[str, Any], source: str) -> Row:
+def _row(
+    table: LookupTable, holder: dict[str, Any], plan: dict[str, Any], source: str
+) -> LookupRow:
     problem = tuple(holder["problem"][name] for name in table.fields)
     for value, integer in zip(problem, table.fields.values(), strict=True):
         if not isinstance(value, int if integer else str):
             raise ValueError(f"{holder['problem']!r} is not a problem of this kernel")
-    return Row(
+    return LookupRow(
         problem,
         place_of(problem),
         _plan(plan, table.fields),
@@ -418,7 +420,7 @@ def _of_arch(arch: str, groups: Sequence[Group], records: Sequence[Loaded]) -> G
     """
     merged = Group(arch, arch)
     for kind in ("exact", "nearest"):
-        rows: dict[Problem, Row] = getattr(merged, kind)
+        rows: dict[Problem, LookupRow] = getattr(merged, kind)
         for problem in {one: None for group in groups for one in getattr(group, kind)}:
             owners = [group for group in groups if problem in getattr(group, kind)]
             candidates = [getattr(group, kind)[problem] for group in owners]
@@ -426,14 +428,14 @@ def _of_arch(arch: str, groups: Sequence[Group], records: Sequence[Loaded]) -> G
     return merged
 
 
-def _worst_loss(row: Row, owners: Sequence[Group], records: Sequence[Loaded]) -> float:
+def _worst_loss(row: LookupRow, owners: Sequence[Group], records: Sequence[Loaded]) -> float:
     """Largest slowdown of a row's plan over devices that know its problem; infinite if unknown."""
     if len(owners) == 1:
         return 0.0
     return max(_loss(row, owner, records) for owner in owners)
 
 
-def _loss(row: Row, owner: Group, records: Sequence[Loaded]) -> float:
+def _loss(row: LookupRow, owner: Group, records: Sequence[Loaded]) -> float:
     best = owner.exact.get(row.problem)
     if best and best.plan.configuration == row.plan.configuration:
         return 0.0

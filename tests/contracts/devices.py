@@ -25,7 +25,7 @@ from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.several import SeveralEvaluator
 from autotune.run.bench import Bench
-from autotune.run.tuning import Request, RunResult, Tuning
+from autotune.run.run import Request, Run, RunResult
 from autotune.search.session import Budget, Listener, Measured, SearchStarted, ignore
 from autotune.store import Store
 from contracts.faults import EXPECTED, SPACES
@@ -59,7 +59,7 @@ class SeveralDevicesContract:
 
     def tuned(self, request: Request, file: Path, listener: Listener = ignore) -> RunResult:
         with Store.open(file) as store:
-            tuning = Tuning(request, store, listener)
+            tuning = Run(request, store, listener)
             self.tuning = tuning
             try:
                 return tuning.run()

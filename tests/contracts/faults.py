@@ -20,7 +20,7 @@ from autotune.measure.racing import race
 from autotune.measure.tasks import Contender
 from autotune.measure.worker import Worker
 from autotune.run.bench import Bench
-from autotune.run.tuning import Request, RunResult, Tuning
+from autotune.run.run import Request, Run, RunResult
 from autotune.search.session import Budget, Measured
 from autotune.store import Store
 
@@ -72,7 +72,7 @@ class FaultContract:
             timeout_s=self.timeout_s,
         )
         with Store.open(store) as opened:
-            tuning = Tuning(request, opened)
+            tuning = Run(request, opened)
             try:
                 return tuning.run()
             finally:
@@ -128,7 +128,7 @@ class FaultContract:
                 os.kill(there[0], signal.SIGKILL)
 
         with Store.open(tmp_path / "s.sqlite") as store:
-            tuning = Tuning(request, store, kill)
+            tuning = Run(request, store, kill)
             try:
                 run = tuning.run()
             finally:

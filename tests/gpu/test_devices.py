@@ -14,7 +14,7 @@ from autotune.kernel.launches import Plan as LaunchPlan
 from autotune.kernel.launches import over_limit
 from autotune.kernel.spec import Launch
 from autotune.measure.measurement import Status
-from autotune.run.tuning import Request, Tuning
+from autotune.run.run import Request, Run
 from autotune.search.session import Budget
 from autotune.store import Store
 from autotune.vendor import PLAIN, cublas_call
@@ -263,7 +263,7 @@ def tuned(kernel, store, **options):
         **options,
     )
     with Store.open(store) as opened:
-        tuning = Tuning(request, opened)
+        tuning = Run(request, opened)
         try:
             return tuning.run()
         finally:

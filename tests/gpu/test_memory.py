@@ -10,7 +10,7 @@ import pytest
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError
 from autotune.kernel.catalog import find_kernel
-from autotune.run.tuning import Request, RunResult, Tuning
+from autotune.run.run import Request, Run, RunResult
 from autotune.search.session import Budget
 from autotune.store import Store
 from autotune.values import Problem
@@ -43,7 +43,7 @@ def _tuned(file: Path) -> RunResult:
         budget=Budget(evaluations=8),
     )
     with Store.open(file) as store:
-        tuning = Tuning(request, store)
+        tuning = Run(request, store)
         try:
             return tuning.run()
         finally:

@@ -10,7 +10,7 @@ import pytest
 from autotune.devices.choose import choose_device
 from autotune.devices.cuda import CudaBackend
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import bound, plan
+from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.values import Problem
@@ -42,7 +42,7 @@ class Sums:
     def steps(self, n: int) -> list[Any]:
         assert self._compiled.binary is not None
         return bound(
-            plan(self._kernel, self._configuration, Problem(n=n), self._device),
+            launch_sequence(self._kernel, self._configuration, Problem(n=n), self._device),
             ["x", "out", "n"],
             {"x": self._x, "out": self._out},
             {"n": np.int64(n)},

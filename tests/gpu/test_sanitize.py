@@ -13,7 +13,7 @@ from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
-from autotune.run.tuning import Request, Tuning
+from autotune.run.run import Request, Run
 from autotune.search.session import Budget
 from autotune.store import Store
 from autotune.values import Configuration, Problem
@@ -128,7 +128,7 @@ def test_what_is_found_cannot_win(kernel: Any, tmp_path: Path) -> None:
         sanitize=True,
     )
     with Store.open(tmp_path / "s.sqlite") as store:
-        tuning = Tuning(request, store)
+        tuning = Run(request, store)
         try:
             (result,) = tuning.run().problems
         finally:

@@ -8,7 +8,7 @@ import pytest
 from autotune.devices.choose import choose_device
 from autotune.devices.cuda import CudaBackend
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.launches import bound, plan
+from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.values import Problem
@@ -38,7 +38,7 @@ def test_bulk_stores_what_is_left_of_a_tile(tile_y: int, tile_x: int, resident: 
         executor.write(inputs, x)
         executor.poison(out)
         steps = bound(
-            plan(kernel, configuration, Problem(m=m, n=n), device),
+            launch_sequence(kernel, configuration, Problem(m=m, n=n), device),
             ["x", "out", "m", "n"],
             {"x": inputs, "out": out},
             {"m": np.int32(m), "n": np.int32(n)},

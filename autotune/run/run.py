@@ -42,8 +42,8 @@ __all__ = [
     "Effort",
     "ProblemResult",
     "Request",
+    "Run",
     "RunResult",
-    "Tuning",
     "stopping_rule",
 ]
 
@@ -70,7 +70,7 @@ class ProblemResult:
     #: In the order they were asked for, remembered ones included.
     measured: tuple[Measurement, ...]
     #: None where nothing was right.
-    finals: selection.Result | None
+    finals: selection.Decision | None
     disqualified: tuple[Measurement, ...] = ()
     seconds: float = 0.0
     #: Finalists in which compute-sanitizer found nothing; None where it was not asked.
@@ -87,7 +87,7 @@ class RunResult:
     source: str
     toolchain: str
     #: Finalists of all problems on every problem; None for a run of one problem.
-    portfolio: selection.Portfolio | None = None
+    portfolio: selection.PortfolioTimes | None = None
     #: What the device was measured to reach; None where that failed.
     limits: MeasuredLimits | None = None
 
@@ -112,7 +112,7 @@ class _Searched:
     other_data_s: float
 
 
-class Tuning(Bench):
+class Run(Bench):
     """One run in progress: its processes, its store, its results so far.
 
     Parameters
@@ -129,7 +129,9 @@ class Tuning(Bench):
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
         self._sanitizer = sanitize.required(request.device) if request.sanitize else ""
         #: By configuration and static fields; None where nothing was found.
-        self._findings: dict[tuple[Configuration, tuple[Value, ...]], sanitize.Finding | None] = {}
+        self._findings: dict[
+            tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None
+        ] = {}
         super().__init__(request)
         self.store, self.listener = store, listener
         self.done: list[ProblemResult] = []
@@ -329,7 +331,7 @@ class Tuning(Bench):
         """
         static = tuple(problem[name] for name in self.kernel.static)
         safe: list[Measurement] = []
-        out: dict[Configuration, sanitize.Finding] = {}
+        out: dict[Configuration, sanitize.SanitizerFault] = {}
         for _ in range(_SANITIZER_ROUNDS):
             left = [one for one in entrants if one.configuration not in out]
             finalists = selection.candidates(left, self.request.effort.finalists)
@@ -359,7 +361,7 @@ class Tuning(Bench):
 
     def _sanitized(
         self, problem: Problem, configurations: Sequence[Configuration]
-    ) -> Mapping[Configuration, sanitize.Finding]:
+    ) -> Mapping[Configuration, sanitize.SanitizerFault]:
         """What compute-sanitizer finds in configurations; warns of what it could not check."""
         trials = []
         for configuration in configurations:
@@ -454,7 +456,7 @@ class Tuning(Bench):
         why = "; ".join(broken) or "outside --fix"
         return f"{self.kernel.name}: {shown} is not valid on {self.device.name}: {why}"
 
-    def _portfolio(self) -> selection.Portfolio | None:
+    def _portfolio(self) -> selection.PortfolioTimes | None:
         """Measure the best of every problem on every problem; choose winners among ties by it."""
         results = {one.problem: one.finals for one in self.done if one.finals is not None}
         if len(results) < 2 or self.request.only is not None:
@@ -465,7 +467,7 @@ class Tuning(Bench):
         # What is wrong on one problem's other data must answer for no problem.
         chosen = [one for one in chosen if one in space and one not in wrong]
         known = {
-            problem: portfolios.Known(
+            problem: portfolios.KnownProblem(
                 one.winner.median_ms, {f.measurement.configuration for f in one.finalists}
             )
             for problem, one in results.items()
@@ -490,7 +492,7 @@ def _winners_near(problem: Problem, searched: Sequence[_Searched]) -> list[Confi
 
 
 def _chosen_again(
-    result: ProblemResult, portfolio: selection.Portfolio, seed: int
+    result: ProblemResult, portfolio: selection.PortfolioTimes, seed: int
 ) -> ProblemResult:
     if result.finals is None:
         return result
