@@ -33,7 +33,6 @@ class FinalistContent:
     configuration: Configuration
     median_ms: float
     interval_ms: tuple[float, float]
-    samples: int
     #: Its time over the winner's: above 1 it is slower.
     ratio: Ratio
     tied: bool
@@ -69,8 +68,6 @@ class ProblemContent:
         What the tuned record says: the answer. None where nothing was right.
     finalists, baselines : tuple
         Best first; empty where only the record is left of the finals.
-    seconds : float, optional
-        Wall time of the problem, finals included.
     """
 
     problem: Problem
@@ -78,7 +75,6 @@ class ProblemContent:
     entry: Entry | None = None
     finalists: tuple[FinalistContent, ...] = ()
     baselines: tuple[BaselineContent, ...] = ()
-    seconds: float | None = None
 
     @property
     def best_ms(self) -> float | None:

@@ -103,7 +103,6 @@ def _of_result(result: ProblemResult, seed: int) -> ProblemContent:
         trials=_newest((*result.measured, *result.disqualified)),
         finalists=_finalists(finals, seed) if finals else (),
         baselines=_baselines(finals) if finals else (),
-        seconds=result.seconds or None,
     )
 
 
@@ -121,7 +120,6 @@ def _finalists(finals: selection.Decision, seed: int) -> tuple[FinalistContent, 
             configuration=finalist.measurement.configuration,
             median_ms=finalist.median_ms,
             interval_ms=finalist.interval_ms,
-            samples=len(finalist.samples_ms),
             ratio=selection.ratio(finalist.samples_ms, finals.winner.samples_ms, seed),
             tied=any(finalist is other for other in finals.tied),
             won=finalist is finals.winner,
