@@ -57,9 +57,15 @@ def summary(documents: Sequence[Document]) -> str:
             *_table(shown, EXAMPLES, ("time", "vendor / ours (95 %)")),
             "",
             *(
-                textwrap.fill(_provenance(document), 118, break_on_hyphens=False) + "\n"
+                textwrap.fill(
+                    f"- {_provenance(document)}",
+                    118,
+                    subsequent_indent="  ",
+                    break_on_hyphens=False,
+                )
                 for document in documents
             ),
+            "",
         ]
     )
 
