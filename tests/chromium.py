@@ -116,7 +116,7 @@ class Page:
         elif method == "Log.entryAdded" and about["entry"]["level"] in ("error", "warning"):
             self.complaints.append(about["entry"]["text"])
         elif method == "Runtime.consoleAPICalled" and about["type"] in ("error", "warning"):
-            self.complaints.append(str([one.get("value") for one in about["args"]]))
+            self.complaints.append(str([argument.get("value") for argument in about["args"]]))
         self.ready = self.ready or method == "Page.loadEventFired"
 
 

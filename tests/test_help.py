@@ -18,7 +18,7 @@ FILES = {
     "import": ("colleague/sgemm.json",),
     "compare": ("old/sgemm.json", "new/sgemm.json"),
     "export": ("colleague/sgemm.json",),
-    "report": ("colleague/sgemm.json",),
+    "report": ("colleague/sgemm.json", "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"),
 }
 #: What has to be run before, by verb or example.
 BEFORE = {
@@ -96,7 +96,7 @@ def test_examples_run(
     monkeypatch.setattr("sys.argv", shlex.split(example))
     verb = example.split()[1]
     for file in FILES.get(verb, ()):
-        Path(file).parent.mkdir()
+        Path(file).parent.mkdir(parents=True)
         shutil.copy(ROOT / "reports" / "NVIDIA_H100_80GB_HBM3" / "sgemm.json", file)
     for line in (*BEFORE.get(verb, ()), *BEFORE.get(example, ()), example):
         assert run(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err

@@ -152,7 +152,7 @@ def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         assert done.returncode == 0, done.stderr
     elif name == "pip":
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        for extras in re.findall(r"kernel-autotune\[([^]]*)\]", " ".join(arguments)):
+        for extras in re.findall(r"(?:kernel-autotune|\.)\[([^]]*)\]", " ".join(arguments)):
             assert set(extras.split(",")) <= set(project["optional-dependencies"]), extras
     elif name.startswith((".ci/", "benchmarks/")):
         assert os.access(ROOT / name, os.X_OK), name
@@ -370,8 +370,9 @@ def check_named(verb: str, words: list[str]) -> None:
         "make everything",
         "python benchmarks/nothing.py",
         "python benchmarks/vendor.py --seconds long",
-        "python benchmarks/readme_table.py --verify",
+        "python benchmarks/results_page.py --verify",
         "pip install 'kernel-autotune[cpu,gpu]'",
+        "pip install '.[tune,cuda11]'",
         ".ci/walk",
         "autotune run 'sgemm",
     ],

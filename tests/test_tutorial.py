@@ -88,7 +88,7 @@ def test_part_b_from_an_existing_file(tmp_path: Path) -> None:
 def test_part_b_shows_the_example() -> None:
     files = {NAMED.match(text)[1]: text for _, text in blocks("B") if NAMED.match(text)}  # type: ignore[index]
     folder = ROOT / "examples" / "rowsum"
-    there = [str(one.relative_to(folder)) for one in folder.glob("*/*.*") if one.is_file()]
+    there = [str(file.relative_to(folder)) for file in folder.glob("*/*.*") if file.is_file()]
     assert sorted(files) == sorted(there)
     for name, text in files.items():
         assert text.partition("\n")[2].strip() == (folder / name).read_text().strip()

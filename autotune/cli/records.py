@@ -14,7 +14,6 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export import Results
-    from autotune.measure.probe import MeasuredLimits
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
     from autotune.values import Value
@@ -154,49 +153,38 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 @click.command("report")
 @click.argument("kernel")
 @click.option("--device", metavar="NAME", help="Only this device's folder or name.")
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of tuned records, which are then all that is told; default: yours and the store.",
+)
 @SPACES
 @_OUT
-def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> None:
-    """Write the report of KERNEL from what is in the store.
+def report(
+    kernel: str, device: str | None, source: Path | None, spaces: Path | None, out: Path
+) -> None:
+    """Write the report of KERNEL from what is in the store, or from tuned records alone.
 
     \b
     autotune report sgemm
+    autotune report sgemm --from reports --out reports
     """
+    from contextlib import nullcontext
+
     from autotune.report import from_rows, write_html, write_markdown
     from autotune.store import Store, default_url
 
-    records = _records(kernel, device)
-    with Store.open(default_url()) as store:
+    records = _records(kernel, device, source)
+    with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
-            rows = store.rows(kernel=kernel, device=record.device.name)
-            limits = _limits_of(rows, record)
-            content = from_rows(rows, record, _space_of(record, spaces), limits=limits)
+            rows = store.rows(kernel=kernel, device=record.device.name) if store else []
+            content = from_rows(rows, record, _space_of(record, spaces))
             folder = out / record.device.folder
-            folder.mkdir(parents=True, exist_ok=True)
-            for file in write_markdown(content, folder):
+            files = write_markdown(content, folder)
+            for file in (*files, write_html(content, folder / f"{kernel}.html")):
                 click.echo(str(file))
-            write_html(content, folder / f"{kernel}.html")
-            click.echo(str(folder / f"{kernel}.html"))
-
-
-def _limits_of(rows: Sequence[Row], record: TunedRecord) -> MeasuredLimits | None:
-    """What the device that the latest row was measured on was measured to reach, if that is known."""
-    from autotune.devices.device import Device
-    from autotune.measure.probe import known_limits
-
-    if not rows:
-        return None
-    last = rows[-1]
-    return known_limits(
-        Device(
-            record.device.backend,
-            last.device_name,
-            last.arch,
-            uuid=last.device_uuid,
-            driver=last.driver,
-            sm_count=record.device.sm_count,
-        )
-    )
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Any:

@@ -1,4 +1,4 @@
-"""Reports of one kernel on one device: an offline HTML page, and Markdown with SVG files."""
+"""Reports of one kernel on one device: an offline HTML page, and Markdown with one picture."""
 
 from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.markdown import write_markdown

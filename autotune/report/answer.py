@@ -18,7 +18,7 @@ from autotune.report.table import (
     status_counts,
     value_text,
 )
-from autotune.tuned import record as tuned
+from autotune.tuned.record import Entry
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.
@@ -32,7 +32,7 @@ PORTFOLIO_ROWS = 8
 
 def headline(content: ReportContent) -> str:
     """One sentence: how much was done, and how good it is."""
-    entries = [one.entry for one in content.problems if one.entry]
+    entries = [problem.entry for problem in content.problems if problem.entry]
     parts = [f"{len(entries)} of {plural(len(content.problems), 'problem')} tuned"]
     if content.trials:
         parts[0] += f", {plural(content.trials, 'configuration')} tried"
@@ -43,16 +43,18 @@ def headline(content: ReportContent) -> str:
 def warnings(content: ReportContent) -> list[str]:
     """What a reader must not overlook: one sentence for each reason, with its problems."""
     found: dict[str, list[str]] = {}
-    for one in content.problems:
-        for reason in _reasons(one):
-            found.setdefault(reason, []).append(problem_name(one))
+    for problem in content.problems:
+        for reason in _reasons(problem):
+            found.setdefault(reason, []).append(problem_name(problem))
     return [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
 
 
 def answers(content: ReportContent) -> Table:
     """Per problem: time, interval, rate, vendor, limit, ties."""
     vendors = dict.fromkeys(
-        one.entry.vendor.name for one in content.problems if one.entry and one.entry.vendor
+        problem.entry.vendor.name
+        for problem in content.problems
+        if problem.entry and problem.entry.vendor
     )
     vendor = next(iter(vendors)) if len(vendors) == 1 else "vendor"
     columns = (
@@ -65,7 +67,7 @@ def answers(content: ReportContent) -> Table:
         "Tied",
         "Tried",
     )
-    rows = tuple(_answer(one, len(vendors) > 1) for one in content.problems)
+    rows = tuple(_answer(problem, len(vendors) > 1) for problem in content.problems)
     keep = [
         i
         for i, title in enumerate(columns)
@@ -84,14 +86,16 @@ def configurations(content: ReportContent) -> Table:
     Parameters go down where they are many: twenty columns fit no page.
     """
     solved = [
-        (one, content.chosen(one.entry.configuration)) for one in content.problems if one.entry
+        (problem, content.chosen(problem.entry.configuration))
+        for problem in content.problems
+        if problem.entry
     ]
     met = {name for _, chosen in solved for name in chosen}
     names = [name for name in content.record.parameters if name in met]
     titles = [wording.one_line(name) for name in names]
     rows = [
-        (problem_name(one), *(value_text(chosen.get(name, NONE)) for name in names))
-        for one, chosen in solved
+        (problem_name(problem), *(value_text(chosen.get(name, NONE)) for name in names))
+        for problem, chosen in solved
     ]
     if rows and len(names) > MANY_PARAMETERS and len(rows) < len(names):
         first, *others = zip(("Parameter", *titles), *rows, strict=True)
@@ -103,14 +107,14 @@ def winner_resources(content: ReportContent) -> Table:
     """Per problem: what the winner takes of the device."""
     limit = content.device.shared_bytes_per_block
     rows = []
-    for one in content.problems:
-        if one.entry is None:
+    for problem in content.problems:
+        if problem.entry is None:
             continue
-        entry, shared = one.entry, _entry_shared(one.entry)
+        entry, shared = problem.entry, _entry_shared(problem.entry)
         used = wording.percent(shared / limit) if shared is not None and limit else NONE
         rows.append(
             (
-                problem_name(one),
+                problem_name(problem),
                 " × ".join(map(str, entry.block)),
                 wording.count(math.prod(entry.block)),
                 wording.count(entry.registers),
@@ -135,20 +139,20 @@ def portfolio(content: ReportContent) -> Table:
     """The best of the portfolio, as time over each problem's best: in the mean, and at worst."""
     matrix = content.record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
-    best = [min((ms for ms in one if ms is not None), default=None) for one in columns]
-    names = [wording.one_line(str(Problem(dict(one)))) for one in matrix.problems]
+    best = [min((ms for ms in column if ms is not None), default=None) for column in columns]
+    names = [wording.one_line(str(Problem(dict(problem)))) for problem in matrix.problems]
     rows = []
     for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
         pairs = zip(times, best, names, strict=True)
         ratios = [(ms / least, name) for ms, least, name in pairs if ms and least]
         failures = len(times) - len(ratios)
-        mean = _mean([one for one, _ in ratios])
+        mean = _mean([ratio for ratio, _ in ratios])
         worst, where = max(ratios, default=(math.inf, NONE))
         told = (wording.ratio(mean), wording.ratio(worst), where)
         text = configuration_text(content, configuration)
         failed = f"fails on {plural(failures, 'problem')}"
         rows.append((failures, mean, (text, *((NONE, NONE, failed) if failures else told))))
-    rows.sort(key=lambda one: one[:2])
+    rows.sort(key=lambda row: row[:2])
     return Table(
         ("Configuration", "Geometric mean", "At worst", "On"),
         tuple(cells for _, _, cells in rows[:PORTFOLIO_ROWS]),
@@ -161,15 +165,15 @@ def fallback(content: ReportContent) -> Table:
     """What lookup uses for problems that were never measured, and how good that should be."""
     predicted: Counter[tuple[int, float]] = Counter()
     rows = []
-    for one in content.record.fallback:
-        if one.expected_fraction is None:
+    for row in content.record.fallback:
+        if row.expected_fraction is None:
             continue
-        if one.prediction is not None:
-            predicted[one.prediction, one.expected_fraction] += 1
+        if row.prediction is not None:
+            predicted[row.prediction, row.expected_fraction] += 1
             continue
-        name = wording.one_line(str(Problem(dict(one.problem))))
-        text = configuration_text(content, one.plan.configuration)
-        rows.append((name, text, wording.percent(one.expected_fraction)))
+        name = wording.one_line(str(Problem(dict(row.problem))))
+        text = configuration_text(content, row.plan.configuration)
+        rows.append((name, text, wording.percent(row.expected_fraction)))
     for (_, fraction), count in predicted.items():
         name = f"any of {plural(count, 'problem')}"
         rows.append((name, "the fastest predicted", wording.percent(fraction)))
@@ -177,7 +181,7 @@ def fallback(content: ReportContent) -> Table:
     return Table(columns, tuple(rows), frozenset({2}), frozenset({1}))
 
 
-def rate_text(entry: tuned.Entry) -> str:
+def rate_text(entry: Entry) -> str:
     """The rate that the binding limit is about; both where none is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
@@ -185,7 +189,7 @@ def rate_text(entry: tuned.Entry) -> str:
         return done or moved or NONE
     if entry.limit_name is not None:
         return moved or done or NONE
-    return ", ".join(one for one in (moved, done) if one) or NONE
+    return ", ".join(rate for rate in (moved, done) if rate) or NONE
 
 
 def _answer(problem: ProblemContent, name_vendor: bool) -> tuple[str, ...]:
@@ -211,18 +215,18 @@ def _answer(problem: ProblemContent, name_vendor: bool) -> tuple[str, ...]:
     )
 
 
-def _entry_shared(entry: tuned.Entry) -> int | None:
+def _entry_shared(entry: Entry) -> int | None:
     if entry.static_shared_bytes is None and not entry.shared_bytes:
         return None
     return (entry.static_shared_bytes or 0) + entry.shared_bytes
 
 
-def _vendor_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
-    vendors = [one.vendor for one in entries if one.vendor]
+def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:
+    vendors = [entry.vendor for entry in entries if entry.vendor]
     if not vendors:
         return []
-    ratios = [one.ratio for one in vendors]
-    names = wording.one_line(" and ".join(dict.fromkeys(one.name for one in vendors)))
+    ratios = [vendor.ratio for vendor in vendors]
+    names = wording.one_line(" and ".join(dict.fromkeys(vendor.name for vendor in vendors)))
     if len(ratios) == 1:
         return [f"{wording.ratio(ratios[0], vendors[0].ratio_interval)} the speed of {names}"]
     return [
@@ -231,11 +235,11 @@ def _vendor_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
     ]
 
 
-def _limit_sentence(entries: Sequence[tuned.Entry]) -> list[str]:
-    shares = [one.limit_fraction for one in entries if one.limit_fraction is not None]
+def _limit_sentence(entries: Sequence[Entry]) -> list[str]:
+    shares = [entry.limit_fraction for entry in entries if entry.limit_fraction is not None]
     if not shares:
         return []
-    names = dict.fromkeys(limit_words(one.limit_name) for one in entries if one.limit_name)
+    names = dict.fromkeys(limit_words(entry.limit_name) for entry in entries if entry.limit_name)
     low, high = wording.percent(min(shares)), wording.percent(max(shares))
     span = low if low == high else f"{low} to {high}"
     return [f"{span} of the device's measured {' or '.join(names)}"]
@@ -245,7 +249,7 @@ def _mean(ratios: Sequence[float]) -> float:
     """The geometric mean; infinite of nothing, so that it sorts last."""
     if not ratios:
         return math.inf
-    return math.exp(sum(math.log(one) for one in ratios) / len(ratios))
+    return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
 
 
 def _why_none(problem: ProblemContent) -> str:

@@ -6,14 +6,13 @@ A live run and stored rows both end here (see `sources`); the writers know nothi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.probe import MeasuredLimits
 from autotune.run.selection import Ratio
-from autotune.tuned import record as tuned
+from autotune.tuned.record import Entry, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 
@@ -34,7 +33,6 @@ class FinalistContent:
     configuration: Configuration
     median_ms: float
     interval_ms: tuple[float, float]
-    samples: int
     #: Its time over the winner's: above 1 it is slower.
     ratio: Ratio
     tied: bool
@@ -66,37 +64,34 @@ class ProblemContent:
     trials : tuple of Measurement
         One per configuration, in the order they were asked for; one that failed in the finals
         carries that failure.
-    entry : tuned.Entry, optional
+    entry : Entry, optional
         What the tuned record says: the answer. None where nothing was right.
     finalists, baselines : tuple
         Best first; empty where only the record is left of the finals.
-    seconds : float, optional
-        Wall time of the problem, finals included.
     """
 
     problem: Problem
     trials: tuple[Measurement, ...] = ()
-    entry: tuned.Entry | None = None
+    entry: Entry | None = None
     finalists: tuple[FinalistContent, ...] = ()
     baselines: tuple[BaselineContent, ...] = ()
-    seconds: float | None = None
 
     @property
     def best_ms(self) -> float | None:
         """Smallest median of the search; None where nothing was right."""
-        times = [one.median_ms for one in self.trials if one.status is Status.OK]
+        times = [trial.median_ms for trial in self.trials if trial.status is Status.OK]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def winner(self) -> Measurement | None:
         """The trial of the recorded winner; None where it is not among the trials."""
         wanted = None if self.entry is None else dict(self.entry.configuration)
-        return next((one for one in self.trials if dict(one.configuration) == wanted), None)
+        return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property
     def is_superseded(self) -> bool:
         """Whether the record holds another winner than these finals: from a more thorough run."""
-        won = next((one for one in self.finalists if one.won), None)
+        won = next((finalist for finalist in self.finalists if finalist.won), None)
         return bool(
             won and self.entry and dict(won.configuration) != dict(self.entry.configuration)
         )
@@ -108,22 +103,19 @@ class ReportContent:
 
     Parameters
     ----------
-    record : tuned.TunedRecord
+    record : TunedRecord
         The answers, the device and what they were found with.
     problems : tuple of ProblemContent
         Every problem that was tuned now or is in the record.
     space : Space, optional
         The valid configurations, and what constraints removed.
-    limits : MeasuredLimits, optional
-        What the device reaches.
     run : mapping of str to str
         How the run was made, for a person: command, seed, strategy and the like.
     """
 
-    record: tuned.TunedRecord
+    record: TunedRecord
     problems: tuple[ProblemContent, ...]
     space: Space | None = None
-    limits: MeasuredLimits | None = None
     run: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -131,13 +123,13 @@ class ReportContent:
         return self.record.kernel
 
     @property
-    def device(self) -> tuned.RecordedDevice:
+    def device(self) -> RecordedDevice:
         return self.record.device
 
     @property
     def trials(self) -> int:
         """Configurations tried, over all problems."""
-        return sum(len(one.trials) for one in self.problems)
+        return sum(len(problem.trials) for problem in self.problems)
 
     @cached_property
     def free(self) -> frozenset[str]:
@@ -146,7 +138,9 @@ class ReportContent:
             return frozenset(k for k, values in self.record.parameters.items() if len(values) > 1)
         rows = self.space.rows
         differs = rows.min(axis=0) != rows.max(axis=0) if len(rows) else ()
-        return frozenset(k for k, one in zip(self.space.names, differs, strict=False) if one)
+        return frozenset(
+            k for k, is_free in zip(self.space.names, differs, strict=False) if is_free
+        )
 
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
         """A configuration without what has no choice or no effect in it."""
@@ -163,7 +157,7 @@ def applies(name: str, configuration: Mapping[str, Value], space: Space | None) 
     if space is None or not space.applicability or not _is_declared(configuration, space):
         return True
     position = space.names.index(name)
-    row = [space.parameters[one].index(configuration[one]) for one in space.names]
+    row = [space.parameters[parameter].index(configuration[parameter]) for parameter in space.names]
     return all(
         table.values[tuple(row[i] for i in table.positions)]
         for table in space.applicability
@@ -179,39 +173,28 @@ def _is_declared(configuration: Mapping[str, Value], space: Space) -> bool:
 
 
 def content_of(
-    record: tuned.TunedRecord,
+    record: TunedRecord,
     problems: Sequence[ProblemContent],
     space: Space | None = None,
-    limits: MeasuredLimits | None = None,
     run: Mapping[str, str] | None = None,
 ) -> ReportContent:
     """Join what was searched with what the record says.
 
     Every problem gets its entry of the record, and entries of other runs follow with no trials.
     """
-    joined = [
-        ProblemContent(
-            problem=one.problem,
-            trials=one.trials,
-            entry=record.entry(one.problem),
-            finalists=one.finalists,
-            baselines=one.baselines,
-            seconds=one.seconds,
-        )
-        for one in problems
-    ]
-    searched = {one.problem for one in problems}
+    joined = [replace(problem, entry=record.entry(problem.problem)) for problem in problems]
+    searched = {problem.problem for problem in problems}
     others = [
         ProblemContent(Problem(dict(entry.problem)), entry=entry)
         for entry in record.entries
         if Problem(dict(entry.problem)) not in searched
     ]
-    return ReportContent(record, (*joined, *others), space, limits, dict(run or {}))
+    return ReportContent(record, (*joined, *others), space, dict(run or {}))
 
 
 def resources_of(measurement: Measurement) -> Resources:
     """Resources of the function that needs most registers, with the launch's shared memory."""
-    entry = max(measurement.entries, key=lambda one: one.registers or 0, default=None)
+    entry = max(measurement.entries, key=lambda function: function.registers or 0, default=None)
     if entry is None:
         return Resources(shared_bytes=measurement.dynamic_shared_bytes or None)
     static = entry.shared_bytes

@@ -46,7 +46,7 @@ class Effect:
     @property
     def timed(self) -> int:
         """Configurations that were timed and to which the parameter applies."""
-        return sum(len(one.relative) for one in self.values)
+        return sum(len(value.relative) for value in self.values)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,10 @@ def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect
     names = space.parameters if space else dict.fromkeys(problem.trials[0].configuration, ())
     found = [_effect(name, names[name], problem.trials, best, space) for name in names]
     return tuple(
-        sorted((one for one in found if len(one.values) > 1), key=lambda one: -(one.share or 0))
+        sorted(
+            (effect for effect in found if len(effect.values) > 1),
+            key=lambda effect: -(effect.share or 0),
+        )
     )
 
 
@@ -89,16 +92,16 @@ def _effect(
     best_ms: float,
     space: Space | None,
 ) -> Effect:
-    fitting = [one for one in trials if applies(name, one.configuration, space)]
-    met = {one.configuration[name] for one in fitting if name in one.configuration}
+    fitting = [trial for trial in trials if applies(name, trial.configuration, space)]
+    met = {trial.configuration[name] for trial in fitting if name in trial.configuration}
     ordered = [value for value in declared if value in met] or sorted(met, key=_rank)
     values = []
     for value in ordered:
-        those = [one for one in fitting if one.configuration.get(name) == value]
-        times = [one.median_ms / best_ms for one in those if one.median_ms is not None]
-        failed = sum(not one.status.is_timed for one in those)
+        those = [trial for trial in fitting if trial.configuration.get(name) == value]
+        times = [trial.median_ms / best_ms for trial in those if trial.median_ms is not None]
+        failed = sum(not trial.status.is_timed for trial in those)
         values.append(ValueEffect(value, tuple(times), failed))
-    return Effect(name, tuple(values), explained([one.relative for one in values]))
+    return Effect(name, tuple(values), explained([value.relative for value in values]))
 
 
 def explained(groups: Sequence[Sequence[float]]) -> float | None:
@@ -133,11 +136,11 @@ def search_steps(trials: Sequence[Measurement]) -> tuple[Step, ...]:
     steps = []
     best: float | None = None
     seconds = 0.0
-    for number, one in enumerate(trials, 1):
-        seconds += one.compile_s + one.verify_s + one.measure_s
-        if one.status is Status.OK and one.median_ms is not None:
-            best = one.median_ms if best is None else min(best, one.median_ms)
-        steps.append(Step(number, seconds, one, best))
+    for number, trial in enumerate(trials, 1):
+        seconds += trial.compile_s + trial.verify_s + trial.measure_s
+        if trial.status is Status.OK and trial.median_ms is not None:
+            best = trial.median_ms if best is None else min(best, trial.median_ms)
+        steps.append(Step(number, seconds, trial, best))
     return tuple(steps)
 
 

@@ -39,21 +39,23 @@ STATUS_WORDS = {
 
 def finals(content: ReportContent, problem: ProblemContent) -> Table:
     """The finalists and the vendor, best first."""
-    winner = next((one.configuration for one in problem.finalists if one.won), Configuration())
-    rows = [_final(content, one, winner) for one in problem.finalists]
-    strong = frozenset(i for i, one in enumerate(problem.finalists) if one.won)
+    winner = next(
+        (finalist.configuration for finalist in problem.finalists if finalist.won), Configuration()
+    )
+    rows = [_final(content, finalist, winner) for finalist in problem.finalists]
+    strong = frozenset(i for i, finalist in enumerate(problem.finalists) if finalist.won)
     dashes = (NONE,) * 3
     rows += [
         (
-            wording.one_line(one.name),
-            wording.time(one.median_ms),
+            wording.one_line(vendor.name),
+            wording.time(vendor.median_ms),
             NONE,
-            _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
+            _ratio_text(vendor.ratio.value, vendor.ratio.low, vendor.ratio.high),
             "vendor",
-            NONE if one.hot_ms is None else wording.time(one.hot_ms),
+            NONE if vendor.hot_ms is None else wording.time(vendor.hot_ms),
             *dashes,
         )
-        for one in problem.baselines
+        for vendor in problem.baselines
     ]
     columns = (
         "Configuration",
@@ -95,10 +97,10 @@ def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tu
     found = []
     for status in status_counts(problem):
         if not status.is_timed:
-            those = [one for one in problem.trials if one.status is status]
-            one = next((one for one in those if one.message), those[0])
-            message = wording.one_line(one.message) or "no message"
-            found.append((str(status), message, configuration_text(content, one.configuration)))
+            those = [trial for trial in problem.trials if trial.status is status]
+            trial = next((trial for trial in those if trial.message), those[0])
+            message = wording.one_line(trial.message) or "no message"
+            found.append((str(status), message, configuration_text(content, trial.configuration)))
     return found
 
 
@@ -107,8 +109,8 @@ def importance(content: ReportContent, problem: ProblemContent, found: Sequence[
     winner = content.chosen(problem.entry.configuration) if problem.entry else Configuration()
     rows = []
     for effect in found:
-        timed = [one for one in effect.values if one.best is not None]
-        worst = max(timed, key=lambda one: one.best or 0, default=None)
+        timed = [value for value in effect.values if value.best is not None]
+        worst = max(timed, key=lambda value: value.best or 0, default=None)
         cost = f"{value_text(worst.value)}: {wording.ratio(worst.best or 0)}" if worst else NONE
         rows.append(
             (
@@ -125,16 +127,16 @@ def importance(content: ReportContent, problem: ProblemContent, found: Sequence[
 
 def resources(problem: ProblemContent) -> str:
     """One sentence on what the compiled configurations take; empty where nobody says."""
-    known = [(resources_of(one), one) for one in problem.trials if one.entries]
-    registers = sorted(one.registers for one, _ in known if one.registers is not None)
-    spilling = [(one, trial) for one, trial in known if one.spill_bytes]
+    known = [(resources_of(trial), trial) for trial in problem.trials if trial.entries]
+    registers = sorted(taken.registers for taken, _ in known if taken.registers is not None)
+    spilling = [(taken, trial) for taken, trial in known if taken.spill_bytes]
     parts = []
     if registers:
         middle = registers[len(registers) // 2]
         parts.append(f"{registers[0]} to {registers[-1]} registers per thread (median {middle})")
-    if any(one.spill_bytes is not None for one, _ in known):
+    if any(taken.spill_bytes is not None for taken, _ in known):
         parts.append(f"{len(spilling)} of {len(known)} spill")
-    shared = [one.shared_bytes for one, _ in known if one.shared_bytes]
+    shared = [taken.shared_bytes for taken, _ in known if taken.shared_bytes]
     if shared:
         parts.append(f"up to {wording.size(max(shared))} of shared memory per block")
     if not parts:
@@ -142,20 +144,24 @@ def resources(problem: ProblemContent) -> str:
     return f"Of {plural(len(known), 'compiled configuration')}: {', '.join(parts)}."
 
 
-def _final(content: ReportContent, one: FinalistContent, winner: Configuration) -> tuple[str, ...]:
-    verdict = "winner" if one.won else "tied" if one.tied else "slower"
+def _final(
+    content: ReportContent, finalist: FinalistContent, winner: Configuration
+) -> tuple[str, ...]:
+    verdict = "winner" if finalist.won else "tied" if finalist.tied else "slower"
     return (
         configuration_text(content, winner)
-        if one.won
-        else difference_text(content, one.configuration, winner),
-        wording.time(one.median_ms),
-        wording.interval(one.median_ms, one.interval_ms),
-        NONE if one.won else _ratio_text(one.ratio.value, one.ratio.low, one.ratio.high),
+        if finalist.won
+        else difference_text(content, finalist.configuration, winner),
+        wording.time(finalist.median_ms),
+        wording.interval(finalist.median_ms, finalist.interval_ms),
+        NONE
+        if finalist.won
+        else _ratio_text(finalist.ratio.value, finalist.ratio.low, finalist.ratio.high),
         verdict,
-        NONE if one.hot_ms is None else wording.time(one.hot_ms),
-        wording.count(one.resources.registers),
-        wording.size(one.resources.spill_bytes),
-        wording.size(one.resources.shared_bytes),
+        NONE if finalist.hot_ms is None else wording.time(finalist.hot_ms),
+        wording.count(finalist.resources.registers),
+        wording.size(finalist.resources.spill_bytes),
+        wording.size(finalist.resources.shared_bytes),
     )
 
 

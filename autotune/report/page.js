@@ -51,8 +51,8 @@
 
   function configuration(problem, row) {
     const shown = [];
-    problem.parameters.forEach((one, i) => {
-      if (row[i] >= 0 && one.free) shown.push(one.name + "=" + one.values[row[i]]);
+    problem.parameters.forEach((parameter, i) => {
+      if (row[i] >= 0 && parameter.free) shown.push(parameter.name + "=" + parameter.values[row[i]]);
     });
     return shown.join(", ");
   }
@@ -72,7 +72,7 @@
     const hover = (i) => wrapped(configuration(problem, t.values[i])) + "<br>" +
       (t.time[i] === null ? "" : digits(t.time[i]) + " " + problem.unit + " ") + t.status[i] +
       (t.messages[t.message[i]] ? "<br>" + wrapped(t.messages[t.message[i]]) : "");
-    const timed = t.time.filter((one) => one !== null);
+    const timed = t.time.filter((time) => time !== null);
     const least = Math.min(...timed), most = Math.max(...timed, least * 1.1);
     // Room below the best for the crosses of what failed.
     const low = least * (least / most) ** 0.12, high = most * (most / least) ** 0.04;
@@ -97,7 +97,7 @@
         () => low * (least / low) ** 0.35),
       { type: "scatter", mode: "lines", name: "best so far", line: { shape: "hv", width: 2.5,
         color: colour("blue") }, hoverinfo: "skip", ...best },
-    ].filter((one) => one.x.length);
+    ].filter((trace) => trace.x.length);
     if (t.winner >= 0 && t.time[t.winner] !== null) traces.push({
       type: "scatter", mode: "markers", name: "winner of the finals", hoverinfo: "text",
       x: [along(t.winner)], y: [t.time[t.winner]], text: [hover(t.winner)],
@@ -136,8 +136,8 @@
       const fastest = effect.values.map((v) => (v.relative.length ? Math.min(...v.relative) : null));
       traces.push({ type: "scatter", mode: "markers", x: fastest.map((_, i) => i), y: fastest,
         marker: { color: colour("green"), size: 9, symbol: "diamond" }, hoverinfo: "text",
-        showlegend: false, text: fastest.map((one, i) => one === null ? "" :
-          "fastest with " + plain(effect.values[i].text) + ": " + one.toFixed(3) + "×" +
+        showlegend: false, text: fastest.map((time, i) => time === null ? "" :
+          "fastest with " + plain(effect.values[i].text) + ": " + time.toFixed(3) + "×" +
           (effect.values[i].failed ? "<br>failed: " + effect.values[i].failed : "")) });
       Plotly.newPlot(plot, traces, layout({
         margin: { l: 44, r: 8, t: 6, b: 28 },
@@ -160,13 +160,13 @@
     const columns = problem.axes.map((i) => [problem.parameters[i], i]);
     const highest = Math.max(...logs, 0.02);
     const ticks = logTicks(1, 10 ** highest) || [1, 10 ** highest];
-    const dimensions = columns.map(([one, i]) => ({
-      label: plain(one.name.length > 12 ? one.name.slice(0, 11) + "…" : one.name), values: rows.map((row, k) => t.values[row][i] + 0.5 * rank[k]),
-      tickvals: one.values.map((_, k) => k), ticktext: one.values.map(plain),
-      range: [-0.1, one.values.length - 0.4],
+    const dimensions = columns.map(([parameter, i]) => ({
+      label: plain(parameter.name.length > 12 ? parameter.name.slice(0, 11) + "…" : parameter.name), values: rows.map((row, k) => t.values[row][i] + 0.5 * rank[k]),
+      tickvals: parameter.values.map((_, k) => k), ticktext: parameter.values.map(plain),
+      range: [-0.1, parameter.values.length - 0.4],
     }));
     dimensions.push({ label: "time / best", values: logs, range: [0, highest],
-      tickvals: ticks.map(Math.log10), ticktext: ticks.map((one) => digits(one) + "×") });
+      tickvals: ticks.map(Math.log10), ticktext: ticks.map((tick) => digits(tick) + "×") });
     if (rows.length >= 20) // the answer to the title's question, and a hint that axes can be brushed
       dimensions.at(-1).constraintrange = [0, logs[Math.floor(0.9 * rows.length)]];
     box.style.minWidth = 90 * dimensions.length + "px";
@@ -214,7 +214,7 @@
           color: colour(kinds[kind]), array: at((row) => row.ratio[2] - row.ratio[1]),
           arrayminus: at((row) => row.ratio[1] - row.ratio[0]) },
       };
-    }).filter((one) => one.x.length);
+    }).filter((trace) => trace.x.length);
     box.style.height = 80 + 28 * rows.length + "px";
     Plotly.newPlot(box, traces, layout({
       margin: { l: 20, r: 20, t: 6, b: 46 },
@@ -247,7 +247,7 @@
     for (const part of document.querySelectorAll(".problem")) {
       // Browsers allow few WebGL contexts: what is not seen gives its own back.
       if (Number(part.dataset.problem) !== number)
-        part.querySelectorAll(".js-plotly-plot").forEach((one) => Plotly.purge(one));
+        part.querySelectorAll(".js-plotly-plot").forEach((plot) => Plotly.purge(plot));
       part.hidden = Number(part.dataset.problem) !== number;
     }
     shown = number;
@@ -271,8 +271,8 @@
   }
   document.querySelectorAll("[data-axis]").forEach((button) =>
     button.addEventListener("click", () => {
-      button.parentElement.querySelectorAll("[data-axis]").forEach((one) =>
-        one.setAttribute("aria-pressed", String(one === button)));
+      button.parentElement.querySelectorAll("[data-axis]").forEach((other) =>
+        other.setAttribute("aria-pressed", String(other === button)));
       draw();
     }));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

@@ -55,8 +55,8 @@ def html(content: ReportContent) -> str:
         device=wording.one_line(content.device.name),
         answer=answer,
         setting=setting,
-        problems=[_problem_view(content, one) for one in content.problems],
-        data={"problems": [_problem_data(content, one) for one in content.problems]},
+        problems=[_problem_view(content, problem) for problem in content.problems],
+        data={"problems": [_problem_data(content, problem) for problem in content.problems]},
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
         script=(_HERE / "page.js").read_text(encoding="utf-8"),
         plotly=_plotly(),
@@ -110,13 +110,13 @@ def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, 
             {
                 "name": wording.one_line(name),
                 "free": name in content.free,
-                "values": [table.value_text(one) for one in listed],
+                "values": [table.value_text(value) for value in listed],
             }
             for name, listed in values.items()
         ],
-        "axes": [list(values).index(one.parameter) for one in found],
+        "axes": [list(values).index(effect.parameter) for effect in found],
         "trials": _trials_data(problem, values, length),
-        "effects": [_effect_data(one) for one in found],
+        "effects": [_effect_data(effect) for effect in found],
         "finals": _finals_data(content, problem),
     }
 
@@ -138,26 +138,26 @@ def _trials_data(
 ) -> dict[str, Any]:
     """Trials by column; messages once each, for many fail alike."""
     steps = search_steps(problem.trials)
-    messages = list(dict.fromkeys(wording.one_line(one.message) for one in problem.trials))
+    messages = list(dict.fromkeys(wording.one_line(trial.message) for trial in problem.trials))
     number = {text: i for i, text in enumerate(messages)}
     winner = problem.winner
     return {
         "time": [
-            None if one.median_ms is None else float(f"{one.median_ms / length:.6g}")
-            for one in problem.trials
+            None if trial.median_ms is None else float(f"{trial.median_ms / length:.6g}")
+            for trial in problem.trials
         ],
-        "seconds": [round(one.seconds, 3) for one in steps],
-        "status": [str(one.status) for one in problem.trials],
+        "seconds": [round(step.seconds, 3) for step in steps],
+        "status": [str(trial.status) for trial in problem.trials],
         "messages": messages,
-        "message": [number[wording.one_line(one.message)] for one in problem.trials],
+        "message": [number[wording.one_line(trial.message)] for trial in problem.trials],
         "values": [
             [
-                listed.index(one.configuration[name]) if name in one.configuration else -1
+                listed.index(trial.configuration[name]) if name in trial.configuration else -1
                 for name, listed in values.items()
             ]
-            for one in problem.trials
+            for trial in problem.trials
         ],
-        "winner": next((i for i, one in enumerate(problem.trials) if one is winner), -1),
+        "winner": next((i for i, trial in enumerate(problem.trials) if trial is winner), -1),
     }
 
 
@@ -168,32 +168,32 @@ def _effect_data(effect: Effect) -> dict[str, Any]:
         "share": share,
         "values": [
             {
-                "text": table.value_text(one.value),
-                "relative": [float(f"{value:.6g}") for value in one.relative],
-                "failed": one.failed,
+                "text": table.value_text(value.value),
+                "relative": [float(f"{value:.6g}") for value in value.relative],
+                "failed": value.failed,
             }
-            for one in effect.values
+            for value in effect.values
         ],
     }
 
 
 def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
     """Rows of the finals figure, best first, vendors last."""
-    winner = next((one for one in problem.finalists if one.won), None)
+    winner = next((finalist for finalist in problem.finalists if finalist.won), None)
     rows: list[dict[str, Any]] = []
-    for one in problem.finalists:
-        low, high = one.ratio.low, one.ratio.high
-        if one.won:
-            low, high = (bound / one.median_ms for bound in one.interval_ms)
-        other = winner.configuration if winner else one.configuration
+    for finalist in problem.finalists:
+        low, high = finalist.ratio.low, finalist.ratio.high
+        if finalist.won:
+            low, high = (bound / finalist.median_ms for bound in finalist.interval_ms)
+        other = winner.configuration if winner else finalist.configuration
         rows.append(
             {
                 "name": "winner"
-                if one.won
-                else table.difference_text(content, one.configuration, other),
-                "kind": "winner" if one.won else "tied" if one.tied else "slower",
-                "time": wording.time(one.median_ms),
-                "ratio": [low, one.ratio.value, high],
+                if finalist.won
+                else table.difference_text(content, finalist.configuration, other),
+                "kind": "winner" if finalist.won else "tied" if finalist.tied else "slower",
+                "time": wording.time(finalist.median_ms),
+                "ratio": [low, finalist.ratio.value, high],
             }
         )
     for vendor in problem.baselines:

@@ -64,7 +64,7 @@ def publish(run: RunResult, out: Path) -> Published:
     folder, name = json_file.parent, merged.record.kernel
     try:
         write_atomically(folder / f"{name}.hpp", render([merged.record]).encode())
-        content = from_run(run, merged.record, run.limits)
+        content = from_run(run, merged.record)
         markdown = write_markdown(content, folder)
         html = _html(content, folder / f"{name}.html")
     except OSError as error:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from autotune.measure.measurement import Measurement, drift
 from autotune.report import wording
 from autotune.report.content import ReportContent
-from autotune.report.table import NONE, Table, listed, plural, problem_name
+from autotune.report.table import NONE, Table, limit_words, listed, plural, problem_name
 
 
 def removals(content: ReportContent) -> Table:
     """What each constraint removes from the full product."""
     found = content.space.removals if content.space else ()
-    ordered = sorted(found, key=lambda one: -one.share)
+    ordered = sorted(found, key=lambda removal: -removal.share)
     rows = tuple(
         (
-            wording.one_line(one.name),
-            wording.percent(one.share),
-            wording.one_line(one.doc.strip().split("\n\n")[0]),
+            wording.one_line(removal.name),
+            wording.percent(removal.share),
+            wording.one_line(removal.doc.strip().split("\n\n")[0]),
         )
-        for one in ordered
+        for removal in ordered
     )
     return Table(("Constraint", "Removes", "Demands"), rows, frozenset({1}), frozenset({2}))
 
@@ -36,7 +36,7 @@ def space_sentence(content: ReportContent) -> str:
         f"{plural(space.cartesian, 'combination')}, of which {wording.count(len(space))} "
         f"({wording.percent(kept)}) are valid on this device."
     )
-    most = max((len(one.trials) for one in content.problems), default=0)
+    most = max((len(problem.trials) for problem in content.problems), default=0)
     if most and len(space):
         share = wording.percent(min(1.0, most / len(space)))
         text += f" At most {wording.count(most)} ({share}) were tried on one problem."
@@ -46,52 +46,47 @@ def space_sentence(content: ReportContent) -> str:
 def verification(content: ReportContent) -> Table:
     """Per problem: the winner's error and the bound it kept."""
     rows = []
-    for one in content.problems:
-        checks = one.entry.checks if one.entry else None
+    for problem in content.problems:
+        checks = problem.entry.checks if problem.entry else None
         if checks is not None:
             used = checks.max_error / checks.bound if checks.bound else 0.0
             figures = (checks.max_error, checks.rms_error, checks.bound)
             texts = (wording.number(value, 3) for value in figures)
-            rows.append((problem_name(one), *texts, wording.percent(used)))
+            rows.append((problem_name(problem), *texts, wording.percent(used)))
     columns = ("Problem", "Largest error", "RMS error", "Bound", "Bound used")
     return Table(columns, tuple(rows), numeric=frozenset(range(1, 5)))
 
 
 def device_limits(content: ReportContent) -> Table:
-    """What the device reaches, and what its data sheet promises."""
-    device, measured = content.device, content.limits
-    peaks = (
-        wording.bandwidth(device.peak_gb_per_s) if device.peak_gb_per_s else NONE,
-        wording.arithmetic(device.peak_gflop_per_s) if device.peak_gflop_per_s else NONE,
-    )
-    if measured is None and peaks == (NONE, NONE):
-        return Table((), ())
-    reached = (
-        (
-            wording.bandwidth(measured.read_gb_per_s),
-            wording.bandwidth(measured.copy_gb_per_s),
-            wording.arithmetic(measured.ffma_gflop_per_s),
-            f"{wording.number(measured.launch_us, 3)} µs",
-        )
-        if measured
-        else (NONE,) * 4
-    )
-    rows = (
-        ("Read bandwidth", reached[0], peaks[0]),
-        ("Copy bandwidth (read + write)", reached[1], peaks[0]),
-        ("FP32 rate (FFMA)", reached[2], peaks[1]),
-        ("Launch latency", reached[3], NONE),
-    )
-    return Table(("Limit", "Measured", "Peak by clocks"), rows, frozenset({1, 2}))
+    """What the entries were held against, and what the data sheet promises.
+
+    A limit is an entry's rate over its share of that limit; entries of several runs or cards may
+    have been held against several measurements of it.
+    """
+    device, reached = content.device, dict[str, list[float]]()
+    for entry in (problem.entry for problem in content.problems):
+        rate = entry and (entry.gflop_per_s if entry.limit_name == "ffma" else entry.gb_per_s)
+        if entry and entry.limit_name and entry.limit_fraction and rate:
+            reached.setdefault(entry.limit_name, []).append(rate / entry.limit_fraction)
+    rows = []
+    for name, text, peak in (
+        ("read", wording.bandwidth, device.peak_gb_per_s),
+        ("copy", wording.bandwidth, device.peak_gb_per_s),
+        ("ffma", wording.arithmetic, device.peak_gflop_per_s),
+    ):
+        rates = listed(text(rate) for rate in sorted(reached.get(name, ())))
+        if rates:
+            rows.append((limit_words(name), rates, text(peak) if peak else NONE))
+    return Table(("Limit", "Measured", "Peak by clocks"), tuple(rows), frozenset({1, 2}))
 
 
 def provenance(content: ReportContent) -> Table:
     """What it was measured with, so that it can be measured again."""
     device, about = content.device, content.record.provenance
     run = dict(content.run)
-    entries = [one.entry for one in content.problems if one.entry]
-    trials = [trial for one in content.problems for trial in one.trials]
-    sources = {"source": listed(one.source for one in entries), **run}.get("source", "")
+    entries = [problem.entry for problem in content.problems if problem.entry]
+    trials = [trial for problem in content.problems for trial in problem.trials]
+    sources = {"source": listed(entry.source for entry in entries), **run}.get("source", "")
     named = {
         "Kernel": content.kernel,
         "Device": f"{device.name} ({device.arch})",
@@ -101,17 +96,17 @@ def provenance(content: ReportContent) -> Table:
         "autotune": about.version,
         "Date": run.get("measured") or about.created[:10],
         "Command": run.get("command", ""),
-        "Strategy": run.get("strategy") or listed(one.strategy for one in entries),
-        "Seed": run.get("seed") or listed(str(one.seed) for one in entries),
-        "Effort": run.get("effort") or listed(one.effort for one in entries),
+        "Strategy": run.get("strategy") or listed(entry.strategy for entry in entries),
+        "Seed": run.get("seed") or listed(str(entry.seed) for entry in entries),
+        "Effort": run.get("effort") or listed(entry.effort for entry in entries),
         "Budget": run.get("budget", ""),
         "Runs": run.get("runs", ""),
         "Inputs": run.get("inputs", ""),
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
         "Drift": _drift(trials),
-        "Timing": run.get("timing") or listed(one.timing for one in entries),
-        "Source (sha256)": ", ".join(one[:16] for one in sources.split(", ")),
+        "Timing": run.get("timing") or listed(entry.timing for entry in entries),
+        "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
     }
     rows = tuple((name, wording.one_line(text)) for name, text in named.items() if text)
@@ -120,7 +115,7 @@ def provenance(content: ReportContent) -> Table:
 
 def _clocks(trials: Sequence[Measurement]) -> str:
     """Clocks around the measurements; empty where the device does not say."""
-    clocks = [one.clocks.sm_mhz for one in trials if one.clocks.sm_mhz is not None]
+    clocks = [trial.clocks.sm_mhz for trial in trials if trial.clocks.sm_mhz is not None]
     if not clocks:
         return ""
     low, high = min(clocks), max(clocks)
@@ -129,7 +124,7 @@ def _clocks(trials: Sequence[Measurement]) -> str:
 
 def _throttled(trials: Sequence[Measurement]) -> str:
     """How many measurements were throttled, and why."""
-    found = [one.clocks.throttle_reasons for one in trials if one.clocks.throttle_reasons]
+    found = [trial.clocks.throttle_reasons for trial in trials if trial.clocks.throttle_reasons]
     reasons = listed(sorted({reason for reasons in found for reason in reasons}))
     return f"{len(found)} of {len(trials)} measurements ({reasons})" if found else ""
 
@@ -140,5 +135,5 @@ def _drift(trials: Sequence[Measurement]) -> str:
     if extremes is None:
         return ""
     low, high = extremes
-    count = sum(one.recheck is not None for one in trials)
+    count = sum(trial.recheck is not None for trial in trials)
     return f"{100 * low:+.1f} % to {100 * high:+.1f} %: a reference timed again {plural(count, 'time')}"

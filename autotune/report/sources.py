@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
-from autotune.measure.probe import MeasuredLimits
 from autotune.report.content import (
     BaselineContent,
     FinalistContent,
@@ -23,7 +22,7 @@ from autotune.report.content import (
 )
 from autotune.report.wording import without_paths
 from autotune.run import selection
-from autotune.tuned import record as tuned
+from autotune.tuned.record import Entry, TunedRecord
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
@@ -34,23 +33,19 @@ if TYPE_CHECKING:
 _ALIKE = ("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
 
-def from_run(
-    run: RunResult, record: tuned.TunedRecord, limits: MeasuredLimits | None = None
-) -> ReportContent:
+def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
     """The content of a run that just ended.
 
     Parameters
     ----------
     run : RunResult
         Problems without a winner are reported too, with what went wrong.
-    record : tuned.TunedRecord
+    record : TunedRecord
         As merged and written: what lookup answers with.
-    limits : MeasuredLimits, optional
-        What the device reaches; default: the run's own.
     """
     request = run.request
     budget = request.total_budget
-    spent = [one for one in (_seconds(budget.seconds), _count(budget.evaluations)) if one]
+    spent = [limit for limit in (_seconds(budget.seconds), _count(budget.evaluations)) if limit]
     about = {
         "command": _command(request.command),
         "strategy": request.strategy,
@@ -62,32 +57,28 @@ def from_run(
         "toolchain": run.toolchain,
         "inputs": "given by the user: " + ", ".join(request.inputs) if request.inputs else "",
     }
-    problems = [_of_result(one, request.seed) for one in run.problems]
+    problems = [_of_result(result, request.seed) for result in run.problems]
     space = run.problems[0].space if run.problems else None
-    return content_of(record, problems, space, limits or run.limits, about)
+    return content_of(record, problems, space, about)
 
 
 def from_rows(
-    rows: Sequence[Row],
-    record: tuned.TunedRecord,
-    space: Space | None = None,
-    limits: MeasuredLimits | None = None,
+    rows: Sequence[Row], record: TunedRecord, space: Space | None = None
 ) -> ReportContent:
     """The content of what the store remembers about a kernel and the record's device.
 
-    Of each problem it takes the rows that were measured alike: as its entry of the record was,
-    where there are such, else as the newest. Samples of finals are not stored.
+    Without rows it is what the record alone says. Of each problem it takes the rows that were
+    measured alike: as its entry of the record was, where there are such, else as the newest.
+    Samples of finals are not stored.
 
     Parameters
     ----------
     rows : sequence of Row
         Oldest first, as `Store.rows` lists them; those of other kernels or devices are left out.
-    record : tuned.TunedRecord
+    record : TunedRecord
         What lookup answers with.
     space : Space, optional
         The declared space, for what constraints removed.
-    limits : MeasuredLimits, optional
-        What the device reaches.
     """
     by_problem: dict[Problem, list[Row]] = {}
     for row in rows:
@@ -101,7 +92,7 @@ def from_rows(
         ProblemContent(problem, _newest(row.measurement for row in found))
         for problem, found in chosen.items()
     ]
-    return content_of(record, problems, space, limits, _about_rows(chosen.values()))
+    return content_of(record, problems, space, _about_rows(chosen.values()))
 
 
 def _of_result(result: ProblemResult, seed: int) -> ProblemContent:
@@ -112,32 +103,30 @@ def _of_result(result: ProblemResult, seed: int) -> ProblemContent:
         trials=_newest((*result.measured, *result.disqualified)),
         finalists=_finalists(finals, seed) if finals else (),
         baselines=_baselines(finals) if finals else (),
-        seconds=result.seconds or None,
     )
 
 
 def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """One measurement per configuration: the last word, in the place of the first."""
     found: dict[Configuration, Measurement] = {}
-    for one in measured:
-        found[one.configuration] = one
+    for trial in measured:
+        found[trial.configuration] = trial
     return tuple(found.values())
 
 
 def _finalists(finals: selection.Decision, seed: int) -> tuple[FinalistContent, ...]:
     return tuple(
         FinalistContent(
-            configuration=one.measurement.configuration,
-            median_ms=one.median_ms,
-            interval_ms=one.interval_ms,
-            samples=len(one.samples_ms),
-            ratio=selection.ratio(one.samples_ms, finals.winner.samples_ms, seed),
-            tied=any(one is other for other in finals.tied),
-            won=one is finals.winner,
-            resources=resources_of(one.measurement),
-            hot_ms=one.hot_ms,
+            configuration=finalist.measurement.configuration,
+            median_ms=finalist.median_ms,
+            interval_ms=finalist.interval_ms,
+            ratio=selection.ratio(finalist.samples_ms, finals.winner.samples_ms, seed),
+            tied=any(finalist is other for other in finals.tied),
+            won=finalist is finals.winner,
+            resources=resources_of(finalist.measurement),
+            hot_ms=finalist.hot_ms,
         )
-        for one in finals.finalists
+        for finalist in finals.finalists
     )
 
 
@@ -147,10 +136,10 @@ def _baselines(finals: selection.Decision) -> tuple[BaselineContent, ...]:
         BaselineContent(name, ms, ratio, hot.get(name))
         for name, (ms, ratio) in finals.vendors.items()
     ]
-    return tuple(sorted(found, key=lambda one: one.median_ms))
+    return tuple(sorted(found, key=lambda vendor: vendor.median_ms))
 
 
-def _measured_alike(rows: Sequence[Row], entry: tuned.Entry | None) -> list[Row]:
+def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:
     """The newest rows of one kind, preferably the kind of the record's entry."""
     fitting = [
         row for row in rows if entry and (row.source, row.timing) == (entry.source, entry.timing)
@@ -167,8 +156,10 @@ def _about_rows(chosen: Iterable[Sequence[Row]]) -> dict[str, str]:
     rows = [row for found in chosen for row in found]
     if not rows:
         return {}
-    named = {one.name for one in fields(rows[0])}
-    shown = [one for one in ("strategy", "seed", "timing", "source", "toolchain") if one in named]
+    named = {member.name for member in fields(rows[0])}
+    shown = [
+        name for name in ("strategy", "seed", "timing", "source", "toolchain") if name in named
+    ]
     days = sorted({row.created[:10] for row in rows})
     return {
         **{name: _listed(str(getattr(row, name)) for row in rows) for name in shown},

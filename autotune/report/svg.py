@@ -1,4 +1,4 @@
-"""A small SVG writer: text, lines, points, axes with ticks. Equal input, equal bytes.
+"""A small SVG writer: text, lines, dots, an axis with ticks. Equal input, equal bytes.
 
 Knows nothing of tuning. Colours are classes with a light and a dark value, and the ground is
 painted, so that a figure is readable on any page.
@@ -14,17 +14,26 @@ from autotune.report.wording import number, xml
 
 _STYLE = """
 svg{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif}
+.line{fill:none;stroke:var(--c);stroke-width:2}.thin{fill:none;stroke:var(--c);stroke-width:1.3}
+.dots{fill:none;stroke:var(--c);stroke-width:8;stroke-linecap:round;stroke-opacity:.7}
+.bold{font-weight:600}.small{font-size:12px}
+"""
+_LIGHT = """
 .ground{fill:#fff}.ink{fill:#1f2328}.dim{fill:#59636e}.grid{stroke:#e4e8ec}.axis{stroke:#9aa4af}
 .blue{--c:#0969da}.green{--c:#1a7f37}.red{--c:#cf222e}.amber{--c:#b35900}.grey{--c:#8c959f}
-.line{fill:none;stroke:var(--c);stroke-width:2}.thin{fill:none;stroke:var(--c);stroke-width:1.3}
-.fill{fill:var(--c)}.wash{fill:var(--c);fill-opacity:.18}
-.dots{fill:none;stroke:var(--c);stroke-width:4.5;stroke-linecap:round;stroke-opacity:.55}
-.cross{fill:none;stroke:var(--c);stroke-width:1.6}
-.bold{font-weight:600}.small{font-size:12px}
-@media(prefers-color-scheme:dark){
-.ground{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#9198a1}.grid{stroke:#21262d}.axis{stroke:#656c76}
-.blue{--c:#4493f8}.green{--c:#3fb950}.red{--c:#f85149}.amber{--c:#d29922}.grey{--c:#7d8590}}
+.ink-line{--c:#1f2328}
 """
+_DARK = """
+.ground{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#9198a1}.grid{stroke:#21262d}.axis{stroke:#656c76}
+.blue{--c:#4493f8}.green{--c:#3fb950}.red{--c:#f85149}.amber{--c:#d29922}.grey{--c:#7d8590}
+.ink-line{--c:#e6edf3}
+"""
+#: As the reader prefers, or one of the two for pages that choose between files.
+_SCHEMES = {
+    "": f"{_LIGHT}@media(prefers-color-scheme:dark){{{_DARK}}}\n",
+    "light": _LIGHT,
+    "dark": _DARK,
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Scale:
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        low, high, at = (self._measure(one) for one in (self.low, self.high, value))
+        low, high, at = (self._measure(bound) for bound in (self.low, self.high, value))
         share = (at - low) / (high - low) if high > low else 0.5
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
 
@@ -78,53 +87,25 @@ class Figure:
         """A straight line."""
         self.parts.append(f'<path class="{style}" d="M{_n(x1)} {_n(y1)}L{_n(x2)} {_n(y2)}"/>')
 
-    def path(self, points: Sequence[tuple[float, float]], style: str) -> None:
-        """A line through points."""
-        if points:
-            body = "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
-            self.parts.append(f'<path class="{style}" d="M{body}"/>')
-
     def dots(self, points: Iterable[tuple[float, float]], colour: str) -> None:
-        """Many dots as one path, which keeps the file small."""
+        """Dots as one path, which keeps the file small."""
         body = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
         if body:
             self.parts.append(f'<path class="dots {colour}" d="{body}"/>')
 
-    def crosses(self, points: Iterable[tuple[float, float]], colour: str, arm: float = 3) -> None:
-        """Many small crosses as one path."""
-        body = "".join(
-            f"M{_n(x - arm)} {_n(y - arm)}l{_n(2 * arm)} {_n(2 * arm)}"
-            f"m0 {_n(-2 * arm)}l{_n(-2 * arm)} {_n(2 * arm)}"
-            for x, y in points
-        )
-        if body:
-            self.parts.append(f'<path class="cross {colour}" d="{body}"/>')
-
-    def box(self, x: float, y: float, width: float, height: float, style: str) -> None:
-        """A rectangle."""
-        size = f'width="{_n(width)}" height="{_n(height)}"'
-        self.parts.append(f'<rect x="{_n(x)}" y="{_n(y)}" {size} class="{style}"/>')
-
-    def x_axis(self, scale: Scale, y: float, label: str, top: float = 0, suffix: str = "") -> None:
-        """Ticks below ``y``, grid lines up to ``top``, and what they count."""
+    def x_axis(self, scale: Scale, y: float, top: float = 0, suffix: str = "") -> None:
+        """Ticks below ``y`` and grid lines up to ``top``."""
         for tick in scale.ticks(6):
             self.line(scale(tick), top, scale(tick), y, "grid")
             self.text(scale(tick), y + 17, number(tick) + suffix, "dim small", "middle")
         self.line(scale.start, y, scale.end, y, "axis")
-        self.text((scale.start + scale.end) / 2, y + 36, label, "dim", "middle")
 
-    def y_axis(self, scale: Scale, left: float, right: float, suffix: str = "") -> None:
-        """Ticks left of ``left`` and grid lines to ``right``."""
-        for tick in scale.ticks():
-            self.line(left, scale(tick), right, scale(tick), "grid")
-            self.text(left - 7, scale(tick) + 4, number(tick) + suffix, "dim small", "end")
-
-    def render(self) -> str:
-        """The document."""
+    def render(self, scheme: str = "") -> str:
+        """The document; ``scheme`` is light, dark, or empty for what the reader prefers."""
         size = f'width="{_n(self.width)}" height="{_n(self.height)}"'
         view = f'viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
         head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view} role="img">'
-        name = f"<title>{xml(self.title)}</title>\n<style>{_STYLE}</style>"
+        name = f"<title>{xml(self.title)}</title>\n<style>{_STYLE}{_SCHEMES[scheme]}</style>"
         ground = '<rect width="100%" height="100%" class="ground"/>'
         return "\n".join((head, name, ground, *self.parts, "</svg>")) + "\n"
 
@@ -135,15 +116,15 @@ def _round_ticks(low: float, high: float, about: int) -> list[float]:
         return [low]
     raw = (high - low) / max(1, about)
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(one * power for one in (1, 2, 5, 10) if one * power >= raw * 0.999)
+    step = next(digit * power for digit in (1, 2, 5, 10) if digit * power >= raw * 0.999)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(i * step, 12) for i in range(first, last + 1)]
 
 
 def _decade_ticks(low: float, high: float, steps: Sequence[float]) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    found = (step * 10.0**power for power in decades for step in steps)
-    return [float(f"{one:.6g}") for one in found if low * 0.9999 <= one <= high * 1.0001]
+    found = (float(f"{step * 10.0**power:.6g}") for power in decades for step in steps)
+    return [tick for tick in found if low * 0.9999 <= tick <= high * 1.0001]
 
 
 def _thinned(ticks: list[float], most: int) -> list[float]:

@@ -44,9 +44,11 @@ def configuration_text(content: ReportContent, configuration: Mapping[str, Value
     return wording.one_line(str(content.chosen(configuration)))
 
 
-def difference_text(content: ReportContent, one: Configuration, winner: Configuration) -> str:
+def difference_text(
+    content: ReportContent, configuration: Configuration, winner: Configuration
+) -> str:
     """What a configuration has otherwise than the winner, as far as it has an effect."""
-    chosen = content.chosen(one)
+    chosen = content.chosen(configuration)
     changed = {name: value for name, value in chosen.items() if winner.get(name) != value}
     return wording.one_line(str(Configuration(changed) if changed else chosen))
 
@@ -71,5 +73,5 @@ def listed(words: Iterable[str]) -> str:
 
 def status_counts(problem: ProblemContent) -> dict[Status, int]:
     """How often trials ended in each way, in the order of the statuses."""
-    met = [one.status for one in problem.trials]
+    met = [trial.status for trial in problem.trials]
     return {status: met.count(status) for status in Status if status in met}

@@ -30,7 +30,7 @@ def number(value: float, digits: int = 4) -> str:
 
 def time_unit(ms: float) -> tuple[str, float]:
     """The unit in which a time is at least 1, and its length in milliseconds."""
-    return next((one for one in _TIMES if ms >= one[1]), _TIMES[-1])
+    return next((unit for unit in _TIMES if ms >= unit[1]), _TIMES[-1])
 
 
 def time(ms: float) -> str:
@@ -42,7 +42,7 @@ def time(ms: float) -> str:
 def interval(ms: float, bounds_ms: tuple[float, float]) -> str:
     """The bounds of a time in the time's own unit, for example ``456.9 – 591.5``."""
     _, length = time_unit(ms)
-    return " – ".join(_fixed(one / length) for one in bounds_ms)
+    return " – ".join(_fixed(bound / length) for bound in bounds_ms)
 
 
 def ratio(value: float, bounds: tuple[float, float] | None = None) -> str:

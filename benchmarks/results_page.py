@@ -1,0 +1,258 @@
+"""Writes what was measured beside the vendor's libraries into README.md, its picture and docs/results.md.
+
+``results/vendor-<device>.json`` holds the tuned sizes of a device, ``results/unlisted-<device>.json`` sizes
+that nobody tunes. In both pages what lies between the marks is replaced.
+
+python benchmarks/results_page.py [--check]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import demands
+from results_picture import WIDTH, picture
+
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.spec import Work
+from autotune.values import Problem
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
+PICTURE = "docs/results-{}.svg"
+
+Row = Mapping[str, Any]
+Document = Mapping[str, Any]
+#: By kernel, in the order in which they are shown.
+Sizes = Mapping[str, Sequence[Mapping[str, Any]]]
+
+#: What the README shows: large and small, ahead and behind.
+EXAMPLES: Sizes = {
+    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 1, "n": 4096, "k": 4096}],
+    "sgemm_tf32x3": [{"m": 4096, "n": 4096, "k": 4096}],
+    "reduce": [{"n": 1 << 24}],
+    "gemv": [{"m": 8192, "n": 8192}],
+}
+
+
+def summary(documents: Sequence[Document]) -> str:
+    """The part of the README: the picture, some rows, and where they come from."""
+    if not documents:
+        return "Nothing is recorded yet.\n"
+    shown = [(document, _chosen(document, EXAMPLES)) for document in documents]
+    dark, light = PICTURE.format("dark"), PICTURE.format("light")
+    return "\n".join(
+        [
+            "<picture>",
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+            f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s library, by kernel and size">',
+            "</picture>",
+            "",
+            *_table(shown, EXAMPLES, ("time", "vendor / ours (95 %)")),
+            "",
+            *(
+                textwrap.fill(
+                    f"- {_provenance(document)}",
+                    118,
+                    subsequent_indent="  ",
+                    break_on_hyphens=False,
+                )
+                for document in documents
+            ),
+            "",
+        ]
+    )
+
+
+def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
+    """The part of docs/results.md: every tuned size, then sizes that are not tuned.
+
+    Parameters
+    ----------
+    documents, unlisted : sequence of mapping
+        What ``vendor.py`` wrote, and what ``vendor.py --unlisted`` wrote.
+    """
+    empty = [{**document, "rows": [], "failures": []} for document in documents]
+    answered = {document["device"]: document for document in (*empty, *unlisted)}
+    return "\n".join(
+        [
+            "## Tuned sizes",
+            "",
+            *_section(documents, _tuned_sizes()),
+            "## Sizes that are not tuned: what `lookup` answers",
+            "",
+            *_section(_sorted(answered.values()), demands.UNLISTED),
+        ]
+    )
+
+
+def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
+    """What it comes to for each kernel, what is missing, where it comes from, and the table."""
+    lines = []
+    for document in documents:
+        short, rows = _short(document), document["rows"]
+        spreads = demands.spreads(rows)
+        lines += [f"- {short}, {kernel}: {text}" for kernel, text in spreads.items()]
+        failures = document.get("failures", [])
+        lines += [
+            f"- {short}, {row['kernel']}: failed at {demands.describe(row['problem'])}: {row['error']}"
+            for row in failures
+        ]
+        known = {_key(row) for row in (*rows, *failures)}
+        for kernel, listed in sizes.items():
+            missing = [
+                size for size in listed if _key({"kernel": kernel, "problem": size}) not in known
+            ]
+            if missing:
+                lines.append(f"- {short}, {kernel}: not measured: {demands.listed(missing)}")
+    measured = [document for document in documents if document["rows"]]
+    if not measured:
+        return [*lines, "Nothing is recorded yet.", ""]
+    shown = [(document, _known(document)) for document in documents]
+    columns = ("time", "rate", "vendor / ours (95 %)", "of limit")
+    provenance = [f"{_provenance(document)}\n" for document in measured]
+    return [*lines, "", *provenance, *_table(shown, sizes, columns), ""]
+
+
+def _tuned_sizes() -> Sizes:
+    """What is asked for, then what else the space files tune on a GPU."""
+    return {
+        name: [
+            *asked,
+            *(size for size in map(dict, _kernel(name).problems["cuda"]) if size not in asked),
+        ]
+        for name, asked in demands.SIZES.items()
+    }
+
+
+def _sorted(documents: Iterable[Document]) -> list[Document]:
+    return sorted(documents, key=lambda document: str(document["device"]))
+
+
+def _known(document: Document) -> list[Row]:
+    return [row for row in document["rows"] if row["kernel"] in demands.SIZES]
+
+
+def _chosen(document: Document, sizes: Sizes) -> list[Row]:
+    return [row for row in document["rows"] if row["problem"] in sizes.get(row["kernel"], [])]
+
+
+def _key(row: Row) -> str:
+    return f"{row['kernel']} {json.dumps(row['problem'], sort_keys=True)}"
+
+
+def _table(
+    devices: Sequence[tuple[Document, Sequence[Row]]], sizes: Sizes, columns: Sequence[str]
+) -> list[str]:
+    """One line per kernel and size, devices side by side."""
+    head, rule = "| kernel | size |", "|---|---|"
+    for document, _ in devices:
+        short = f" {_short(document)}:" if len(devices) > 1 else ""
+        head += "".join(f"{short} {column} |" for column in columns)
+        rule += "--:|" * len(columns)
+    by_key = [{_key(row): row for row in rows} for _, rows in devices]
+    any_row = {key: row for rows in reversed(by_key) for key, row in rows.items()}
+    lines = []
+    for key, row in sorted(any_row.items(), key=lambda item: _place(item[1], sizes)):
+        cells = [row["kernel"], demands.describe(row["problem"])]
+        for rows in by_key:
+            found = _cells(rows[key]) if key in rows else {}
+            cells += [found.get(column, "") for column in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return [head, rule, *lines]
+
+
+def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
+    listed = sizes.get(row["kernel"], [])
+    place = listed.index(row["problem"]) if row["problem"] in listed else len(listed)
+    return list(demands.SIZES).index(row["kernel"]), place, _key(row)
+
+
+def _cells(row: Row) -> dict[str, str]:
+    mark = "" if row["quality"] == "exact" else "\\*"
+    cells = {"time": _time(row["ours_ms"]) + mark, "rate": _rate(row)}
+    if row["ratio"]:
+        low, high = row["ratio_ci"]
+        cells["vendor / ours (95 %)"] = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
+    if row["limit_fraction"] and row["ratio"]:  # without a vendor it is a limit of others itself
+        cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}"
+    return cells
+
+
+def _time(median_ms: float) -> str:
+    return f"{1000 * median_ms:.4g} µs" if median_ms < 1 else f"{median_ms:.4g} ms"
+
+
+def _rate(row: Row) -> str:
+    """Arithmetic or traffic per second, whichever the kernel has more of."""
+    work: Work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
+    moved = work.bytes_read + work.bytes_written
+    if work.flops > 4 * moved:
+        return f"{work.flops / row['ours_ms'] / 1e9:.3g} TFLOP/s"
+    return f"{moved / row['ours_ms'] / 1e6:.4g} GB/s"
+
+
+_kernel = cache(find_kernel)
+
+
+def _short(document: Document) -> str:
+    """``H100`` of ``NVIDIA H100 80GB HBM3``."""
+    name = str(document["device"])
+    return next((word for word in name.split() if any(c.isdigit() for c in word)), name)
+
+
+def _provenance(document: Document) -> str:
+    dates = sorted({row["date"][:10] for row in document["rows"]} or {document["date"]})
+    versions = document["versions"]
+    libraries = ", ".join(
+        f"{name} {versions[name]}" for name in ("cublas", "cub") if name in versions
+    )
+    return (
+        f"{document['device']}, driver {document['driver']}, {libraries}, "
+        f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: `{document['command']}`."
+    )
+
+
+def main() -> None:
+    """Replace what is between the marks, or say which files are out of date."""
+    measured = _documents("vendor")
+    texts = {
+        "README.md": _between_marks("README.md", summary(measured)),
+        "docs/results.md": _between_marks(
+            "docs/results.md", page(measured, _documents("unlisted"))
+        ),
+    }
+    if measured:
+        figure = picture({_short(document): _known(document) for document in measured})
+        texts |= {PICTURE.format(scheme): figure.render(scheme) for scheme in ("light", "dark")}
+    if "--check" not in sys.argv:
+        for name, text in texts.items():
+            (ROOT / name).write_text(text, encoding="utf-8")
+        return
+    old = [name for name, text in texts.items() if not _holds(ROOT / name, text)]
+    if old:
+        sys.exit(f"{', '.join(old)}: results are out of date; run this without --check")
+
+
+def _between_marks(name: str, text: str) -> str:
+    before, _, rest = (ROOT / name).read_text(encoding="utf-8").partition(BEGIN)
+    return f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}"
+
+
+def _documents(kind: str) -> list[Document]:
+    files = (ROOT / "benchmarks" / "results").glob(f"{kind}-*.json")
+    return _sorted(json.loads(file.read_text(encoding="utf-8")) for file in files)
+
+
+def _holds(file: Path, text: str) -> bool:
+    return file.is_file() and file.read_text(encoding="utf-8") == text
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""benchmarks/results_page.py and results_picture.py: what README and docs/results.md show of measured rows."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import demands  # type: ignore[import-not-found]
+import results_page  # type: ignore[import-not-found]
+from results_picture import picture  # type: ignore[import-not-found]
+
+from autotune.kernel.catalog import find_kernel
+
+ROOT = Path(__file__).parents[1]
+
+
+def row(kernel: str, problem: dict[str, Any], ratio: float, **others: Any) -> dict[str, Any]:
+    return {
+        "kernel": kernel,
+        "problem": problem,
+        "ours_ms": 1.0,
+        "ratio": ratio,
+        "ratio_ci": [ratio - 0.01, ratio + 0.01],
+        "limit": "copy",
+        "limit_fraction": 0.995,
+        "quality": "exact",
+        "date": "2026-11-20T01:00:00",
+        **others,
+    }
+
+
+def document(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What `vendor.py` writes, as far as the pages read it."""
+    return {
+        "device": device,
+        "driver": "580.1",
+        "date": "2026-11-21",
+        "command": "python benchmarks/vendor.py",
+        "versions": {"cublas": "13.1.0"},
+        "rows": rows,
+        "failures": [],
+    }
+
+
+H100, H200 = "NVIDIA H100 80GB", "NVIDIA H200"
+GEMV = demands.SIZES["gemv"]
+
+
+def section(text: str, title: str) -> list[str]:
+    return next(part for part in text.split("## ") if part.startswith(title)).splitlines()
+
+
+def cells_of(lines: list[str], kernel: str) -> list[list[str]]:
+    return [line.strip("| ").split(" | ") for line in lines if line.startswith(f"| {kernel} |")]
+
+
+def test_what_is_committed_is_what_the_results_say() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "results_page.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_readme_shows_examples_of_both_devices_with_date_and_command() -> None:
+    example = results_page.EXAMPLES["gemv"][0]
+    rows = [row("gemv", example, 0.9), row("gemv", GEMV[0], 1.5)]
+    lines = results_page.summary([document(H100, rows), document(H200, rows[:1])]).splitlines()
+    (cells,) = cells_of(lines, "gemv")
+    assert cells[1] == demands.describe(example) and cells.count("0.900 (0.890–0.910)") == 2
+    assert any(line.startswith("| kernel | size | H100: time |") for line in lines)
+    text = " ".join(lines)
+    assert "2026-11-20: `python benchmarks/vendor.py`" in text and "cublas 13.1.0" in text
+
+
+def test_tuned_sizes_are_in_the_order_in_which_they_are_asked_for() -> None:
+    further, odd = {"m": 4097, "n": 4095}, {"m": 9, "n": 9}
+    rows = [row("gemv", odd, 1.2), row("gemv", further, 0.6), row("gemv", GEMV[1], 1.5)]
+    first = document(H100, [*rows, row("gemv", GEMV[0], 1.5)])
+    second = document(H200, [row("gemv", further, 1.5)])
+    lines = section(results_page.page([first, second], []), "Tuned")
+    sizes = [demands.describe(size) for size in (GEMV[0], GEMV[1], further, odd)]
+    assert [cells[1] for cells in cells_of(lines, "gemv")] == sizes
+    mean = demands.geometric_mean([1.5, 1.5, 0.6, 1.2])
+    assert f"- H100, gemv: geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095" in lines
+    listed = len(find_kernel("gemv").problems["cuda"])
+    assert f"- H200, gemv: not measured: {listed - 1} sizes" in lines
+
+
+def test_sizes_that_are_not_tuned_are_marked_and_failures_told() -> None:
+    failed, *rest = demands.UNLISTED["reduce"]
+    near = [row("reduce", size, 0.9, quality="nearest_problem") for size in rest]
+    unlisted = document(H100, near)
+    unlisted["failures"] = [{"kernel": "reduce", "problem": failed, "error": "WrongError: 3 of 4"}]
+    text = results_page.page([document(H100, []), document(H200, [])], [unlisted])
+    lines = section(text, "Sizes that are not tuned")
+    rows = cells_of(lines, "reduce")
+    assert [cells[1] for cells in rows] == [demands.describe(size) for size in rest]
+    assert all(cells[2].endswith("\\*") for cells in rows)
+    assert "- H100, reduce: failed at 100000: WrongError: 3 of 4" in lines
+    assert "- H200, reduce: not measured: 6 sizes" in lines
+    assert not any(line.startswith("- H100, reduce: not") for line in lines)
+
+
+def test_without_results_it_says_so() -> None:
+    assert results_page.summary([]) == "Nothing is recorded yet.\n"
+    assert results_page.page([], []).count("Nothing is recorded yet.") == 2
+
+
+def test_the_picture_puts_losses_left_of_one() -> None:
+    rows = [row("gemv", GEMV[0], 0.8), row("gemv", GEMV[1], 2.0), row("copy", {"n": 1}, 1.0)]
+    text = picture({"H100": rows, "H200": [row("gemv", GEMV[0], 1.25)]}).render("dark")
+    ElementTree.fromstring(text)
+    found = re.findall(r'class="dots \w+" d="(.*?)"', text)
+    (low, high), (middle,), (one,) = (re.findall(r"M([\d.]+) ", path) for path in found)
+    assert float(low) < float(one) < float(middle) < float(high)
+    assert f"2 sizes, least 0.800 at {demands.describe(GEMV[0])}" in text
+
+
+def test_the_picture_has_a_dot_for_every_ratio() -> None:
+    files = sorted((ROOT / "benchmarks" / "results").glob("vendor-*.json"))
+    rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
+    text = (ROOT / "docs" / "results-light.svg").read_text()
+    dots = "".join(re.findall(r'class="dots \w+" d="(.*?)"', text)).count("h0")
+    assert dots == sum(row["ratio"] is not None for row in rows) > 100
