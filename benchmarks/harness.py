@@ -130,11 +130,12 @@ def sampled(
     *,
     seed: int = 0,
     known: Iterable[Configuration] = (),
+    most_known: int | None = None,
 ) -> list[Configuration]:
     """Configurations that a problem allows: known good ones first, then some of the space at random."""
     drawn = np.random.default_rng(seed).permutation(len(space))[: 4 * count].tolist()
     good = [kernel.default(), *map(kernel.completed, kernel.seeds), *known]
-    everyone = dict.fromkeys([*good, *map(space.configuration, drawn)])
+    everyone = dict.fromkeys([*good[:most_known], *map(space.configuration, drawn)])
     valid = [
         configuration
         for configuration in everyone
