@@ -29,6 +29,7 @@ from harness import (
     bench_of,
     command_line,
     evaluator_of,
+    finish,
     problem_on,
     provenance,
     sampled,
@@ -270,4 +271,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

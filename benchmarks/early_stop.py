@@ -31,7 +31,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from harness import command_line, provenance, replay_options, with_spaces, write
+from harness import command_line, finish, provenance, replay_options, with_spaces, write
 
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.timing import StoppingRule, sample
@@ -169,4 +169,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

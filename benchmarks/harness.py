@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ import numpy as np
 
 from autotune import __version__
 from autotune.devices.device import Device
+from autotune.errors import AutotuneError
 from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
@@ -84,6 +85,15 @@ def with_spaces(parser: argparse.ArgumentParser) -> argparse.Namespace:
     if not options.spaces:
         parser.error(f"no recorded spaces in {RECORDED}; name some")
     return options
+
+
+def finish(main: Callable[[], int | None]) -> None:
+    """End the program as `main` says; an error of this package is one line and its exit code."""
+    try:
+        sys.exit(main())
+    except AutotuneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
 
 
 # ---------------------------------------------------------------------- results

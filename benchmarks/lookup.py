@@ -4,6 +4,7 @@ Run ``python benchmarks/lookup.py``. Prints milliseconds and microseconds; fails
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -16,7 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from harness import ROOT, finish
+
+from autotune import lookup
+from autotune.tuned.lookup import clear_cache
+
 SIZES = [(m, n, k) for m in (64, 512, 4096) for n in (64, 512, 4096) for k in (64, 512, 4096)]
 
 
@@ -67,7 +72,9 @@ def write_record(folder: Path) -> None:
         "fields": dict.fromkeys("mnk", "integer"),
         "parameters": {name: [value] for name, value in plan["configuration"].items()},
         "default": plan,
-        "entries": [{**plan, "problem": one, "steps": [], "stale_reasons": []} for one in problems],
+        "entries": [
+            {**plan, "problem": problem, "steps": [], "stale_reasons": []} for problem in problems
+        ],
         "portfolio": {
             "configurations": [],
             "problems": [],
@@ -75,14 +82,25 @@ def write_record(folder: Path) -> None:
             "predictions": predictions,
         },
         "fallback": [
-            {"problem": one, "plan": plan, "expected_fraction": 0.97, "prediction": 0}
-            for one in problems
+            {"problem": problem, "plan": plan, "expected_fraction": 0.97, "prediction": 0}
+            for problem in problems
         ],
         "provenance": {"created": "2026-11-21"},
     }
     path = folder / "Benchmark_GPU" / "benchmark_gemm.json"
     path.parent.mkdir()
     path.write_text(json.dumps(record))
+
+
+def ask(arch: int | None, m: int, k: int) -> None:
+    """One lookup."""
+    lookup("benchmark_gemm", arch=arch, m=m, n=512, k=k)
+
+
+def first() -> None:
+    """A lookup that reads files."""
+    clear_cache()
+    ask(90, 512, 512)
 
 
 def main() -> None:
@@ -93,33 +111,18 @@ def main() -> None:
     bare = import_ms("pass", runs)
     whole = import_ms("from autotune import lookup", runs)
     print(f"from autotune import lookup   {whole - bare:7.1f} ms over bare Python ({bare:.1f} ms)")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_record(folder)
-        os.environ["AUTOTUNE_TUNED"] = str(folder)
-        sys.path.insert(0, str(ROOT))
-        from autotune import lookup
-        from autotune.tuned import lookup as _lookup
-
-        def first() -> None:
-            _lookup._cache.clear()
-            lookup("benchmark_gemm", arch=90, m=512, n=512, k=512)
-
-        new = itertools.count(100)
-
-        def new_size() -> None:
-            lookup("benchmark_gemm", arch=90, m=next(new), n=512, k=100)
-
-        print(f"first answer, reading files   {us_per_call(first, 20) / 1e3:7.2f} ms")
+    new = itertools.count(100)
+    with tempfile.TemporaryDirectory() as folder:
+        write_record(Path(folder))
+        os.environ["AUTOTUNE_TUNED"] = folder
+        first_us = us_per_call(first, 20)
+        print(f"first answer, reading files   {first_us / 1e3:7.2f} ms")
         for name, arch in (("arch given  ", 90), ("own device  ", None)):
-            print(f"again, {name}           {us_per_call(again_with(lookup, arch), 20000):7.2f} µs")
-        print(f"a new size, 32 costs          {us_per_call(new_size, 500):7.2f} µs")
-
-
-def again_with(lookup: Callable[..., Any], arch: int | None) -> Callable[[], Any]:
-    """A repeated lookup."""
-    return lambda: lookup("benchmark_gemm", arch=arch, m=512, n=512, k=500)
+            again_us = us_per_call(functools.partial(ask, arch, 512, 500), 20000)
+            print(f"again, {name}           {again_us:7.2f} µs")
+        new_us = us_per_call(lambda: ask(90, next(new), 100), 500)
+        print(f"a new size, 32 costs          {new_us:7.2f} µs")
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from harness import command_line, provenance, sampled, search_timed, write
+from harness import command_line, finish, provenance, sampled, search_timed, write
 
 from autotune.cli import parsing
 from autotune.devices.choose import choose_devices
@@ -162,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -32,6 +32,7 @@ from harness import (
     bench_of,
     command_line,
     evaluator_of,
+    finish,
     provenance,
     search_timed,
     write,
@@ -201,4 +202,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

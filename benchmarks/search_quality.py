@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from harness import command_line, provenance, replay_options, with_spaces, write
+from harness import command_line, finish, provenance, replay_options, with_spaces, write
 
 from autotune.search.names import BudgetSpent, find
 from autotune.search.replay import Recording, ReplaySession, load
@@ -120,4 +120,4 @@ def _summary(runs: list[Trace], budget: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -51,6 +51,7 @@ from harness import (
     bench_of,
     command_line,
     evaluator_of,
+    finish,
     merge,
     problem_on,
     provenance,
@@ -557,4 +558,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -30,6 +30,7 @@ from harness import (
     bench_of,
     command_line,
     evaluator_of,
+    finish,
     merge,
     problem_on,
     provenance,
@@ -261,4 +262,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)
