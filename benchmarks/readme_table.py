@@ -34,7 +34,7 @@ Sizes = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def table(results: Iterable[Document], records: Iterable[tuned.TunedRecord]) -> str:
-    """One line per kernel and asked size, devices side by side; then what is asked, and whether it holds.
+    """One line per kernel and asked size, devices side by side.
 
     Parameters
     ----------
@@ -56,7 +56,6 @@ def table(results: Iterable[Document], records: Iterable[tuned.TunedRecord]) -> 
             "",
             "What else is tuned, and sizes that are not: [docs/sizes.md](docs/sizes.md).",
             "",
-            *(line for one in documents for line in _judged(one)),
         ]
     )
 
@@ -257,23 +256,6 @@ def _explained(devices: list[Device]) -> str:
     if marked:
         text += " \\*: not tuned for this size; the configuration that `lookup` answers with."
     return text
-
-
-def _judged(document: Document) -> list[str]:
-    """What was aimed for and is not reached on a device; how many aims are."""
-    judged = [one for one in demands.verdicts(document["rows"]) if not one.beyond]
-    failing = [one for one in judged if one.holds is False]
-    open_ones = [one for one in judged if one.holds is None]
-    short = _short(str(document["device"]))
-    lines = [
-        f"Of {len(judged)} aims (`benchmarks/demands.py`) {short} meets "
-        f"{sum(one.holds is True for one in judged)}"
-        + (f", {len(open_ones)} are not measured in full" if open_ones else "")
-        + (". Missed:" if failing else "."),
-        "",
-    ]
-    lines += [f"- {one.kernel}: {one.demand}: {one.found}" for one in failing]
-    return [*lines, ""] if failing else lines
 
 
 def main() -> None:
