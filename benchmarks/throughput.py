@@ -60,6 +60,7 @@ from harness import (
 
 from autotune import __version__
 from autotune.arrays import usable_cores
+from autotune.cli import parsing
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -87,7 +88,8 @@ class Subspace:
     """A problem, and the part of its kernel's space that Kernel Tuner can express."""
 
     problem: Problem
-    values: Mapping[str, tuple[Any, ...]]
+    #: As ``--fix`` of `autotune run` has it, with spaces between.
+    values: str
     #: How many of them are measured.
     configurations: int
 
@@ -95,45 +97,20 @@ class Subspace:
 SUBSPACES = {
     "sgemm": Subspace(
         Problem(m=4096, n=4096, k=4096),
-        {
-            "VARIANT": ("portable",),
-            "ALG": ("register",),
-            "BM": (64, 128),
-            "BN": (64, 128),
-            "BK": (8, 16),
-            "TM": (4, 8),
-            "TN": (4, 8),
-            "VEC": (2, 4),
-            "PAD": (0, 4),
-            "UNROLL": (2, 8),
-            "MIN_BLOCKS": (1,),
-            "MAX_REGISTERS": (0,),
-        },
+        "VARIANT=portable ALG=register BM=64,128 BN=64,128 BK=8,16 TM=4,8 TN=4,8 VEC=2,4 PAD=0,4"
+        " UNROLL=2,8 MIN_BLOCKS=1 MAX_REGISTERS=0",
         208,
     ),
     "reduce": Subspace(
         Problem(n=1 << 26),
-        {
-            "VARIANT": ("portable",),
-            "WAVES": (1, 2, 8, 32),
-            "WARP_TAIL": ("barrier", "shfl_down"),
-            "FINISH": ("atomic", "ticket"),
-            "MIN_BLOCKS": (1, 2),
-        },
+        "VARIANT=portable WAVES=1,2,8,32 WARP_TAIL=barrier,shfl_down FINISH=atomic,ticket"
+        " MIN_BLOCKS=1,2",
         400,
     ),
     "transpose": Subspace(
         Problem(m=8192, n=8192),
-        {
-            "ALG": ("shared",),
-            "TILE_X": (16, 32, 64, 128),
-            "TILE_Y": (16, 32, 64, 128),
-            "RESIDENT": (0,),
-            "ORDER": ("row", "group"),
-            "GROUP": (4, 8),
-            "LOAD": ("plain", "stream"),
-            "MIN_BLOCKS": (1, 2),
-        },
+        "ALG=shared TILE_X=16,32,64,128 TILE_Y=16,32,64,128 RESIDENT=0 ORDER=row,group GROUP=4,8"
+        " LOAD=plain,stream MIN_BLOCKS=1,2",
         208,
     ),
 }
@@ -160,12 +137,11 @@ class Matchup:
 
     def space(self) -> Space:
         """The part of the space that can be expressed."""
-        kernel = self.kernel
-        chosen = SUBSPACES[self.kernel_name].values
+        chosen = parsing.restriction(self.kernel, SUBSPACES[self.kernel_name].values.split())
         if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
-            chosen = {**chosen, "MIN_BLOCKS": (1,), "LOAD": ("plain",)}
-        chosen = {name: chosen[name] for name in chosen if name in kernel.parameters}
-        return enumerate_space(kernel, self.device).restricted(chosen)
+            ours = {"MIN_BLOCKS": (1,), "LOAD": ("plain",)}
+            chosen |= {name: ours[name] for name in ours if name in self.kernel.parameters}
+        return enumerate_space(self.kernel, self.device).restricted(chosen)
 
     def order(self, space: Space, half: int) -> list[int]:
         """Numbers of one half's configurations: a sample of the space that the count decides."""
