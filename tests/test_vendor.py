@@ -11,7 +11,6 @@ from typing import Any
 import demands  # type: ignore[import-not-found]
 import msgspec
 import pytest
-import readme_table  # type: ignore[import-not-found]
 import vendor  # type: ignore[import-not-found]
 import vendor_task  # type: ignore[import-not-found]
 
@@ -268,122 +267,6 @@ def test_nothing_to_measure_is_an_error(tmp_path: Path, given: list[str], messag
     copy = [find_kernel("copy")]
     with pytest.raises(UsageError, match=message):
         vendor.subjects_of(copy, for_arch("sm_90"), tmp_path, given, unlisted=True)
-
-
-def document(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What `vendor.py` writes, as far as the table reads it."""
-    return {
-        "format": vendor.FORMAT,
-        "device": device,
-        "driver": "580.1",
-        "date": "2026-11-21",
-        "command": "python benchmarks/vendor.py",
-        "versions": {"cublas": "13.1.0"},
-        "rows": [{**row, "date": "2026-11-20T01:00:00"} for row in rows],
-        "failures": [],
-    }
-
-
-def test_the_readme_has_devices_side_by_side() -> None:
-    size = {"m": 4096, "n": 4096}
-    slow = changed(all_rows(), "transpose", size, ratio=0.9, ratio_ci=[0.89, 0.91], quality="x")
-    text = readme_table.table(
-        [document("NVIDIA H200", all_rows()[:3]), document("NVIDIA H100 80GB", slow)], []
-    )
-    head, _, *lines = text.splitlines()
-    assert head.index("H100: time") < head.index("H200: time")
-    assert sum(line.startswith("| sgemm |") for line in lines) == len(demands.SIZES["sgemm"])
-    cells = next(line for line in lines if "| 4096 x 4096 |" in line).split(" | ")
-    assert "0.900 (0.890–0.910)" in cells and cells[2].endswith("\\*")
-    assert "2026-11-20" in text and "cublas 13.1.0" in text
-    assert "(docs/sizes.md)" in text
-
-
-def test_the_readme_shows_the_finals_where_nothing_else_was_measured(tmp_path: Path) -> None:
-    assert readme_table.table([], []) == "Nothing is recorded yet.\n"
-    records = read_all(readme_table.ROOT / "reports", "transpose")
-    text = readme_table.table([], records)
-    assert all(record.device.name not in text for record in records)
-    entries = [entry for record in records for entry in record.entries]
-    assert sum(line.startswith("| transpose |") for line in text.splitlines()) <= len(entries)
-    assert any(f"{entry.vendor.ratio:.3f} (" in text for entry in entries if entry.vendor)
-
-
-def section(text: str, title: str) -> list[str]:
-    return next(part for part in text.split("\n## ") if part.startswith(title)).splitlines()
-
-
-def test_the_readme_leaves_further_sizes_to_the_page() -> None:
-    further = [row("gemv", {"m": 1000, "n": 1000}, 1.5), row("gemv", {"m": 4097, "n": 4095}, 0.6)]
-    odd = row("gemv", {"m": 9, "n": 9}, 1.2)
-    first = document("NVIDIA H100 80GB", [odd, *further, *all_rows()])
-    second = document("NVIDIA H200", [further[0]])
-    assert "1000 x 1000" not in readme_table.table([first, second], [])
-    lines = section(readme_table.page([second, first], [], []), "Tuned")
-    rows = [line for line in lines if line.startswith("| gemv")]
-    # as in the space file, then what it does not list
-    assert [line.split(" | ")[1] for line in rows] == ["4097 x 4095", "1000 x 1000", "9 x 9"]
-    assert [line.count("(1.490–1.510)") for line in rows] == [0, 2, 0]
-    mean = demands.geometric_mean([1.5, 0.6, 1.2])
-    spread = f"- H100, gemv: geometric mean {mean:.3f} over 3, worst 0.600 at 4097 x 4095"
-    assert spread in lines and "16384^3" not in "".join(lines)
-    listed = len(find_kernel("gemv").problems["cuda"]) - len(demands.SIZES["gemv"])
-    assert f"- H100, gemv: not measured: {listed - 2} sizes" in lines
-    assert f"- H200, gemv: not measured: {listed - 1} sizes" in lines
-    assert any("cublas 13.1.0" in line for line in lines)
-
-
-def test_the_page_has_unlisted_sizes_and_says_what_is_missing_and_what_failed() -> None:
-    first, *rest = demands.UNLISTED["reduce"]
-    near = [row("reduce", size, 0.9, quality="nearest_problem") for size in rest]
-    h100 = document("NVIDIA H100 80GB", near)
-    h100["failures"] = [{"kernel": "reduce", "problem": first, "error": "WrongError: 3 of 4"}]
-    both = [document(name, []) for name in ("NVIDIA H100 80GB", "NVIDIA H200")]
-    lines = section(readme_table.page(both, [h100], []), "Not tuned")
-    rows = [line for line in lines if line.startswith("| reduce")]
-    assert [line.split(" | ")[1] for line in rows] == [demands.describe(size) for size in rest]
-    assert all("\\*" in line and line.endswith("|  |  |  |  |") for line in rows)  # no H200 yet
-    text = "\n".join(lines)
-    assert "H200: time" in text and "- H100, reduce: geometric mean 0.900 over 5, worst 0.9" in text
-    assert "- H100, reduce: failed at 100000: WrongError: 3 of 4" in text
-    assert "- H100, reduce: not" not in text and "- H200, reduce: not measured: 6 sizes" in text
-    assert "- H100, gemv: not measured: 12 sizes" in text
-    h200 = document("NVIDIA H200", near[:3])
-    missing = "- H200, reduce: not measured: 100000; 2^25; 300000001"
-    assert missing in readme_table.page(both, [h100, h200], [])
-
-
-def test_a_page_without_any_results_says_so() -> None:
-    text = readme_table.page([], [], [])
-    assert text.count("Nothing is recorded yet.") == 2 and "|" not in text
-
-
-def test_the_check_names_what_is_out_of_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results, docs, readme = tmp_path / "benchmarks" / "results", tmp_path / "docs", "README.md"
-    results.mkdir(parents=True)
-    docs.mkdir()
-    (tmp_path / readme).write_text(f"before\n{readme_table.BEGIN}{readme_table.END}after\n")
-    measured = document("NVIDIA H200", all_rows())
-    (results / "vendor-NVIDIA_H200.json").write_bytes(vendor.encode(measured))
-    monkeypatch.setattr(readme_table, "ROOT", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["readme_table.py", "--check"])
-    with pytest.raises(SystemExit, match=r"^README\.md, docs/sizes\.md: results are out of date"):
-        readme_table.main()
-    assert not (docs / "sizes.md").exists()
-    monkeypatch.setattr(sys, "argv", ["readme_table.py"])
-    readme_table.main()
-    written = (tmp_path / readme).read_text()
-    assert written.startswith("before\n") and written.endswith("after\n") and "| sgemm" in written
-    monkeypatch.setattr(sys, "argv", ["readme_table.py", "--check"])
-    readme_table.main()
-    near = row("reduce", demands.UNLISTED["reduce"][0], quality="nearest_problem")
-    (results / "unlisted-NVIDIA_H200.json").write_bytes(
-        vendor.encode(document("NVIDIA H200", [near]))
-    )
-    with pytest.raises(SystemExit, match=r"^docs/sizes\.md: results are out of date"):
-        readme_table.main()
 
 
 @pytest.mark.parametrize(
