@@ -98,7 +98,7 @@ def products(
     )
     workspace = cupy.empty(WORKSPACE_BYTES, cupy.uint8)
     scalars = np.array([alpha, beta], np.float32)
-    one, other = (ctypes.c_void_p(scalars.ctypes.data + 4 * i) for i in range(2))
+    alpha_at, beta_at = (ctypes.c_void_p(scalars.ctypes.data + 4 * i) for i in range(2))
     at = [ctypes.c_void_p(array.data.ptr) for array in (b, a, c)]
     room = ctypes.c_void_p(workspace.data.ptr)
 
@@ -107,7 +107,7 @@ def products(
             stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
             _checked(
                 "cublasLtMatmul",
-                *(handle, operation, one, at[0], left, at[1], right, other),
+                *(handle, operation, alpha_at, at[0], left, at[1], right, beta_at),
                 *(at[2], result, at[2], result, ctypes.byref(heuristic.algorithm)),
                 *(room, ctypes.c_size_t(WORKSPACE_BYTES), stream),
             )
@@ -116,7 +116,7 @@ def products(
         multiply.alive = (scalars, workspace, found)  # type: ignore[attr-defined]
         return multiply
 
-    return [call(one) for one in found[: count.value] if one.status == 0]
+    return [call(heuristic) for heuristic in found[: count.value] if heuristic.status == 0]
 
 
 def _checked(name: str, *args: Any) -> None:

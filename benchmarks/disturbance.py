@@ -14,41 +14,41 @@ other: what would be seen if compiling changed nothing.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby, islice
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from typing import Any
 
 import numpy as np
+from harness import (
+    bench_of,
+    command_line,
+    evaluator_of,
+    finish,
+    problem_on,
+    provenance,
+    sampled,
+    write,
+)
 
-from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
-from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import CompileJob, CompilerPool, compile_job
-from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.run.bench import Bench
-from autotune.run.request import Request
 from autotune.values import Configuration, Problem
 
-RESULTS = Path(__file__).resolve().parent / "results"
 #: Asked: the most that a median may differ.
 ASKED = 0.005
 #: Shorter ones are not asked about: there a launch counts as much as the kernel.
@@ -61,22 +61,10 @@ RULE = StoppingRule(min_samples=15, max_samples=15, precision=0.0, false_stop=0.
 _JOBS_OF_EACH = 100
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A kernel, its problem, and one for a device without much speed."""
-
-    kernel: str
-    problem: Problem
-    small: Problem
+PROBLEMS = {"sgemm": Problem(m=2048, n=2048, k=2048), "transpose": Problem(m=8192, n=8192)}
 
 
-SUBJECTS = (
-    Subject("sgemm", Problem(m=2048, n=2048, k=2048), Problem(m=256, n=256, k=256)),
-    Subject("transpose", Problem(m=8192, n=8192), Problem(m=1024, n=1024)),
-)
-
-
-class Load:
+class CompilerLoad:
     """Compilers at work on as much as the measuring could ever wait for.
 
     Parameters
@@ -95,9 +83,9 @@ class Load:
         self._processes = processes
         self._pool = CompilerPool(processes)
         self._unused: Iterator[CompileJob] = (
-            compile_job(kernel, one, problem, device)
-            for one in map(space.configuration, order.tolist())
-            if kernel.allows(one, problem)
+            compile_job(kernel, configuration, problem, device)
+            for configuration in map(space.configuration, order.tolist())
+            if kernel.allows(configuration, problem)
         )
         #: Of what ended while something was measured.
         self.compiled = 0
@@ -161,86 +149,75 @@ def _core_seconds() -> float:
 
 
 def main() -> None:
-    """Time all subjects and write the result."""
+    """Time all kernels and write the result."""
     options = _arguments()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["AUTOTUNE_CACHE_DIR"] = cache  # cold, or nothing would be compiled
         device = choose_device(options.device)
         processes = max(1, usable_cores() - 1)
         begun = time.monotonic()
-        with closing(Load(device, processes)) as load:
-            rows = [
-                row
-                for subject in SUBJECTS
-                for row in timed(subject, device, load, options.configurations // len(SUBJECTS))
-            ]
-            compiled, cores = load.compiled, (load.idle_cores, load.busy_cores)
+        with closing(CompilerLoad(device, processes)) as load:
+            count = max(1, options.configurations // len(PROBLEMS))
+            rows = [row for name in PROBLEMS for row in timed(name, device, load, count)]
     result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "benchmarks/disturbance.py", *sys.argv[1:]]),
-        "version": __version__,
-        "device": device.name,
-        "driver": device.driver,
+        **provenance(device),
         "cores": usable_cores(),
         "compiler_processes": processes,
-        "compiled_meanwhile": compiled,
-        "cores_at_work": {
-            name: fmean(one) for name, one in zip(("idle", "busy"), cores, strict=True)
-        },
+        "compiled_meanwhile": load.compiled,
+        "cores_at_work": {"idle": fmean(load.idle_cores), "busy": fmean(load.busy_cores)},
         "seconds": time.monotonic() - begun,
         "asked": {"busy_over_idle": ASKED},
         "summary": {name: _summary([row[name] for row in rows]) for name in _RATIOS},
         "rows": rows,
     }
-    out = options.out or RESULTS / f"disturbance-{device.folder}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for name, found in result["summary"].items():
         print(f"{name}: " + ", ".join(f"{key} {value:.4%}" for key, value in found.items()))
-    print(f"{len(rows)} configurations, {compiled} compiled meanwhile; written to {out}")
+    print(f"{len(rows)} configurations, {load.compiled} compiled meanwhile")
+    write(options.out / f"disturbance-{device.folder}.json", result)
 
 
 #: What is compared: the conditions, and two halves of the idle passes.
 _RATIOS = ("busy_over_idle", "idle_over_idle")
 
 
-def timed(subject: Subject, device: Device, load: Load, count: int) -> list[dict[str, Any]]:
+def timed(name: str, device: Device, load: CompilerLoad, count: int) -> list[dict[str, Any]]:
     """Rows of one kernel: the medians of each configuration under either condition."""
-    kernel = find_kernel(subject.kernel)
-    problem = subject.problem if device.backend == "cuda" else subject.small
-    with closing(Bench(Request(kernel, device, (problem,)))) as bench:
-        job = bench.job(problem)
-        binaries = _binaries(bench, job, _some(kernel, device, problem, 3 * count))
-        first = {one: _measured(bench, job, one, binary) for one, binary in binaries.items()}
-        chosen = [one for one, found in first.items() if _lasts(found)][:count]
+    kernel = find_kernel(name)
+    problem = problem_on(device, kernel, PROBLEMS[name])
+    space = enumerate_space(kernel, device)
+    candidates = sampled(kernel, space, problem, 3 * count, most_known=count)
+    with bench_of(kernel, device, problem) as (bench, job):
+        binaries = _binaries(bench, job, candidates)
+        chosen = [
+            configuration
+            for configuration, binary in binaries.items()
+            if _lasts(_measured(bench, job, configuration, binary))
+        ][:count]
         passes: list[dict[Configuration, tuple[float, ...]]] = []
         for is_busy, group in groupby(PASSES):
             with load.busy() if is_busy else load.idle():
-                for _ in group:
-                    samples = {
-                        one: _measured(bench, job, one, binaries[one]).samples_ms for one in chosen
+                passes += [
+                    {
+                        configuration: _measured(
+                            bench, job, configuration, binaries[configuration]
+                        ).samples_ms
+                        for configuration in chosen
                     }
-                    passes.append(samples)
-    return [_row(subject.kernel, problem, one, [found[one] for found in passes]) for one in chosen]
-
-
-def _some(kernel: Kernel, device: Device, problem: Problem, count: int) -> list[Configuration]:
-    """Seeds, then some of the space at random."""
-    space = enumerate_space(kernel, device)
-    order = np.random.default_rng(0).permutation(len(space))[:count].tolist()
-    seeds = [kernel.completed(one) for one in kernel.seeds]
-    known = [one for one in seeds if one in space][: count // 3]
-    everyone = dict.fromkeys([*known, *map(space.configuration, order)])
-    return [one for one in everyone if kernel.allows(one, problem)][:count]
+                    for _ in group
+                ]
+    return [
+        _row(name, problem, configuration, [samples[configuration] for samples in passes])
+        for configuration in chosen
+    ]
 
 
 def _binaries(
     bench: Bench, job: Job, configurations: Sequence[Configuration]
 ) -> dict[Configuration, Binary]:
-    evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
+    evaluator = evaluator_of(bench, job)
     evaluator.hint(configurations)
-    binaries = {one: evaluator.binary(one) for one in configurations}
-    return {one: binary for one, binary in binaries.items() if binary is not None}
+    binaries = {configuration: evaluator.binary(configuration) for configuration in configurations}
+    return {key: binary for key, binary in binaries.items() if binary is not None}
 
 
 def _lasts(found: Measurement) -> bool:
@@ -274,12 +251,12 @@ def _row(
 
 
 def _pooled(passes: Sequence[tuple[float, ...]]) -> float:
-    return median([one for samples in passes for one in samples])
+    return median([sample_ms for samples in passes for sample_ms in samples])
 
 
 def _summary(ratios: Sequence[float]) -> dict[str, float]:
     """How far from 1: the typical one, the largest, and all together with their sign."""
-    away = [abs(one - 1) for one in ratios]
+    away = [abs(ratio - 1) for ratio in ratios]
     return {
         "median_difference": median(away),
         "largest_difference": max(away),
@@ -288,12 +265,10 @@ def _summary(ratios: Sequence[float]) -> dict[str, float]:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--device", help="cuda:0, opencl:cpu … (default: the first usable)")
+    parser = command_line(__doc__, "disturbance-<device>.json")
     parser.add_argument("--configurations", type=int, default=30)
-    parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/)")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

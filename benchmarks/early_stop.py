@@ -20,13 +20,10 @@ import argparse
 import gzip
 import json
 import math
-import shlex
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -34,16 +31,14 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from harness import command_line, finish, provenance, replay_options, with_spaces, write
 
-from autotune import __version__
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.timing import StoppingRule, sample
-from autotune.run import selection
 from autotune.run.request import EFFORTS
+from autotune.run.selection import Finalist, candidates, decide
 from autotune.values import Configuration
 
-HERE = Path(__file__).resolve().parent
-RECORDED = HERE.parents[1] / "shared" / "recorded"
 #: Configurations of a short run, in which the best so far is a poor one for a good part of the time.
 SHORT = 300
 #: Asked: the most mean regret, and the largest share of kernel time by recorded samples.
@@ -52,7 +47,7 @@ ASKED_SHARE = {32: 0.15, 10: 0.35}
 
 
 @dataclass(frozen=True)
-class Replayed:
+class Pass:
     """One pass over a space."""
 
     #: Of the recorded kernel time of what was tried.
@@ -75,20 +70,16 @@ def main() -> None:
         rows.append(row(path, size, [replays[path, size, seed] for seed in range(options.seeds)]))
         print(_line(rows[-1]), flush=True)
     result = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "benchmarks/early_stop.py", *sys.argv[1:]]),
-        "version": __version__,
+        **provenance(),
         "seconds": round(time.monotonic() - begun, 1),
         "rule": {name: value for name, value in vars(StoppingRule()).items() if value != math.inf},
         "asked": {"regret_mean": ASKED_REGRET, "time_share_by_samples": ASKED_SHARE},
         "rows": rows,
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {options.out}")
+    write(options.out / "early_stop.json", result)
 
 
-def row(path: Path, size: int | None, replays: Sequence[Replayed]) -> dict[str, Any]:
+def row(path: Path, size: int | None, replays: Sequence[Pass]) -> dict[str, Any]:
     """What the passes over one space come to."""
     recorded = samples_of(path)
     return {
@@ -96,11 +87,11 @@ def row(path: Path, size: int | None, replays: Sequence[Replayed]) -> dict[str, 
         "configurations": min(size or len(recorded), len(recorded)),
         "samples": len(recorded[0]),
         "seeds": len(replays),
-        "time_share_mean": fmean(one.time_share for one in replays),
-        "time_share_max": max(one.time_share for one in replays),
-        "stopped_share_mean": fmean(one.stopped_share for one in replays),
-        "regret_mean": fmean(one.regret for one in replays),
-        "regret_max": max(one.regret for one in replays),
+        "time_share_mean": fmean(replay.time_share for replay in replays),
+        "time_share_max": max(replay.time_share for replay in replays),
+        "stopped_share_mean": fmean(replay.stopped_share for replay in replays),
+        "regret_mean": fmean(replay.regret for replay in replays),
+        "regret_max": max(replay.regret for replay in replays),
     }
 
 
@@ -113,12 +104,10 @@ def samples_of(path: Path) -> tuple[tuple[float, ...], ...]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         entries = json.load(file)["cache"].values()
     times = [entry["times"] for entry in entries if isinstance(entry["time"], float | int)]
-    return tuple(tuple(one) for one in times if len(one) > 1)
+    return tuple(tuple(samples) for samples in times if len(samples) > 1)
 
 
-def replay(
-    recorded: Sequence[Sequence[float]], order: Iterable[int], rule: StoppingRule
-) -> Replayed:
+def replay(recorded: Sequence[Sequence[float]], order: Iterable[int], rule: StoppingRule) -> Pass:
     """Time configurations in this order, then hold the finals."""
     best: tuple[float, ...] = ()
     measured: list[Measurement] = []
@@ -143,15 +132,14 @@ def replay(
         if status is Status.OK and (not best or median(done.samples_ms) < median(best)):
             best = done.samples_ms
     finalists = []
-    for one in selection.candidates(measured, EFFORTS["full"].finalists):
-        times = recorded[int(one.configuration["NUMBER"])]
-        spent_ms += sum(times[1 + len(one.samples_ms) :])
-        finalists.append(selection.Finalist(one, tuple(times[1:])))
-    winner = selection.decide(finalists, {}).winner
-    stopped = sum(one.status is Status.STOPPED_EARLY for one in measured)
-    return Replayed(
-        spent_ms / all_ms, stopped / len(measured), median(winner.samples_ms) / min(truths) - 1
-    )
+    for measurement in candidates(measured, EFFORTS["full"].finalists):
+        times = recorded[int(measurement.configuration["NUMBER"])]
+        spent_ms += sum(times[1 + len(measurement.samples_ms) :])
+        finalists.append(Finalist(measurement, tuple(times[1:])))
+    winner = decide(finalists, {}).winner
+    stopped = sum(measurement.status is Status.STOPPED_EARLY for measurement in measured)
+    regret = median(winner.samples_ms) / min(truths) - 1
+    return Pass(spent_ms / all_ms, stopped / len(measured), regret)
 
 
 def shuffled(count: int, size: int | None, seed: int) -> list[int]:
@@ -159,7 +147,7 @@ def shuffled(count: int, size: int | None, seed: int) -> list[int]:
     return np.random.default_rng(seed).permutation(count)[:size].tolist()
 
 
-def _replayed(job: tuple[Path, int | None, int]) -> Replayed:
+def _replayed(job: tuple[Path, int | None, int]) -> Pass:
     path, size, seed = job
     recorded = samples_of(path)
     rule = StoppingRule(max_seconds=math.inf)
@@ -175,19 +163,10 @@ def _line(found: dict[str, Any]) -> str:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "spaces", nargs="*", type=Path, help="gzipped recordings (default: all shared)"
-    )
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "early_stop.json")
-    options = parser.parse_args()
-    options.spaces = options.spaces or sorted(RECORDED.glob("*.json.gz"))
-    if not options.spaces:
-        parser.error(f"no recorded spaces in {RECORDED}; name some")
-    return options
+    parser = command_line(__doc__, "early_stop.json", None)
+    replay_options(parser)
+    return with_spaces(parser)
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

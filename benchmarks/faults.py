@@ -5,24 +5,29 @@ for the noise of the device, then with the faults among them. A fault's lost tim
 configuration after it took beyond two right ones and its own time-out. On a CPU a misaligned address
 is no fault, and the exit code says so.
 
-    python benchmarks/faults.py --out benchmarks/results
+    python benchmarks/faults.py                                     # 1,400 configurations
+    python benchmarks/faults.py --device opencl:cpu --fix BLOCK=64 --fix ORDER=0 --out /tmp    # a look
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
-import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
+from harness import command_line, finish, provenance, write
 
+from autotune.cli import parsing
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -30,7 +35,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.run.run import Request, Run
 from autotune.search.session import Budget, Event, Measured, SearchStarted
 from autotune.store import Store
-from autotune.values import Configuration
+from autotune.values import Configuration, Value
 
 SPACE = Path(__file__).parent / "faulty" / "faulty_stream.py"
 #: The one right way for a fault to end.
@@ -64,60 +69,51 @@ def main() -> int:
     """Run, judge, print, write the JSON; exit code 1 where something is not as it must be."""
     options = _arguments()
     device = choose_device(options.device)
-    clean = [run(device, ("none",), options.timeout) for _ in range(2)]
-    faulty = run(device, ("none", *EXPECTED), options.timeout)
+    fixed = parsing.restriction(find_kernel(str(SPACE)), options.fix)
+    clean, again, faulty = (
+        run(device, {**fixed, "FAULT": faults}, options.timeout)
+        for faults in (("none",), ("none",), ("none", *EXPECTED))
+    )
+    found = fault_rows(faulty, options.timeout)
+    right = [measurement for measurement in faulty.measured if not _fault(measurement)]
     result = {
-        "device": device.name,
-        "driver": device.driver,
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": " ".join(["python", *sys.argv]),
+        **provenance(device),
         "configurations": len(faulty.measured),
         "rows": sum(faulty.rows.values()),
         "configurations_with_one_row": sum(count == 1 for count in faulty.rows.values()),
         "timeout_s": options.timeout,
-        "faults": faults(faulty, options.timeout),
+        "faults": found,
         "innocent": {
-            "configurations": len(clean[0].measured),
-            "right": sum(one.status in RIGHT for one in faulty.measured if not _fault(one)),
-            "change_between_clean_runs": change(clean[0], clean[1]),
-            "change_with_faults": change(clean[1], faulty),
+            "configurations": len(clean.measured),
+            "right": sum(measurement.status in RIGHT for measurement in right),
+            "change_between_clean_runs": change(clean, again),
+            "change_with_faults": change(again, faulty),
         },
     }
     print(json.dumps(result, indent=1))
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        file = options.out / f"faults-{device.folder}.json"
-        file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(one["right_status"] == one["count"] for one in result["faults"]) else 1
+    write(options.out / f"faults-{device.folder}.json", result)
+    return 0 if all(row["right_status"] == row["count"] for row in found) else 1
 
 
-def run(device: Device, faults: tuple[str, ...], timeout_s: float) -> FaultRun:
-    """Search the whole space in random order, in a store of its own."""
+def run(device: Device, fixed: Mapping[str, Sequence[Value]], timeout_s: float) -> FaultRun:
+    """Search the space in random order, in a store of its own."""
     kernel = find_kernel(str(SPACE))
+    problems = kernel.problems[device.backend]
     request = Request(
-        kernel=kernel,
-        device=device,
-        problems=kernel.problems[device.backend],
-        strategy="random",
-        budget=Budget(),
-        fixed={"FAULT": faults},
+        kernel, device, problems, strategy="random", budget=Budget(), fixed=fixed,
         timeout_s=timeout_s,
-    )
+    )  # fmt: skip
     moments: list[float] = []
 
     def note(event: Event) -> None:
         if isinstance(event, SearchStarted | Measured):
             moments.append(time.monotonic())
 
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "s.sqlite") as store:
-        tuning = Run(request, store, note)
-        try:
+    with TemporaryDirectory() as folder, Store.open(Path(folder) / "s.sqlite") as store:
+        with closing(Run(request, store, note)) as tuning:
             result = tuning.run()
-        finally:
-            tuning.close()
         rows = Counter(row.measurement.configuration for row in store.rows())
-    measured = result.problems[0].measured
-    return FaultRun(measured, tuple(np.diff(moments)), rows)
+    return FaultRun(result.problems[0].measured, tuple(np.diff(moments)), rows)
 
 
 def _fault(measurement: Measurement) -> str:
@@ -125,27 +121,23 @@ def _fault(measurement: Measurement) -> str:
     return str(measurement.configuration["FAULT"]).replace("none", "")
 
 
-def faults(found: Run, timeout_s: float) -> list[dict[str, object]]:
+def fault_rows(found: FaultRun, timeout_s: float) -> list[dict[str, Any]]:
     """Per fault: how its configurations ended, and the most time that one of them lost."""
-    right_s = [
-        took
-        for one, took, before in zip(
-            found.measured[1:], found.took_s[1:], found.measured, strict=False
-        )
-        if not _fault(one) and not _fault(before)
-    ]
-    usual_s = median(right_s)
+    faults, took_s = [*map(_fault, found.measured), ""], [*found.took_s, 0.0]
+    usual_s = median(
+        took for took, both in zip(took_s[1:], pairwise(faults[:-1]), strict=False) if not any(both)
+    )
     lost_s: dict[str, list[float]] = {fault: [] for fault in EXPECTED}
     ended: dict[str, Counter[str]] = {fault: Counter() for fault in EXPECTED}
-    for i, one in enumerate(found.measured):
-        if not _fault(one):
+    for i, measurement in enumerate(found.measured):
+        if not faults[i]:
             continue
-        allowed_s = timeout_s if one.status is Status.TIMED_OUT else 0.0
+        allowed_s = timeout_s if measurement.status is Status.TIMED_OUT else 0.0
         # The configuration after a fault pays for the new process; another fault pays for itself.
-        followed = found.took_s[i + 1 : i + 2] if not _fault_at(found, i + 1) else ()
-        took_s = found.took_s[i] + sum(followed) - (1 + len(followed)) * usual_s
-        lost_s[_fault(one)].append(max(0.0, took_s - allowed_s))
-        ended[_fault(one)][str(one.status)] += 1
+        follows = i + 1 < len(found.measured) and not faults[i + 1]
+        beyond_s = took_s[i] - usual_s + (took_s[i + 1] - usual_s if follows else 0.0)
+        lost_s[faults[i]].append(max(0.0, beyond_s - allowed_s))
+        ended[faults[i]][str(measurement.status)] += 1
     return [
         {
             "fault": fault,
@@ -159,14 +151,10 @@ def faults(found: Run, timeout_s: float) -> list[dict[str, object]]:
     ]
 
 
-def _fault_at(found: Run, index: int) -> str:
-    return _fault(found.measured[index]) if index < len(found.measured) else ""
-
-
-def change(before: Run, after: Run) -> dict[str, float]:
+def change(before: FaultRun, after: FaultRun) -> dict[str, float]:
     """How far the median times of right configurations moved, where both were timed in full."""
     times, known = _full(after), _full(before)
-    ratios = [times[one] / known[one] for one in times if one in known]
+    ratios = [times[key] / known[key] for key in times if key in known]
     off = np.abs(np.array(ratios) - 1)
     return {
         "compared": len(ratios),
@@ -177,26 +165,25 @@ def change(before: Run, after: Run) -> dict[str, float]:
     }
 
 
-def _full(found: Run) -> dict[tuple[object, ...], float]:
-    """Median milliseconds of what was timed in full, by configuration."""
+def _full(found: FaultRun) -> dict[tuple[object, ...], float]:
+    """Median milliseconds of what was timed in full, by the values beside the fault."""
     return {
-        _innocent(one): one.median_ms
-        for one in found.measured
-        if one.status is Status.OK and one.median_ms is not None
+        tuple(
+            row.configuration[name] for name in row.configuration if name != "FAULT"
+        ): row.median_ms
+        for row in found.measured
+        if row.status is Status.OK and row.median_ms is not None and not _fault(row)
     }
 
 
-def _innocent(measurement: Measurement) -> tuple[object, ...]:
-    return tuple(value for name, value in measurement.configuration.items() if name != "FAULT")
-
-
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda:0")
+    parser = command_line(__doc__, "faults-<device>.json", "cuda:0")
     parser.add_argument("--timeout", type=float, default=3.0, help="seconds, for a hang")
-    parser.add_argument("--out", type=Path, help="folder of the JSON")
+    parser.add_argument(
+        "--fix", action="append", default=[], help="NAME=VALUE,VALUE: a part of the space"
+    )
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

@@ -1,23 +1,26 @@
 """What a lookup costs: importing it, the first answer, a repeated one, and one for a new size.
 
-Run ``python benchmarks/lookup.py``. Prints milliseconds and microseconds; fails at nothing.
+Asked are the shipped records, of sgemm for compute capability 9.0. Prints milliseconds and microseconds; fails at
+nothing.
+
+    python benchmarks/lookup.py
 """
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-SIZES = [(m, n, k) for m in (64, 512, 4096) for n in (64, 512, 4096) for k in (64, 512, 4096)]
+from harness import ROOT, finish
+
+from autotune import lookup
+from autotune.tuned.lookup import clear_cache
 
 
 def import_ms(statement: str, runs: int) -> float:
@@ -41,85 +44,31 @@ def us_per_call(call: Callable[[], Any], count: int) -> float:
     return statistics.median(batches)
 
 
-def write_record(folder: Path) -> None:
-    """A record of 27 problems and the costs of 32 configurations, about what a full run leaves."""
-    plan = {
-        "configuration": {"BM": 128, "BN": 128, "BK": 16, "STAGES": 3, "VARIANT": "cuda"},
-        "block": [128],
-        "shared_bytes": 49152,
-        "grid": [["-", 0, ["//", ["-", 0, "m"], 128]], ["-", 0, ["//", ["-", 0, "n"], 128]], 1],
-        "requires": None,
-        "archs": None,
-    }
-    problems = [dict(zip("mnk", size, strict=True)) for size in SIZES]
-    cost = {
-        "plan": plan,
-        "fixed": [[0.003, []], [1e-6, ["k"]], [1e-9, ["m", "k"]], [1e-9, ["n", "k"]]],
-        "waves": [[132, [[0.001, []], [4e-5, ["k"]]]], [264, [[0.001, []], [4e-6, ["k"]]]]],
-        "misaligned": {"n": 1.3, "k": 1.1},
-    }
-    predictions = [{"multiple": 4, "costs": [cost] * 32}]
-    record = {
-        "format": "autotune tuned record",
-        "schema_version": 1,
-        "kernel": "benchmark_gemm",
-        "device": {"name": "Benchmark GPU", "arch": "sm_90", "uuid": ""},
-        "fields": dict.fromkeys("mnk", "integer"),
-        "parameters": {name: [value] for name, value in plan["configuration"].items()},
-        "default": plan,
-        "entries": [{**plan, "problem": one, "steps": [], "stale_reasons": []} for one in problems],
-        "portfolio": {
-            "configurations": [],
-            "problems": [],
-            "median_ms": [],
-            "predictions": predictions,
-        },
-        "fallback": [
-            {"problem": one, "plan": plan, "expected_fraction": 0.97, "prediction": 0}
-            for one in problems
-        ],
-        "provenance": {"created": "2026-11-21"},
-    }
-    path = folder / "Benchmark_GPU" / "benchmark_gemm.json"
-    path.parent.mkdir()
-    path.write_text(json.dumps(record))
+def first() -> None:
+    """A lookup that reads files."""
+    clear_cache()
+    lookup("sgemm", arch=90, m=512, n=512, k=512)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=20, help="new interpreters per import")
     runs = parser.parse_args().runs
     bare = import_ms("pass", runs)
     whole = import_ms("from autotune import lookup", runs)
     print(f"from autotune import lookup   {whole - bare:7.1f} ms over bare Python ({bare:.1f} ms)")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        write_record(folder)
-        os.environ["AUTOTUNE_TUNED"] = str(folder)
-        sys.path.insert(0, str(ROOT))
-        from autotune import lookup
-        from autotune.tuned import lookup as _lookup
-
-        def first() -> None:
-            _lookup._cache.clear()
-            lookup("benchmark_gemm", arch=90, m=512, n=512, k=512)
-
-        new = itertools.count(100)
-
-        def new_size() -> None:
-            lookup("benchmark_gemm", arch=90, m=next(new), n=512, k=100)
-
-        print(f"first answer, reading files   {us_per_call(first, 20) / 1e3:7.2f} ms")
-        for name, arch in (("arch given  ", 90), ("own device  ", None)):
-            print(f"again, {name}           {us_per_call(again_with(lookup, arch), 20000):7.2f} µs")
-        print(f"a new size, 32 costs          {us_per_call(new_size, 500):7.2f} µs")
-
-
-def again_with(lookup: Callable[..., Any], arch: int | None) -> Callable[[], Any]:
-    """A repeated lookup."""
-    return lambda: lookup("benchmark_gemm", arch=arch, m=512, n=512, k=500)
+    os.environ["AUTOTUNE_TUNED"] = str(ROOT / "reports")
+    print(f"first answer, reading files   {us_per_call(first, 20) / 1e3:7.2f} ms")
+    for name, arch in (("arch given  ", 90), ("own device  ", None)):
+        again = partial(lookup, "sgemm", arch=arch, m=512, n=512, k=500)
+        print(f"again, {name}           {us_per_call(again, 20000):7.2f} µs")
+    sizes = itertools.count(100)
+    new_us = us_per_call(lambda: lookup("sgemm", arch=90, m=next(sizes), n=512, k=100), 500)
+    print(f"a new size                    {new_us:7.2f} µs")
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

@@ -5,13 +5,13 @@ evaluations, failing ones included, until a configuration within 5 % of the best
 many seeds got there; the median fraction of the best after some evaluations. Nothing is timed, so
 every machine prints the same numbers.
 
-    python benchmarks/search_quality.py --seeds 30 --out search_quality.json
+    python benchmarks/search_quality.py                          # five strategies, 30 seeds
+    python benchmarks/search_quality.py --seeds 2 --budget 50 --strategies random,auto     # a look
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,11 +20,11 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+from harness import command_line, finish, provenance, replay_options, with_spaces, write
 
 from autotune.search.names import BudgetSpent, find
 from autotune.search.replay import Recording, ReplaySession, load
 
-RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
 #: Fraction of the best speed that counts as found.
 FOUND = 0.95
 AFTER = (25, 50, 100, 200)
@@ -32,7 +32,7 @@ STRATEGIES = "random,kt:adaptive_tabu_greywolf,kt:genetic_algorithm,kt:pso,optun
 
 
 @dataclass(frozen=True)
-class Run:
+class Trace:
     """One search."""
 
     strategy: str
@@ -56,35 +56,28 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs) as pool:
         runs = list(pool.map(_run, *zip(*jobs, strict=True), chunksize=max(1, options.seeds // 2)))
     _print_table(runs, options.budget)
-    if options.out:
-        options.out.write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
+    write(
+        options.out / "search_quality.json",
+        {**provenance(), "budget": options.budget, "rows": [asdict(run) for run in runs]},
+    )
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "spaces", nargs="*", type=Path, help="recorded spaces (default: all shared)"
-    )
+    parser = command_line(__doc__, "search_quality.json", None)
+    replay_options(parser)
     parser.add_argument("--strategies", default=STRATEGIES, help="names, separated by commas")
-    parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--budget", type=int, default=200, help="evaluations")
-    parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, help="JSON file of all runs")
-    options = parser.parse_args()
-    options.spaces = options.spaces or sorted(RECORDED.glob("*.json.gz"))
-    if not options.spaces:
-        parser.error(f"no recorded spaces in {RECORDED}; name some")
-    return options
+    return with_spaces(parser)
 
 
-def _run(strategy: str, path: Path, seed: int, budget: int) -> Run:
+def _run(strategy: str, path: Path, seed: int, budget: int) -> Trace:
     recording = _load(path)
     session = ReplaySession(recording, budget)
     with suppress(BudgetSpent):
         find(strategy)(recording.space, session, np.random.default_rng(seed))
     fractions = _fractions(recording, session.path)
     found = np.flatnonzero(fractions >= FOUND)
-    return Run(
+    return Trace(
         strategy=strategy,
         space=path.name.split(".")[0],
         seed=seed,
@@ -105,7 +98,7 @@ def _fractions(recording: Recording, path: list[int]) -> np.ndarray:
     return (recording.best_ms or 0.0) / best_so_far
 
 
-def _print_table(runs: list[Run], budget: int) -> None:
+def _print_table(runs: list[Trace], budget: int) -> None:
     spaces = list(dict.fromkeys(run.space for run in runs))
     after = [n for n in AFTER if n <= budget]
     print(f"median evaluations to {FOUND:.0%} of the best (seeds that got there/seeds);")
@@ -117,7 +110,7 @@ def _print_table(runs: list[Run], budget: int) -> None:
             print(f"  {strategy:28s}{_summary(mine, budget)}")
 
 
-def _summary(runs: list[Run], budget: int) -> str:
+def _summary(runs: list[Trace], budget: int) -> str:
     found = [run.found_after for run in runs if run.found_after is not None]
     typical = median(run.found_after or budget + 1 for run in runs)
     shown = f">{budget}" if typical > budget else f"{typical:.0f}"
@@ -127,4 +120,4 @@ def _summary(runs: list[Run], budget: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

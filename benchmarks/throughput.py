@@ -21,7 +21,8 @@ Kernel Tuner's own parts are its own report; ours are told apart by what the mai
 
     python benchmarks/throughput.py                     # all three kernels, some 8 minutes on an H100
     python benchmarks/throughput.py --kernel sgemm      # one; results merge into the same file
-    python benchmarks/throughput.py --kernel reduce --configurations 40     # a look
+    python benchmarks/throughput.py --ours              # our side alone, printed and not written
+    python benchmarks/throughput.py --device opencl:cpu --kernel reduce --configurations 4     # a look
 """
 
 from __future__ import annotations
@@ -30,26 +31,36 @@ import argparse
 import json
 import os
 import platform
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from harness import (
+    Waits,
+    bench_of,
+    command_line,
+    evaluator_of,
+    finish,
+    merge,
+    problem_on,
+    provenance,
+    search_timed,
+)
 
 from autotune import __version__
 from autotune.arrays import usable_cores
+from autotune.cli import parsing
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
@@ -58,19 +69,12 @@ from autotune.kernel.source import flattened
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
-from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.racing import race
 from autotune.measure.several import SeveralEvaluator
 from autotune.measure.tasks import Contender
-from autotune.run.bench import Bench
-from autotune.run.request import Request
-from autotune.run.run import stopping_rule
-from autotune.search.session import Budget, SearchSession, search
 from autotune.search.simple import in_given_order
-from autotune.store import RunInfo, Store
 from autotune.values import Configuration, Problem
 
-RESULTS = Path(__file__).resolve().parent / "results"
 ITERATIONS = 7
 #: Of a block, without the opt-in that Kernel Tuner's backends lack.
 MOST_SHARED_BYTES = 48 * 1024
@@ -80,68 +84,40 @@ ROUNDS = 200
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A kernel, a problem, and the part of its space that Kernel Tuner can express."""
+class Subspace:
+    """A problem, and the part of its kernel's space that Kernel Tuner can express."""
 
     problem: Problem
-    values: Mapping[str, tuple[Any, ...]]
-    #: The problem for a device without much speed, to try this script on.
-    small: Problem
+    #: As ``--fix`` of `autotune run` has it, with spaces between.
+    values: str
+    #: How many of them are measured.
     configurations: int
 
 
-SUBJECTS = {
-    "sgemm": Subject(
+SUBSPACES = {
+    "sgemm": Subspace(
         Problem(m=4096, n=4096, k=4096),
-        {
-            "VARIANT": ("portable",),
-            "ALG": ("register",),
-            "BM": (64, 128),
-            "BN": (64, 128),
-            "BK": (8, 16),
-            "TM": (4, 8),
-            "TN": (4, 8),
-            "VEC": (2, 4),
-            "PAD": (0, 4),
-            "UNROLL": (2, 8),
-            "MIN_BLOCKS": (1,),
-            "MAX_REGISTERS": (0,),
-        },
-        Problem(m=256, n=256, k=256),
+        "VARIANT=portable ALG=register BM=64,128 BN=64,128 BK=8,16 TM=4,8 TN=4,8 VEC=2,4 PAD=0,4"
+        " UNROLL=2,8 MIN_BLOCKS=1 MAX_REGISTERS=0",
         208,
     ),
-    "reduce": Subject(
+    "reduce": Subspace(
         Problem(n=1 << 26),
-        {
-            "VARIANT": ("portable",),
-            "WAVES": (1, 2, 8, 32),
-            "WARP_TAIL": ("barrier", "shfl_down"),
-            "FINISH": ("atomic", "ticket"),
-            "MIN_BLOCKS": (1, 2),
-        },
-        Problem(n=1 << 20),
+        "VARIANT=portable WAVES=1,2,8,32 WARP_TAIL=barrier,shfl_down FINISH=atomic,ticket"
+        " MIN_BLOCKS=1,2",
         400,
     ),
-    "transpose": Subject(
+    "transpose": Subspace(
         Problem(m=8192, n=8192),
-        {
-            "ALG": ("shared",),
-            "TILE_X": (16, 32, 64, 128),
-            "TILE_Y": (16, 32, 64, 128),
-            "RESIDENT": (0,),
-            "ORDER": ("row", "group"),
-            "GROUP": (4, 8),
-            "LOAD": ("plain", "stream"),
-            "MIN_BLOCKS": (1, 2),
-        },
-        Problem(m=512, n=512),
+        "ALG=shared TILE_X=16,32,64,128 TILE_Y=16,32,64,128 RESIDENT=0 ORDER=row,group GROUP=4,8"
+        " LOAD=plain,stream MIN_BLOCKS=1,2",
         208,
     ),
 }
 
 
 @dataclass(frozen=True)
-class Setting:
+class Matchup:
     """What every part of one comparison shares."""
 
     kernel_name: str
@@ -150,23 +126,22 @@ class Setting:
     count: int
 
     @classmethod
-    def of(cls, options: argparse.Namespace, name: str) -> Setting:
-        subject, device = SUBJECTS[name], choose_device(options.device)
-        problem = subject.problem if device.backend == "cuda" else subject.small
-        return cls(name, device, problem, options.configurations or subject.configurations)
+    def of(cls, options: argparse.Namespace, name: str) -> Matchup:
+        subspace, device = SUBSPACES[name], choose_device(options.device)
+        problem = problem_on(device, find_kernel(name), subspace.problem)
+        return cls(name, device, problem, options.configurations or subspace.configurations)
 
     @cached_property
     def kernel(self) -> Kernel:
         return find_kernel(self.kernel_name)
 
     def space(self) -> Space:
-        """The part of the space that the subject names."""
-        kernel = self.kernel
-        chosen = SUBJECTS[self.kernel_name].values
+        """The part of the space that can be expressed."""
+        chosen = parsing.restriction(self.kernel, SUBSPACES[self.kernel_name].values.split())
         if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
-            chosen = {**chosen, "MIN_BLOCKS": (1,), "LOAD": ("plain",)}
-        chosen = {name: chosen[name] for name in chosen if name in kernel.parameters}
-        return enumerate_space(kernel, self.device).restricted(chosen)
+            ours = {"MIN_BLOCKS": (1,), "LOAD": ("plain",)}
+            chosen |= {name: ours[name] for name in ours if name in self.kernel.parameters}
+        return enumerate_space(self.kernel, self.device).restricted(chosen)
 
     def order(self, space: Space, half: int) -> list[int]:
         """Numbers of one half's configurations: a sample of the space that the count decides."""
@@ -182,92 +157,46 @@ class Setting:
         """Inputs and answers; made where they are not there."""
         return tuple(prepare(self.kernel, self.problem, name) for name in (EXACT, RANDOM))
 
-    def bench(self) -> Bench:
-        return Bench(Request(self.kernel, self.device, (self.problem,)))
-
 
 # ------------------------------------------------------------------ ours
 
 
-def run_ours(setting: Setting, half: int) -> dict[str, Any]:
+def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
     """Measure one half by the whole pipeline; return times and where they went."""
-    space = setting.space()
-    order = setting.order(space, half)
+    space = matchup.space()
+    order = matchup.order(space, half)
     begun = time.perf_counter()
-    with ExitStack() as stack:
-        bench = setting.bench()
-        stack.callback(bench.close)
-        job = bench.job(setting.problem)
-        bench.worker.prepare(job)
-        store = stack.enter_context(
-            Store.open(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store.sqlite")
-        )
-        waits = _Waits(bench)
-        single = DeviceEvaluator(
-            bench.kernel, job, bench.compilers, bench.worker, stopping_rule(setting.device)
-        )
-        is_gpu = setting.device.backend == "cuda"  # as `Tuning` does
-        evaluator = stack.enter_context(SeveralEvaluator([single])) if is_gpu else single
-        ready = time.perf_counter()
-        session = SearchSession(
-            space,
-            evaluator,
-            store,
-            store.begin_run(
-                RunInfo(setting.kernel_name, setting.device.name, "given", 0, "", "throughput")
-            ),
-            bench.scope(setting.problem),
-            Budget(),
-        )
-        measured = list(search(session, in_given_order(order), 0).values())
-        ended = time.perf_counter()
-    timed = [one for one in measured if one.median_ms is not None]
-    verify_s, benchmark_s = (
-        sum(one.verify_s for one in measured),
-        sum(one.measure_s for one in measured),
+    with bench_of(matchup.kernel, matchup.device, matchup.problem) as (bench, job):
+        compilers, device = Waits(bench.compilers, "result"), Waits(bench.worker, "measure")
+        single = evaluator_of(bench, job)
+        is_gpu = matchup.device.backend == "cuda"  # as `Run` does
+        with SeveralEvaluator([single]) if is_gpu else nullcontext(single) as evaluator:
+            startup_s = time.perf_counter() - begun
+            scope = bench.scope(matchup.problem)
+            done = search_timed(space, evaluator, scope, in_given_order(order))
+    measured = done.measurements
+    verify_s = sum(measurement.verify_s for measurement in measured)
+    benchmark_s = sum(measurement.measure_s for measurement in measured)
+    best = min(
+        (measurement for measurement in measured if measurement.median_ms is not None),
+        key=lambda measurement: measurement.median_ms or 0.0,
     )
-    wall = ended - ready
-    best = min(timed, key=lambda one: one.median_ms or 0.0)
     return {
         "configurations": len(measured),
-        "startup_s": ready - begun,
-        "wall_s": wall,
-        "statuses": _counts(str(one.status) for one in measured),
-        "compile_in_all_processes_s": sum(one.compile_s for one in measured),
-        "compile_s": waits.compiler_s,
+        "startup_s": startup_s,
+        "wall_s": done.seconds,
+        "statuses": Counter(str(measurement.status) for measurement in measured),
+        "compile_in_all_processes_s": sum(measurement.compile_s for measurement in measured),
+        "compile_s": compilers.seconds,
         "verify_s": verify_s,
         "benchmark_s": benchmark_s,
-        "device_process_s": waits.device_s,
-        "framework_s": wall - waits.compiler_s - verify_s - benchmark_s,
-        "launches_s": sum(sum(one.samples_ms) for one in measured) / 1000,
-        "samples": sum(len(one.samples_ms) for one in measured),
+        "device_process_s": device.seconds,
+        "framework_s": done.seconds - compilers.seconds - verify_s - benchmark_s,
+        "launches_s": sum(sum(measurement.samples_ms) for measurement in measured) / 1000,
+        "samples": sum(len(measurement.samples_ms) for measurement in measured),
         "winner": dict(best.configuration),
         "winner_ms": best.median_ms,
     }
-
-
-class _Waits:
-    """How long whoever measures waited for compilers and for the device process."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.compiler_s = self.device_s = 0.0
-        result, measure = bench.compilers.result, bench.worker.measure
-
-        def timed_result(*args: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return result(*args)
-            finally:
-                self.compiler_s += time.perf_counter() - start
-
-        def timed_measure(*args: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return measure(*args)
-            finally:
-                self.device_s += time.perf_counter() - start
-
-        bench.compilers.result, bench.worker.measure = timed_result, timed_measure  # type: ignore[method-assign]
 
 
 # ------------------------------------------------------------------ Kernel Tuner
@@ -280,24 +209,25 @@ class Expressed:
     restriction leaves those of the list.
     """
 
-    def __init__(self, setting: Setting, configurations: list[Configuration]) -> None:
-        kernel, problem = setting.kernel, setting.problem
-        launches = [
-            launch_sequence(kernel, one, problem, setting.device).first for one in configurations
+    def __init__(self, matchup: Matchup, configurations: list[Configuration]) -> None:
+        kernel, problem = matchup.kernel, matchup.problem
+        self.launches = [
+            launch_sequence(kernel, configuration, problem, matchup.device).first
+            for configuration in configurations
         ]
         points = [
-            {**one, "threads": int(np.prod(launch.block))}
-            for one, launch in zip(configurations, launches, strict=True)
+            {**configuration, "threads": int(np.prod(launch.block))}
+            for configuration, launch in zip(configurations, self.launches, strict=True)
         ]
         self._names = list(points[0])
-        self._launches = {self._key(p): one for p, one in zip(points, launches, strict=True)}
+        keys = list(map(self._key, points))
+        self._launches = dict(zip(keys, self.launches, strict=True))
         self._defines = {
-            self._key(p): kernel.defines(one, problem)
-            for p, one in zip(points, configurations, strict=True)
+            key: kernel.defines(configuration, problem)
+            for key, configuration in zip(keys, configurations, strict=True)
         }
-        self.launches = launches
         self.tune_params = {
-            name: sorted({one[name] for one in points}, key=str) for name in self._names
+            name: sorted({point[name] for point in points}, key=str) for name in self._names
         }
 
     def _key(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -336,15 +266,15 @@ def _pad_uuid() -> None:
     cupy.cuda.runtime.getDeviceProperties = padded
 
 
-def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
+def run_kernel_tuner(matchup: Matchup, half: int) -> dict[str, Any]:
     """Measure one half by `tune_kernel`; return its own account of the time."""
     import kernel_tuner
 
-    space = setting.space()
-    configurations = [space.configuration(index) for index in setting.order(space, half)]
-    dataset = next(one for one in setting.datasets() if one.name == RANDOM)
-    kernel, device = setting.kernel, setting.device
-    expressed = Expressed(setting, configurations)
+    space = matchup.space()
+    configurations = [space.configuration(index) for index in matchup.order(space, half)]
+    _, dataset = matchup.datasets()
+    kernel, device = matchup.kernel, matchup.device
+    expressed = Expressed(matchup, configurations)
     arguments, answer, tolerance = _arguments(dataset, expressed.launches)
     by_backend: dict[str, Any] = {"lang": "OpenCL", "compiler_options": ["-cl-std=CL3.0"]}
     if device.backend == "cuda":
@@ -378,12 +308,12 @@ def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
         **by_backend,
     )
     wall = time.perf_counter() - begun
-    timed = [one for one in results if isinstance(one.get("time"), float) and one["time"] < 1e20]
+    timed = [row for row in results if isinstance(row.get("time"), float) and row["time"] < 1e20]
     spent = {
-        name: sum(one.get(f"{name}_time", 0.0) for one in results) / 1000
+        name: sum(row.get(f"{name}_time", 0.0) for row in results) / 1000
         for name in ("compile", "verification", "benchmark", "strategy", "framework")
     }
-    best = min(timed, key=lambda one: one["time"])
+    best = min(timed, key=lambda row: row["time"])
     return {
         "configurations": len(results),
         "startup_s": wall - sum(spent.values()),
@@ -393,7 +323,7 @@ def run_kernel_tuner(setting: Setting, half: int) -> dict[str, Any]:
         "verify_s": spent["verification"],
         "benchmark_s": spent["benchmark"],
         "framework_s": spent["strategy"] + spent["framework"],
-        "launches_s": sum(sum(one["times"]) for one in timed) / 1000,
+        "launches_s": sum(sum(row["times"]) for row in timed) / 1000,
         "samples": ITERATIONS * len(timed),
         "winner": dict(_configuration(kernel, best)),
         "winner_ms": best["time"],
@@ -404,23 +334,24 @@ def _configuration(kernel: Any, params: Mapping[str, Any]) -> Configuration:
     return Configuration({name: params[name] for name in kernel.parameters})
 
 
-def _arguments(dataset: Dataset, launches: list[Any]) -> tuple[list[Any], list[Any], float]:
+def _arguments(dataset: Dataset, launches: list[Launch]) -> tuple[list[Any], list[Any], float]:
     """Arguments in the kernel's order, the answers beside them, and the largest tolerance."""
     values: dict[str, Any] = {}
     answers: dict[str, Any] = {}
-    for one in dataset.arguments:
-        if one.kind == "scalar":
-            values[one.name] = one.scalar
-        elif one.kind == "out":
-            values[one.name] = np.zeros(one.shape, one.dtype)
+    for argument in dataset.arguments:
+        if argument.kind == "scalar":
+            values[argument.name] = argument.scalar
+        elif argument.kind == "out":
+            values[argument.name] = np.zeros(argument.shape, argument.dtype)
         else:
-            values[one.name] = np.array(dataset.array(one.name))
-        if one.kind in ("out", "inout"):
-            answers[one.name] = dataset.expected(one.name).astype(one.dtype)
+            values[argument.name] = np.array(dataset.array(argument.name))
+        if argument.kind in ("out", "inout"):
+            answers[argument.name] = dataset.expected(argument.name).astype(argument.dtype)
     # The workspace of `reduce`: as large as any configuration needs.
-    values["partial"] = np.zeros(max(int(np.prod(one.grid)) for one in launches), np.float32)
+    blocks = max(int(np.prod(launch.grid)) for launch in launches)
+    values["partial"] = np.zeros(blocks, np.float32)
     values["ticket"] = np.zeros(1, np.uint32)
-    order = launches[0].args or [one.name for one in dataset.arguments]
+    order = launches[0].args or [argument.name for argument in dataset.arguments]
     arguments = [values[name] for name in order]
     return arguments, [answers.get(name) for name in order], max(dataset.bounds.values())
 
@@ -428,18 +359,16 @@ def _arguments(dataset: Dataset, launches: list[Any]) -> tuple[list[Any], list[A
 # ------------------------------------------------------------------ the comparison
 
 
-def run_race(setting: Setting, winners: Mapping[str, Configuration]) -> dict[str, Any]:
+def run_race(matchup: Matchup, winners: Mapping[str, Configuration]) -> dict[str, Any]:
     """Time both winners interleaved, and ours under a second name: how far equals differ."""
-    bench = setting.bench()
-    try:
-        job = bench.job(setting.problem)
-        evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
-        chosen = [winners["ours"], winners["kernel_tuner"], winners["ours"]]
-        contenders = [Contender(one, evaluator.binary(one)) for one in chosen]
-        samples = race(bench.worker, job, contenders, ROUNDS, 0, 60.0).samples_ms
-    finally:
-        bench.close()
-    ours, theirs, again = (np.array(one) for one in samples)
+    chosen = [winners["ours"], winners["kernel_tuner"], winners["ours"]]
+    with bench_of(matchup.kernel, matchup.device, matchup.problem) as (bench, job):
+        evaluator = evaluator_of(bench, job)
+        contenders = [
+            Contender(configuration, evaluator.binary(configuration)) for configuration in chosen
+        ]
+        raced = race(bench.worker, job, contenders, ROUNDS, 0, 60.0)
+    ours, theirs, again = map(np.array, raced.samples_ms)
     return {
         "ours_ms": median(ours),
         "kernel_tuner_ms": median(theirs),
@@ -455,45 +384,67 @@ def run_race(setting: Setting, winners: Mapping[str, Configuration]) -> dict[str
 def _interval(ratios: np.ndarray) -> list[float]:
     """Percentile bootstrap interval of the median (Efron & Tibshirani 1993, §13.3)."""
     drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    return [float(one) for one in np.percentile(np.median(drawn, axis=1), (2.5, 97.5))]
+    return [float(bound) for bound in np.percentile(np.median(drawn, axis=1), (2.5, 97.5))]
+
+
+class Parts:
+    """The parts of one kernel's comparison, each in a process of its own with cold caches."""
+
+    def __init__(self, options: argparse.Namespace, name: str, cache: str) -> None:
+        self._options, self._name = options, name
+        # Inputs and answers are made once, before the clock runs; binaries of one half are no use
+        # to the other.
+        self._environment = {**os.environ, "AUTOTUNE_CACHE_DIR": cache, "PYOPENCL_NO_CACHE": "1"}
+        self.run("inputs")
+
+    def run(self, part: str, half: int = 0, winners: Mapping[str, Any] | None = None) -> Any:
+        """Run a part; what it prints last is its result."""
+        command = [
+            *(sys.executable, __file__, "--kernel", self._name, "--part", part),
+            *("--half", str(half), "--configurations", str(self._options.configurations)),
+            *(("--device", self._options.device) if self._options.device else ()),
+            *(("--winners", json.dumps(winners)) if winners else ()),
+        ]
+        with tempfile.TemporaryDirectory() as cupy_cache:
+            environment = {**self._environment, "CUPY_CACHE_DIR": cupy_cache}
+            done = subprocess.run(
+                command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+            )
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    def halves(self, order: tuple[tuple[str, int], ...]) -> dict[str, dict[str, Any]]:
+        """Measure halves of the list in this order; by tool what its halves come to."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for tool, half in order:
+            done = self.run(tool, half)
+            found.setdefault(tool, []).append(done)
+            print(
+                f"{self._name} {tool} half {half}: {done['configurations']} in {done['wall_s']:.1f} s "
+                f"({_per_s(done):.2f}/s), startup {done['startup_s']:.1f} s",
+                flush=True,
+            )
+        return {tool: _added(halves) for tool, halves in found.items()}
 
 
 def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Run all parts of one kernel, each in its own process; return the row."""
-    setting = Setting.of(options, name)
-    with tempfile.TemporaryDirectory() as folder:
-        # Inputs and answers are made once, before the clock runs; binaries of one half are no use
-        # to the other.
-        environment = {**os.environ, "AUTOTUNE_CACHE_DIR": folder, "PYOPENCL_NO_CACHE": "1"}
-        _part(options, name, "inputs", 0, environment)
-        parts: dict[str, list[dict[str, Any]]] = {"kernel_tuner": [], "ours": []}
-        for tool, half in PARTS:
-            with tempfile.TemporaryDirectory() as cupy_cache:
-                environment["CUPY_CACHE_DIR"] = cupy_cache
-                done = _part(options, name, tool, half, environment)
-            parts[tool].append(done)
-            print(
-                f"{name} {tool} half {half}: {done['configurations']} in {done['wall_s']:.1f} s "
-                f"({done['configurations'] / done['wall_s']:.2f}/s), startup {done['startup_s']:.1f} s",
-                flush=True,
-            )
-        ours, theirs = _added(parts["ours"]), _added(parts["kernel_tuner"])
-        winners = json.dumps({"ours": ours["winner"], "kernel_tuner": theirs["winner"]})
-        race = _part(options, name, "race", 0, environment, "--winners", winners)
+    """Run all parts of one kernel; return the row."""
+    with tempfile.TemporaryDirectory() as cache:
+        parts = Parts(options, name, cache)
+        found = parts.halves(PARTS)
+        race = parts.run("race", winners={tool: half["winner"] for tool, half in found.items()})
+    ours, theirs = found["ours"], found["kernel_tuner"]
     if ours["configurations"] != theirs["configurations"]:
         raise SystemExit(
             f"{name}: ours measured {ours['configurations']}, Kernel Tuner {theirs['configurations']}"
         )
-    rates = [one["configurations"] / one["wall_s"] for one in (ours, theirs)]
-    whole = [one["configurations"] / (one["wall_s"] + one["startup_s"]) for one in (ours, theirs)]
     return {
         "kernel": name,
-        "problem": dict(setting.problem),
+        "problem": dict(Matchup.of(options, name).problem),
         "configurations": ours["configurations"],
-        "ours_per_s": rates[0],
-        "kernel_tuner_per_s": rates[1],
-        "ratio": rates[0] / rates[1],
-        "ratio_with_startup": whole[0] / whole[1],
+        "ours_per_s": _per_s(ours),
+        "kernel_tuner_per_s": _per_s(theirs),
+        "ratio": _per_s(ours) / _per_s(theirs),
+        "ratio_with_startup": _per_s(ours, "startup_s") / _per_s(theirs, "startup_s"),
         "share_of_wall_measuring": (ours["verify_s"] + ours["benchmark_s"]) / ours["wall_s"],
         "ours": ours,
         "kernel_tuner": theirs,
@@ -501,81 +452,47 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
     }
 
 
+def _per_s(found: Mapping[str, Any], *more: str) -> float:
+    """Configurations per second of wall time, and of what else is named."""
+    return float(found["configurations"] / sum(found[key] for key in ("wall_s", *more)))
+
+
 def _added(halves: list[dict[str, Any]]) -> dict[str, Any]:
-    """Both halves as one: sums, and the better winner."""
-    best = min(halves, key=lambda one: one["winner_ms"])
-    total: dict[str, Any] = {}
-    for key, value in best.items():
-        if key == "statuses":
-            names = sorted({name for one in halves for name in one[key]})
-            total[key] = {name: sum(one[key].get(name, 0) for one in halves) for name in names}
-        elif key.startswith("winner"):
-            total[key] = value
-        else:
-            total[key] = sum(one[key] for one in halves)
-    return total
-
-
-def _counts(names: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for name in names:
-        found[name] = found.get(name, 0) + 1
-    return found
-
-
-def _part(
-    options: argparse.Namespace, name: str, part: str, half: int, environment: Any, *more: str
-) -> dict[str, Any]:
-    """Run one part in a process of its own; what it prints last is its result."""
-    command = [
-        sys.executable, __file__, "--kernel", name, "--part", part, "--half", str(half),
-        "--device", options.device, "--configurations", str(options.configurations), *more,
-    ]  # fmt: skip
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    """Both halves together: sums, and the better winner."""
+    best = min(halves, key=lambda half: half["winner_ms"])
+    total = {
+        key: sum(half[key] for half in halves)
+        for key in best
+        if key != "statuses" and not key.startswith("winner")
+    }
+    statuses = sum((Counter(half["statuses"]) for half in halves), Counter[str]())
+    winner = {key: value for key, value in best.items() if key.startswith("winner")}
+    return {**total, "statuses": dict(sorted(statuses.items())), **winner}
 
 
 def run_part(options: argparse.Namespace) -> dict[str, Any]:
-    """What a process of `_part` does."""
-    setting = Setting.of(options, options.kernel)
+    """What a process of `Parts` does."""
+    matchup = Matchup.of(options, options.kernel)
     if options.part == "inputs":
-        setting.datasets()
+        matchup.datasets()
         return {}
     if options.part == "race":
         winners = json.loads(options.winners)
-        return run_race(setting, {tool: Configuration(one) for tool, one in winners.items()})
+        return run_race(matchup, {tool: Configuration(values) for tool, values in winners.items()})
     run = run_ours if options.part == "ours" else run_kernel_tuner
-    return run(setting, options.half)
+    return run(matchup, options.half)
 
 
-def write(options: argparse.Namespace, rows: list[dict[str, Any]]) -> Path:
-    """Merge rows into the device's file: a kernel's new row replaces its old one."""
-    device = choose_device(options.device)
-    file = options.out / f"throughput-{device.folder}.json"
-    old = json.loads(file.read_text())["rows"] if file.exists() else []
-    new = {row["kernel"]: row for row in (*old, *rows)}
-    about = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["python", "benchmarks/throughput.py", *sys.argv[1:]]),
-        "device": device.name,
-        "driver": device.driver,
-        "cores": usable_cores(),
-        "python": platform.python_version(),
-        "versions": {"autotune": __version__, **_versions("kernel_tuner", "numpy", "cupy-cuda13x")},
-    }
-    rows = [{**row, **about} if row in rows else row for row in new.values()]
-    options.out.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"rows": rows}, indent=1) + "\n")
-    return file
-
-
-def _versions(*packages: str) -> dict[str, str]:
-    found = {}
-    for name in packages:
+def about(device: Device) -> dict[str, Any]:
+    """What each row says of how it was measured."""
+    versions = {"autotune": __version__}
+    for name in ("kernel_tuner", "numpy", "cupy-cuda13x"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    python = platform.python_version()
+    return {
+        **provenance(device), "cores": usable_cores(), "python": python, "versions": versions
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -584,10 +501,14 @@ def main() -> None:
     if options.part:
         print(json.dumps(run_part(options)))
         return
-    names = [options.kernel] if options.kernel else list(SUBJECTS)
-    for name in names:
+    device = choose_device(options.device)
+    for name in [options.kernel] if options.kernel else SUBSPACES:
+        if options.ours:
+            with tempfile.TemporaryDirectory() as cache:
+                ours = Parts(options, name, cache).halves(PARTS[1:3])["ours"]
+            print(f"{name}: ours {_per_s(ours):.2f}/s: {json.dumps(ours)}", flush=True)
+            continue
         row = compare(options, name)
-        file = write(options, [row])
         print(
             f"{name}: {row['configurations']} configurations, ours {row['ours_per_s']:.2f}/s, "
             f"Kernel Tuner {row['kernel_tuner_per_s']:.2f}/s, ratio {row['ratio']:.1f} "
@@ -596,17 +517,16 @@ def main() -> None:
             f"{row['winners']['kernel_tuner_over_ours']:.4f}",
             flush=True,
         )
-    print(file)
+        merge(options.out / f"throughput-{device.folder}.json", {**row, **about(device)})
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--kernel", choices=SUBJECTS, help="default: all")
+    parser = command_line(__doc__, "throughput-<device>.json", "cuda:0")
+    parser.add_argument("--kernel", choices=SUBSPACES, help="default: all")
     parser.add_argument(
         "--configurations", type=int, default=0, help="default: by kernel, 208 or 400"
     )
-    parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the JSON file")
+    parser.add_argument("--ours", action="store_true", help="measure our side only, write nothing")
     for hidden in ("--part", "--winners"):
         parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
     parser.add_argument("--half", type=int, default=0, help=argparse.SUPPRESS)
@@ -614,4 +534,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    finish(main)

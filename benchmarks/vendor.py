@@ -1,14 +1,15 @@
-"""Measures every tuned entry against the vendor's library again, and says which demands hold.
+"""Measures every tuned entry against the vendor's library again, and says which aims are met.
 
 Each row: the configuration that `autotune.lookup` answers with is verified on both data sets and on odd
 sizes, then raced with the vendor's calls and with the limit (the `copy` kernel on the same bytes), interleaved
 in random order as in the finals of `autotune run`. Rows are merged into ``results/vendor-<device>.json`` one by
 one, so that the table can be measured in pieces; what no space file tunes, into ``results/unlisted-<device>.json``.
 
-    python benchmarks/vendor.py                                        `demands.SIZES`, then all else that is tuned
+    python benchmarks/vendor.py                                        what the README shows, then what else is tuned
     python benchmarks/vendor.py --kernel sgemm --problem m=4096,n=4096,k=4096
     python benchmarks/vendor.py --unlisted                             `demands.UNLISTED`, as lookup answers
-    python benchmarks/vendor.py --show                                 the table and the demands, nothing measured
+    python benchmarks/vendor.py --device opencl:cpu --kernel transpose --rounds 3      a look, without a vendor
+    python benchmarks/vendor.py --show                                 the table and the aims, nothing measured
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,9 +30,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import demands
 import numpy as np
+import vendor_task
+from harness import ROOT, command_line, finish, provenance
 
-from autotune import __version__
 from autotune.arrays import usable_cores
 from autotune.cli import parsing
 from autotune.devices.binary import Binary
@@ -44,7 +46,7 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure import probe
-from autotune.measure.compiler import CompileJob, CompilerPool, compile_job
+from autotune.measure.compiler import CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.measure.probe import MeasuredLimits
@@ -52,17 +54,10 @@ from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.timing import median_interval
 from autotune.measure.worker import Worker
-from autotune.run import selection
+from autotune.run.selection import ratio
 from autotune.tuned.load import Choice, choose
 from autotune.values import Configuration, Problem
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import demands  # noqa: E402  # beside this file, and in the worker too
-import vendor_task  # noqa: E402
-
-RESULTS = Path(__file__).resolve().parent / "results"
 FORMAT = "autotune vendor comparison"
 #: Kernels whose vendor call has a further, better form.
 MATRIX_PRODUCTS = ("sgemm", "sgemm_tf32x3")
@@ -73,7 +68,7 @@ _ROW_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
-class Target:
+class Subject:
     """One row to be measured: whose, on what, with which configuration."""
 
     kernel: Kernel
@@ -81,14 +76,13 @@ class Target:
     choice: Choice
 
     @property
-    def quality(self) -> str:
-        """How good lookup's answer is; ``default`` where nothing recorded may be used."""
-        return self.choice.tuned.quality if self.choice.tuned else "default"
+    def configuration(self) -> Configuration:
+        return self.choice.configuration
 
     @property
-    def winner_source(self) -> str:
-        """Which of several sources it is compiled from; ``portable`` where there is only one."""
-        return str(self.choice.configuration.get("VARIANT", "portable"))
+    def row(self) -> dict[str, Any]:
+        """How its row begins."""
+        return {"kernel": self.kernel.name, "problem": dict(self.problem)}
 
 
 class WrongError(AutotuneError):
@@ -112,96 +106,106 @@ class Comparison:
     def job(self, kernel: Kernel, problem: Problem) -> Job:
         """Inputs and references of a problem, made where they are not there."""
         assert kernel.file is not None
-        datasets = tuple(prepare(kernel, problem, one, self.seed) for one in (EXACT, RANDOM))
+        datasets = tuple(prepare(kernel, problem, name, self.seed) for name in (EXACT, RANDOM))
         return Job(kernel.file, problem, self.device, datasets)
 
-    def compile_job(self, target: Target) -> CompileJob:
-        """What compiles a target's configuration."""
-        return compile_job(target.kernel, target.choice.configuration, target.problem, self.device)
+    def submit(self, subject: Subject) -> None:
+        """Have a subject's configuration compiled."""
+        self.compilers.submit(
+            compile_job(subject.kernel, subject.configuration, subject.problem, self.device)
+        )
 
-    def row(self, target: Target, job: Job) -> dict[str, Any]:
-        """Verify and race one target.
+    def row(self, subject: Subject, job: Job) -> dict[str, Any]:
+        """Verify and race one subject.
 
         Raises
         ------
         AutotuneError
             If it does not compile or is wrong, or the device process fails.
         """
-        kernel, problem = target.kernel, target.problem
-        binary = self._binary(kernel, target.choice.configuration, problem)
-        edges = self._verify_odd_sizes(target)
-        checks = self._verified(job, target, binary).checks
-        check = next(one for one in checks if one.dataset == RANDOM)
-        entrants = self._entrants(target, job, binary)
-        raced: vendor_task.Raced = self.worker.run(
+        kernel, configuration = subject.kernel, subject.configuration
+        binary = self.binary(kernel, configuration, subject.problem)
+        edges = self._verify_odd_sizes(subject)
+        checks = self._verified(job, subject, binary).checks
+        check = next(check for check in checks if check.dataset == RANDOM)
+        entrants = self._entrants(subject, job, binary)
+        raced: vendor_task.RowSamples = self.worker.run(
             _ROW_TIMEOUT_S, vendor_task.race, job, entrants, self.rounds, self.seed, self.seconds
         )
-        row = self._judged(target, entrants, raced, check)
+        row = self._judged(subject, entrants, raced, check)
         if kernel.name == "sgemm_tf32x3":
-            asked = (target.choice.configuration, binary, "cublas", self.seed)
+            asked = (configuration, binary, "cublas", self.seed)
             row["accuracy"] = self.worker.run(_ROW_TIMEOUT_S, vendor_task.accuracy, job, *asked)
         return {**row, "odd_sizes_verified": edges}
 
-    def _binary(self, kernel: Kernel, configuration: Configuration, problem: Problem) -> Binary:
+    def binary(self, kernel: Kernel, configuration: Configuration, problem: Problem) -> Binary:
+        """Compile a configuration.
+
+        Raises
+        ------
+        WrongError
+            If it does not compile.
+        """
         compiled = self.compilers.result(compile_job(kernel, configuration, problem, self.device))
         if compiled.binary is None:
             raise WrongError(f"{kernel.name}: {configuration} does not compile: {compiled.message}")
         return compiled.binary
 
-    def _verified(self, job: Job, target: Target, binary: Binary) -> Measurement:
-        found = self.worker.check(job, target.choice.configuration, binary)
+    def _verified(self, job: Job, subject: Subject, binary: Binary) -> Measurement:
+        found = self.worker.check(job, subject.configuration, binary)
         if found.status is not Status.OK:
-            raise WrongError(f"{target.kernel.name} ({job.problem}): {found.message}")
+            raise WrongError(f"{subject.kernel.name} ({job.problem}): {found.message}")
         return found
 
-    def _verify_odd_sizes(self, target: Target) -> int:
+    def _verify_odd_sizes(self, subject: Subject) -> int:
         """Check a configuration on every odd size that it allows; how many there are."""
-        kernel, configuration = target.kernel, target.choice.configuration
-        edges = [one for one in kernel.edge_problems if kernel.allows(configuration, one)]
+        kernel, configuration = subject.kernel, subject.configuration
+        edges = [edge for edge in kernel.edge_problems if kernel.allows(configuration, edge)]
         if (kernel.name, configuration) not in self._right:
-            for one in edges:  # values that are compiled in make binaries of their own
-                self.compilers.submit(compile_job(kernel, configuration, one, self.device))
-            for one in edges:
-                binary = self._binary(kernel, configuration, one)
-                self._verified(self.job(kernel, one), target, binary)
+            for edge in edges:  # values that are compiled in make binaries of their own
+                self.compilers.submit(compile_job(kernel, configuration, edge, self.device))
+            for edge in edges:
+                binary = self.binary(kernel, configuration, edge)
+                self._verified(self.job(kernel, edge), subject, binary)
             self._right.add((kernel.name, configuration))
         return len(edges)
 
-    def _entrants(self, target: Target, job: Job, binary: Binary) -> vendor_task.Entrants:
+    def _entrants(self, subject: Subject, job: Job, binary: Binary) -> vendor_task.Entrants:
         """Ours, every vendor call, and the limit where one can be raced."""
-        kernel, problem = target.kernel, target.problem
-        contenders = [Contender(target.choice.configuration, binary)]
+        kernel = subject.kernel
+        contenders = [Contender(subject.configuration, binary)]
         contenders += [
-            Contender(Configuration(), None, one.name)
-            for one in kernel.baselines
-            if one.backend == self.device.backend
+            Contender(Configuration(), None, baseline.name)
+            for baseline in kernel.baselines
+            if baseline.backend == self.device.backend
         ]
         if kernel.name == "prefetch":
             contenders.append(self._plain(kernel, job))
         on_gpu = self.device.backend == "cuda"
         return vendor_task.Entrants(
             contenders=tuple(contenders),
-            limit=self._limit(kernel, problem) if on_gpu else None,
+            limit=self.limit(kernel, subject.problem) if on_gpu else None,
             with_cublaslt=on_gpu and kernel.name in MATRIX_PRODUCTS,
         )
 
     def _plain(self, kernel: Kernel, job: Job) -> Contender:
         """The fastest of prefetch's configurations that prefetch nothing: what it is measured against."""
-        values = kernel.parameters
-        everything = [
+        plain = [
             kernel.completed({"MODE": "none", "VEC": vec, "BLOCK": block})
-            for vec in values["VEC"]
-            for block in values["BLOCK"]
+            for vec in kernel.parameters["VEC"]
+            for block in kernel.parameters["BLOCK"]
         ]
-        members = [one for one in everything if is_member(kernel, one, self.device)]
-        for one in members:
-            self.compilers.submit(compile_job(kernel, one, job.problem, self.device))
-        contenders = [Contender(one, self._binary(kernel, one, job.problem)) for one in members]
+        members = [choice for choice in plain if is_member(kernel, choice, self.device)]
+        for choice in members:
+            self.compilers.submit(compile_job(kernel, choice, job.problem, self.device))
+        contenders = [
+            Contender(choice, self.binary(kernel, choice, job.problem)) for choice in members
+        ]
         raced = race(self.worker, job, contenders, _PLAIN_ROUNDS, self.seed, self.seconds)
-        times = [median(one) if one else np.inf for one in raced.samples_ms]
+        times = [median(samples) if samples else np.inf for samples in raced.samples_ms]
         return contenders[int(np.argmin(times))]
 
-    def _limit(self, kernel: Kernel, problem: Problem) -> vendor_task.Limit | None:
+    def limit(self, kernel: Kernel, problem: Problem) -> vendor_task.Limit | None:
         """The tuned `copy` on the bytes that this problem moves; None where it is no limit."""
         moved = limit_problem(kernel.name, problem)
         if moved is None:
@@ -209,78 +213,75 @@ class Comparison:
         copy = find_kernel("copy")
         assert copy.file is not None
         best = choose(copy, moved, self.device).configuration
-        return vendor_task.Limit(copy.file, moved, best, self._binary(copy, best, moved))
+        return vendor_task.Limit(copy.file, moved, best, self.binary(copy, best, moved))
 
     def _judged(
         self,
-        target: Target,
+        subject: Subject,
         entrants: vendor_task.Entrants,
-        raced: vendor_task.Raced,
+        raced: vendor_task.RowSamples,
         check: CheckResult,
     ) -> dict[str, Any]:
         """What the samples say."""
-        ours = raced.contenders[0]
+        ours, tuned = raced.contenders[0], subject.choice.tuned
         row: dict[str, Any] = {
-            "kernel": target.kernel.name,
-            "problem": dict(target.problem),
+            **subject.row,
             "ours_ms": median(ours),
             "ours_ci": list(median_interval(ours)),
             **self._against_vendor(entrants, raced, ours),
-            **self._share(target, raced, ours),
+            **self._share(subject, raced, ours),
             "max_error": check.max_error,
             "rms_error": check.rms_error,
             "bound": check.bound,
-            "winner_source": target.winner_source,
-            "quality": target.quality,
-            "stale": list(target.choice.tuned.stale_reasons) if target.choice.tuned else [],
-            "configuration": dict(target.choice.configuration),
+            "winner_source": str(subject.configuration.get("VARIANT", "portable")),
+            # ``default`` where nothing recorded may be used
+            "quality": tuned.quality if tuned else "default",
+            "stale": list(tuned.stale_reasons) if tuned else [],
+            "configuration": dict(subject.configuration),
             "rounds": len(ours),
             "launched_by": raced.launched_by,
             "sm_mhz": raced.sm_mhz,
             "throttle_reasons": list(raced.throttle_reasons),
         }
         if entrants.with_cublaslt:
-            row |= {"cublaslt_ms": None, "cublaslt_ratio": None, "cublaslt_ratio_ci": None}
+            row |= self._over(raced.cublaslt, ours, "cublaslt_ms", "cublaslt_ratio")
             row |= {"cublaslt_heuristics": raced.heuristics, "cublaslt_note": raced.note}
-        if raced.cublaslt:
-            ratio = selection.ratio(raced.cublaslt, ours, self.seed)
-            row["cublaslt_ms"] = median(raced.cublaslt)
-            row |= {"cublaslt_ratio": ratio.value, "cublaslt_ratio_ci": [ratio.low, ratio.high]}
         return row
 
+    def _over(
+        self, theirs: Sequence[float], ours: Sequence[float], time: str, share: str, ci: str = ""
+    ) -> dict[str, Any]:
+        """Another's median and its ratio to ours with an interval, under these names; None for no samples."""
+        names = (time, share, ci or f"{share}_ci")
+        if not theirs:
+            return dict.fromkeys(names)
+        found = ratio(theirs, ours, self.seed)
+        return dict(zip(names, (median(theirs), found.value, [found.low, found.high]), strict=True))
+
     def _against_vendor(
-        self, entrants: vendor_task.Entrants, raced: vendor_task.Raced, ours: tuple[float, ...]
+        self, entrants: vendor_task.Entrants, raced: vendor_task.RowSamples, ours: Sequence[float]
     ) -> dict[str, Any]:
         """The fastest vendor call, and its time over ours; None where there is none."""
-        times = {
-            one.baseline or "none": samples
-            for one, samples in list(zip(entrants.contenders, raced.contenders, strict=True))[1:]
-            if samples
-        }
-        nothing = dict.fromkeys(("vendor", "vendor_ms", "ratio", "ratio_ci", "vendor_max_error"))
-        if not times:
-            return nothing
-        name = min(times, key=lambda one: median(times[one]))
-        ratio = selection.ratio(times[name], ours, self.seed)
-        checked = raced.vendor_checks.get(name)
+        entered = zip(entrants.contenders[1:], raced.contenders[1:], strict=True)
+        times = {contender.baseline or "none": samples for contender, samples in entered if samples}
+        name = min(times, key=lambda name: median(times[name]), default=None)
+        checked = raced.vendor_checks.get(name) if name else None
         return {
             "vendor": name,
-            "vendor_ms": median(times[name]),
-            "ratio": ratio.value,
-            "ratio_ci": [ratio.low, ratio.high],
+            **self._over(times[name] if name else (), ours, "vendor_ms", "ratio"),
             "vendor_max_error": checked.max_error if checked else None,
         }
 
     def _share(
-        self, target: Target, raced: vendor_task.Raced, ours: tuple[float, ...]
+        self, subject: Subject, raced: vendor_task.RowSamples, ours: Sequence[float]
     ) -> dict[str, Any]:
         """The limit that binds, measured beside ours where it is the memory's, and our share of it."""
-        times: dict[str, tuple[float, ...]] = {}
+        times: dict[str, Sequence[float]] = {}
         if raced.limit:
-            moved = limit_problem(target.kernel.name, target.problem)
+            moved = limit_problem(subject.kernel.name, subject.problem)
             assert moved is not None
             times[str(moved["mode"])] = raced.limit
-        work = target.kernel.call_hook("work", target.problem)
+        work = subject.kernel.call_hook("work", subject.problem)
         if self.limits and work.pipe == "fp32" and work.flops:
             times["ffma"] = (work.flops / self.limits.ffma_gflop_per_s / 1e6,) * len(ours)
         if self.limits and not raced.limit and work.bytes_written >= work.bytes_read / 100:
@@ -289,14 +290,11 @@ class Comparison:
         # Arithmetic alone is no limit of what reads or writes: `copy` in those modes, the yardstick.
         if not times.keys() - {"ffma"} or work.pipe != "fp32":
             return dict.fromkeys(("limit", "limit_ms", "limit_fraction", "limit_ci"))
-        name = max(times, key=lambda one: median(times[one]))
-        share = selection.ratio(times[name], ours, self.seed)
-        others = [median(samples) for one, samples in times.items() if one != name]
+        name = max(times, key=lambda name: median(times[name]))
+        others = [median(samples) for other, samples in times.items() if other != name]
         return {
             "limit": name,
-            "limit_ms": median(times[name]),
-            "limit_fraction": share.value,
-            "limit_ci": [share.low, share.high],
+            **self._over(times[name], ours, "limit_ms", "limit_fraction", "limit_ci"),
             "limits_apart": median(times[name]) / max(others) if others else None,
         }
 
@@ -336,51 +334,46 @@ def kernels_of(names: Iterable[str], device: Device) -> Iterator[Kernel]:
 
 
 def problems_of(kernel: Kernel, device: Device, folder: Path) -> list[Problem]:
-    """The sizes asked for on a GPU, the quick ones elsewhere, and every size of the tuned record."""
-    asked = (
-        demands.SIZES.get(kernel.name, [])
-        if device.backend == "cuda"
-        else kernel.quick_problems.get(device.backend, ())
-    )
-    recorded: list[Mapping[str, int | str]] = []
+    """The sizes that are shown on a GPU, the quick ones elsewhere, and every size of the tuned record."""
+    sizes: list[Mapping[str, int | str]] = [*kernel.quick_problems.get(device.backend, ())]
+    if device.backend == "cuda":
+        sizes = [*demands.SIZES.get(kernel.name, [])]
     file = folder / device.folder / f"{kernel.name}.json"
     if file.is_file():
-        recorded = [one["problem"] for one in json.loads(file.read_text())["entries"]]
-    return list(
-        dict.fromkeys(Problem({n: p[n] for n in kernel.fields}) for p in [*asked, *recorded])
-    )
+        sizes += [entry["problem"] for entry in json.loads(file.read_text())["entries"]]
+    problems = (Problem({name: size[name] for name in kernel.fields}) for size in sizes)
+    return list(dict.fromkeys(problems))
 
 
-def targets_of(
-    kernels: Iterable[Kernel], device: Device, folder: Path, only: Iterable[str], unlisted: bool
-) -> list[Target]:
-    """Every row to measure: the given problems only, the unlisted ones, or all that are asked or tuned.
+def subjects_of(
+    kernels: Iterable[Kernel], device: Device, folder: Path, only: Sequence[str], unlisted: bool
+) -> list[Subject]:
+    """Every row to measure: the given problems only, the unlisted ones, or all that are shown or tuned.
 
     Raises
     ------
     UsageError
         If a problem is given that no kernel has the fields of, or no kernel has unlisted sizes.
     """
-    given = list(only)
-    targets = []
+    subjects = []
     for kernel in kernels:
-        fitting = [text for text in given if set(parsing.pairs(text)) == set(kernel.fields)]
+        fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
         chosen = [parsing.problem(kernel, text) for text in fitting]
-        if not given and unlisted:
-            chosen = [Problem(one) for one in demands.UNLISTED.get(kernel.name, [])]
-        elif not given:
+        if not only and unlisted:
+            chosen = [Problem(size) for size in demands.UNLISTED.get(kernel.name, [])]
+        elif not only:
             chosen = problems_of(kernel, device, folder)
         for problem in chosen:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)  # the row says "default"
-                    targets.append(Target(kernel, problem, choose(kernel, problem, device)))
+                    subjects.append(Subject(kernel, problem, choose(kernel, problem, device)))
             except AutotuneError as error:
                 print(f"{kernel.name} ({problem}): left out: {error}", file=sys.stderr)
-    if not targets:
-        lacking = "these problem fields" if given else "sizes to measure; name one with --problem"
+    if not subjects:
+        lacking = "these problem fields" if only else "sizes to measure; name one with --problem"
         raise UsageError(f"nothing to measure: no kernel has {lacking}")
-    return targets
+    return subjects
 
 
 # ---------------------------------------------------------------------- results
@@ -394,17 +387,15 @@ def key_of(row: Mapping[str, Any]) -> str:
 def merged(document: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """A results document with one row put in, or with its failure in place of an older row."""
     parts = {
-        name: [one for one in document.get(name, []) if key_of(one) != key_of(row)]
+        name: [old for old in document.get(name, []) if key_of(old) != key_of(row)]
         for name in ("rows", "failures")
     }
     parts["failures" if "error" in row else "rows"].append(dict(row))
-    for rows in parts.values():
-        rows.sort(key=_place)
-    return {**document, **parts}
+    return {**document, **{name: sorted(rows, key=_place) for name, rows in parts.items()}}
 
 
 def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
-    """Rows stand as the demands do, or as the unlisted sizes; all others come after them."""
+    """Rows stand as `demands` has their sizes; all others come after them."""
     kernels = list(demands.SIZES)
     sizes = demands.SIZES.get(row["kernel"], []) + demands.UNLISTED.get(row["kernel"], [])
     return (
@@ -439,11 +430,10 @@ def encode(document: Mapping[str, Any]) -> bytes:
     """The document as JSON with one row per line, so that changes can be read."""
     parts = []
     for name, value in document.items():
-        if name in ("rows", "failures"):
-            lines = ",\n".join(f"  {json.dumps(one)}" for one in value)
-            parts.append(f" {json.dumps(name)}: [\n{lines}\n ]" if value else f' "{name}": []')
-        else:
-            parts.append(f" {json.dumps(name)}: {json.dumps(value)}")
+        text = json.dumps(value)
+        if name in ("rows", "failures") and value:
+            text = "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n ]"
+        parts.append(f" {json.dumps(name)}: {text}")
     return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
 
 
@@ -458,8 +448,8 @@ def table(document: Mapping[str, Any]) -> str:
     ]
     lines += [_line(row) for row in document.get("rows", [])]
     lines += [
-        f"{one['kernel']:13s}{demands.describe(one['problem']):36s}failed: {one['error']}"
-        for one in document.get("failures", [])
+        f"{row['kernel']:13s}{demands.describe(row['problem']):36s}failed: {row['error']}"
+        for row in document.get("failures", [])
     ]
     return "\n".join(lines)
 
@@ -487,40 +477,31 @@ def spread_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     return [f"{kernel:13s}{text}" for kernel, text in demands.spreads(rows).items()]
 
 
-def verdict_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Every demand and whether it holds."""
-    words = {True: "holds", False: "FAILS", None: "open"}
-    return [
-        f"{words[one.holds]:6s}{one.kernel:13s}{one.demand}{' (beyond)' if one.beyond else ''}: {one.found}"
-        for one in demands.verdicts(rows)
-    ]
-
-
 # ---------------------------------------------------------------------- the program
 
 
 def measure(
-    comparison: Comparison, targets: list[Target], head: Mapping[str, Any], file: Path
+    comparison: Comparison, subjects: list[Subject], head: Mapping[str, Any], file: Path
 ) -> int:
     """Measure rows one after the other, each into the file at once; how many failed.
 
     The inputs of the next row are made while a row is raced, on the cores that the worker leaves.
     """
-    for one in targets:
-        comparison.compilers.submit(comparison.compile_job(one))
+    for subject in subjects:
+        comparison.submit(subject)
     failed = 0
     with ThreadPoolExecutor(1) as ahead:
-        jobs = [ahead.submit(comparison.job, one.kernel, one.problem) for one in targets[:1]]
-        for position, target in enumerate(targets):
+        jobs = [ahead.submit(comparison.job, s.kernel, s.problem) for s in subjects[:1]]
+        for position, subject in enumerate(subjects):
             began = time.perf_counter()
             wait([jobs[position]])
             jobs += [
-                ahead.submit(comparison.job, one.kernel, one.problem)
-                for one in targets[position + 1 : position + 2]
+                ahead.submit(comparison.job, s.kernel, s.problem)
+                for s in subjects[position + 1 : position + 2]
             ]
-            row: dict[str, Any] = {"kernel": target.kernel.name, "problem": dict(target.problem)}
+            row = subject.row
             try:
-                row = comparison.row(target, jobs[position].result())
+                row = comparison.row(subject, jobs[position].result())
             except Exception as error:  # one bad row does not stop the rest
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     traceback.print_exc()
@@ -542,15 +523,16 @@ def measure(
 def heading(device: Device, worker: Worker) -> dict[str, Any]:
     """What the whole file says of device, time and versions; rows say when they were measured."""
     libraries = worker.run(120.0, vendor_task.versions) if device.backend == "cuda" else {}
+    about = provenance(device)
     return {
         "format": FORMAT,
         "device": device.name,
         "arch": device.arch,
         "driver": device.driver,
-        "date": datetime.now(UTC).date().isoformat(),
-        "command": shlex.join(["python", "benchmarks/vendor.py", *sys.argv[1:]]),
+        "date": about["date"][:10],
+        "command": about["command"],
         "versions": {
-            "autotune": __version__,
+            "autotune": about["version"],
             "python": sys.version.split()[0],
             "numpy": np.__version__,
             "compiler": backend(device.backend).toolchain(),
@@ -561,23 +543,17 @@ def heading(device: Device, worker: Worker) -> dict[str, Any]:
     }
 
 
-def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+def parsed() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command_line(__doc__, "vendor-<device>.json and unlisted-<device>.json")
     known = ", ".join(demands.SIZES)
     parser.add_argument("--kernel", action="append", default=[], help=f"one of {known}; repeatable")
     parser.add_argument("--problem", action="append", default=[], help="n=65536; repeatable")
-    parser.add_argument("--device", help="cuda:0, opencl:cpu; default: the first usable")
     parser.add_argument(
         "--tuned", type=Path, default=ROOT / "reports", help="folder of tuned records"
     )
     parser.add_argument(
         "--unlisted", action="store_true", help="instead the sizes that no space file tunes"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="results file; default: results/{vendor,unlisted}-<device>.json"
     )
     parser.add_argument("--rounds", type=int, default=100, help="rounds of each race")
     parser.add_argument("--seconds", type=float, default=2.0, help="longest race of a row")
@@ -586,41 +562,36 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
         "--missing", action="store_true", help="only what the results file does not have yet"
     )
     parser.add_argument("--show", action="store_true", help="print the results file only")
-    return parser.parse_args(arguments)
+    return parser.parse_args()
 
 
 def main() -> int:
     """Measure and print; exit code 1 where a row failed, 2 for a usage error, 4 without a device."""
     options = parsed()
     os.environ["AUTOTUNE_TUNED"] = str(options.tuned.resolve())
-    try:
-        device = choose_device(options.device)
-        what = "unlisted" if options.unlisted else "vendor"
-        file = options.out or RESULTS / f"{what}-{device.folder}.json"
-        failed = 0 if options.show else _measured(options, device, file)
-        document = read_results(file)
-    except AutotuneError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    print(table(document))
+    device = choose_device(options.device)
+    what = "unlisted" if options.unlisted else "vendor"
+    file = options.out / f"{what}-{device.folder}.json"
+    failed = 0 if options.show else _measured(options, device, file)
+    document = read_results(file)
+    print(table(document) + "\n")
+    rows = document.get("rows", [])
     if device.backend != "cuda":
-        print(f"\n{device.name}: there is no vendor library to compare with here; times only.")
+        print(f"{device.name}: there is no vendor library to compare with here; times only.")
+    elif options.unlisted:
+        print("\n".join(spread_lines(rows)))
     else:
-        said = spread_lines if options.unlisted else verdict_lines
-        print("\n" + "\n".join(said(document.get("rows", []))))
+        print("\n".join(aim.judged(rows) for aim in demands.AIMS))
     return 1 if failed else 0
 
 
 def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     """Measure what the command line asks for; how many rows failed."""
     kernels = kernels_of(options.kernel or demands.SIZES, device)
-    targets = targets_of(kernels, device, options.tuned, options.problem, options.unlisted)
+    subjects = subjects_of(kernels, device, options.tuned, options.problem, options.unlisted)
     if options.missing:
-        known = {key_of(one) for one in read_results(file).get("rows", [])}
-        mine = [{"kernel": one.kernel.name, "problem": dict(one.problem)} for one in targets]
-        targets = [
-            one for one, key in zip(targets, map(key_of, mine), strict=True) if key not in known
-        ]
+        known = {key_of(row) for row in read_results(file).get("rows", [])}
+        subjects = [subject for subject in subjects if key_of(subject.row) not in known]
     with ExitStack() as stack:
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(Worker())
@@ -628,8 +599,8 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
         comparison = Comparison(
             device, worker, compilers, limits, options.rounds, options.seconds, options.seed
         )
-        return measure(comparison, targets, heading(device, worker), file)
+        return measure(comparison, subjects, heading(device, worker), file)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    finish(main)

@@ -14,13 +14,13 @@ import numpy as np
 
 from autotune.devices.base import ContextLostError, Executor, LaunchError
 from autotune.devices.binary import Binary
-from autotune.kernel import launches as binding
 from autotune.kernel.catalog import load_file
-from autotune.kernel.spec import InOut, Kernel, Out
+from autotune.kernel.launches import bound, launch_sequence
 from autotune.measure import tasks, verify
-from autotune.measure.data import RANDOM, argument_of
+from autotune.measure.data import RANDOM
 from autotune.measure.measurement import CheckResult
 from autotune.measure.tasks import Contender, Job, Take
+from autotune.tuned.load import declared_arguments
 from autotune.values import Configuration, Problem
 
 #: Rounds of the race among cublasLt's heuristics that decides which of them enters the row's race.
@@ -47,7 +47,7 @@ class Entrants:
 
 
 @dataclass(frozen=True)
-class Raced:
+class RowSamples:
     """Samples of one row's race in milliseconds, round by round."""
 
     #: By contender.
@@ -65,16 +65,16 @@ class Raced:
     throttle_reasons: tuple[str, ...] = ()
 
 
-def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: float) -> Raced:
+def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: float) -> RowSamples:
     """Race our configuration, vendor calls, cublasLt's best heuristic and the limit, interleaved."""
     tasks.prepare(job)
     executor, data = tasks.current()
     checks = {
-        one.baseline: check
-        for one in entrants.contenders
-        if one.baseline and (check := _vendor_check(job, one)) is not None
+        contender.baseline: check
+        for contender in entrants.contenders
+        if contender.baseline and (check := _vendor_check(job, contender)) is not None
     }
-    takes = [tasks.take(job, one) for one in entrants.contenders]
+    takes = [tasks.take(job, contender) for contender in entrants.contenders]
     limit = _take_limit(executor, data, job, entrants.limit) if entrants.limit else None
     best, right, note = None, 0, ""
     if entrants.with_cublaslt:
@@ -82,7 +82,7 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
     samples = tasks.interleaved(executor, [*takes, limit, best], rounds, seed, max_seconds)
     assert takes[0] is not None
     clocks = executor.clocks()
-    return Raced(
+    return RowSamples(
         contenders=tuple(map(tuple, samples[: len(takes)])),
         limit=tuple(samples[-2]),
         cublaslt=tuple(samples[-1]),
@@ -109,7 +109,7 @@ def accuracy(
         By data set: ``ours_max``, ``ours_rms``, ``vendor_max``, ``vendor_rms`` of |C - C64| / (|A| |B|).
     """
     import cupy
-    from accuracy import DATA, Exact  # type: ignore[import-not-found]
+    from accuracy import DATA, Exact
 
     tasks.prepare(job)
     executor, data = tasks.current()
@@ -118,8 +118,8 @@ def accuracy(
     module, steps = ready.bind(RANDOM)
     views = _views(data)
     kernel = load_file(job.space_file)
-    vendor = next(one for one in kernel.baselines if one.name == baseline)
-    call = executor.time_calls(vendor.prepare, tasks.vendor_arguments(data))
+    vendor = next(call for call in kernel.baselines if call.name == baseline)
+    multiply = executor.time_calls(vendor.prepare, tasks.vendor_arguments(data))
     p = job.problem
     found = {}
     for name, draw in DATA.items():
@@ -127,9 +127,9 @@ def accuracy(
         views["a"][...], views["b"][...] = a, b
         exact = Exact(a, b)
         errors = {}
-        for who, multiply in (("ours", lambda: executor.run(module, steps)), ("vendor", call)):
+        for who, call in (("ours", lambda: executor.run(module, steps)), ("vendor", multiply)):
             executor.poison(data.buffers["c"])
-            multiply()
+            call()
             error = exact.accuracy(views["c"])
             errors |= {f"{who}_max": error.max_error, f"{who}_rms": error.rms_error}
         found[name] = errors
@@ -177,53 +177,35 @@ def _vendor_check(job: Job, contender: Contender) -> CheckResult | None:
 def _take_limit(executor: Executor, data: verify.DeviceData, job: Job, limit: Limit) -> Take:
     """Samples of another kernel's configuration on the largest input of the job; outputs are its own."""
     kernel = load_file(limit.space_file)
-    inputs = [one for one in data.arguments if one.kind == "input"]
-    source = max(inputs, key=lambda one: one.nbytes)
+    inputs = [argument for argument in data.arguments if argument.kind == "input"]
+    source = max(inputs, key=lambda argument: argument.nbytes)
+    declared = declared_arguments(kernel, limit.problem)
     buffers: dict[str, Any] = {}
-    scalars: dict[str, np.generic] = {}
-    dtypes: dict[str, str] = {}
-    for name, value in _declared(kernel, limit.problem).items():
-        if isinstance(value, np.ndarray) and value.shape != ():
-            if value.nbytes > source.nbytes:
-                raise ValueError(f"the limit reads {value.nbytes} bytes, {source.name} has fewer")
-            buffers[name], dtypes[name] = data.buffers[source.name], value.dtype.str
-            continue
-        argument, _ = argument_of(kernel, name, value)
-        dtypes[name] = argument.dtype
-        if argument.kind == "scalar":
-            scalars[name] = argument.scalar
-        else:
+    for name, argument in declared.items():
+        if argument.kind == "input":
+            if argument.nbytes > source.nbytes:
+                raise ValueError(
+                    f"the limit reads {argument.nbytes} bytes, {source.name} has fewer"
+                )
+            buffers[name] = data.buffers[source.name]
+        elif argument.kind != "scalar":
             buffers[name] = executor.allocate(argument.nbytes)
-    plan = binding.launch_sequence(kernel, limit.configuration, limit.problem, job.device)
-    steps = binding.bound(plan, list(dtypes), buffers, scalars, dtypes, limit.binary)
+    scalars = {
+        name: argument.scalar for name, argument in declared.items() if argument.kind == "scalar"
+    }
+    dtypes = {name: argument.dtype for name, argument in declared.items()}
+    plan = launch_sequence(kernel, limit.configuration, limit.problem, job.device)
+    steps = bound(plan, list(declared), buffers, scalars, dtypes, limit.binary)
     module = executor.load(limit.binary, {})
     executor.run(module, steps)
     return executor.timer(module, steps, job.cold)
-
-
-def _declared(kernel: Kernel, problem: Problem) -> dict[str, Any]:
-    """A kernel's arguments with no numbers drawn: inputs have their shape only."""
-    declared: dict[str, Any] = kernel.call_hook("arguments", problem, _Shapes())
-    return {
-        name: Out(value.array.shape, value.array.dtype) if isinstance(value, InOut) else value
-        for name, value in declared.items()
-    }
-
-
-class _Shapes:
-    """Stands for a generator of random numbers where only shapes are wanted; takes no memory."""
-
-    exact = False
-
-    def standard_normal(self, size: Any, dtype: Any = np.float32) -> Any:
-        return np.broadcast_to(np.ones((), dtype), size)
 
 
 def _best_heuristic(
     executor: Executor, data: verify.DeviceData, job: Job, seed: int
 ) -> tuple[Take | None, int, str]:
     """The fastest right heuristic of cublasLt, how many are right, and what went wrong."""
-    from cublaslt import CublasLtError, products  # type: ignore[import-not-found]
+    from cublaslt import CublasLtError, products
 
     try:
         calls = executor.time_calls(products, tasks.vendor_arguments(data))
@@ -241,10 +223,10 @@ def _best_heuristic(
             continue
         except ContextLostError as error:
             raise RuntimeError(f"cublasLt broke the device context: {error}") from error
-        if all(one.is_right for one in checks):
+        if all(check.is_right for check in checks):
             right.append(call)
     if not right:
         return None, 0, note or "cublasLt: no heuristic is right"
     takes: Sequence[Take] = [executor.timer_of(call, job.cold) for call in right]
     samples = tasks.interleaved(executor, takes, HEURISTIC_ROUNDS, seed, 1.0)
-    return takes[int(np.argmin([np.median(one) for one in samples]))], len(right), note
+    return takes[int(np.argmin([np.median(times) for times in samples]))], len(right), note

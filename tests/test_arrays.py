@@ -16,11 +16,11 @@ from autotune.measure.draw import Draw
 #: Small pieces, so that small arrays have several and a last, shorter one.
 PIECE = 1000
 DRAWS: dict[str, Callable[[Draw], Any]] = {
-    "normal": lambda one: one.standard_normal((77, 45)),
-    "double": lambda one: one.standard_normal((77, 45), np.float64),
-    "half": lambda one: one.standard_normal(3465, np.float16),
-    "uniform": lambda one: one.uniform(2, 3, (5, 693)),
-    "integers": lambda one: one.integers(-5, 1000, (3465,)),
+    "normal": lambda draw: draw.standard_normal((77, 45)),
+    "double": lambda draw: draw.standard_normal((77, 45), np.float64),
+    "half": lambda draw: draw.standard_normal(3465, np.float16),
+    "uniform": lambda draw: draw.uniform(2, 3, (5, 693)),
+    "integers": lambda draw: draw.integers(-5, 1000, (3465,)),
 }
 
 
@@ -59,7 +59,7 @@ def test_numbers_depend_on_the_key_alone(
 def test_no_piece_and_no_array_repeats_another(name: str) -> None:
     generator = Draw(False, 5)
     first, second = (DRAWS[name](generator).reshape(-1) for _ in range(2))
-    cut = [one[i * PIECE : i * PIECE + 465] for one in (first, second) for i in range(4)]
+    cut = [drawn[i * PIECE : i * PIECE + 465] for drawn in (first, second) for i in range(4)]
     assert len({piece.tobytes() for piece in cut}) == 8
 
 

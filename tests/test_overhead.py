@@ -12,8 +12,7 @@ import pytest
 
 from autotune.search.replay import load
 
-ROOT = Path(__file__).resolve().parents[1]
-DATA = ROOT / "tests" / "data" / "synthetic.json.gz"
+DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 
 
 @pytest.mark.parametrize("strategy", ["random", "auto", "kt:genetic_algorithm"])

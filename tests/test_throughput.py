@@ -18,30 +18,32 @@ def test_kernel_tuner_gets_the_same_configurations_grids_and_symbols(name: str) 
     pytest.importorskip("kernel_tuner")
     from kernel_tuner.searchspace import Searchspace
 
-    subject = throughput.SUBJECTS[name]
-    setting = throughput.Setting(name, H100, subject.problem, subject.configurations)
-    space = setting.space()
-    halves = [setting.order(space, half) for half in (0, 1)]
+    subspace = throughput.SUBSPACES[name]
+    matchup = throughput.Matchup(name, H100, subspace.problem, subspace.configurations)
+    space = matchup.space()
+    halves = [matchup.order(space, half) for half in (0, 1)]
     assert len({*halves[0], *halves[1]}) == len(halves[0]) + len(halves[1]) >= 200
     configurations = [space.configuration(index) for index in halves[0]]
-    expressed = throughput.Expressed(setting, configurations)
+    expressed = throughput.Expressed(matchup, configurations)
     found = Searchspace(
         expressed.tune_params,
         expressed.is_listed,
         1024,
         block_size_names=["threads", "_one", "_two"],
     )
-    points = [dict(zip(expressed.tune_params, one, strict=True)) for one in found.list]
+    points = [dict(zip(expressed.tune_params, values, strict=True)) for values in found.list]
     seen = {tuple(point[name] for name in space.parameters) for point in points}
-    assert seen == {tuple(one[name] for name in space.parameters) for one in configurations}
+    assert seen == {
+        tuple(configuration[name] for name in space.parameters) for configuration in configurations
+    }
     assert len(points) == len(configurations)
     defines = expressed.defines()
     for point in points:
-        configuration = throughput._configuration(setting.kernel, point)
-        steps = launch_sequence(setting.kernel, configuration, setting.problem, H100)
+        configuration = throughput._configuration(matchup.kernel, point)
+        steps = launch_sequence(matchup.kernel, configuration, matchup.problem, H100)
         assert len(steps.launches) == 1
         assert steps.first == expressed.launch(point)
         assert point["threads"] == steps.first.block[0] * steps.first.block[1]
         assert steps.first.shared_bytes <= 48 * 1024
         symbols = {symbol: value(point) for symbol, value in defines.items()}
-        assert symbols == setting.kernel.defines(configuration, setting.problem)
+        assert symbols == matchup.kernel.defines(configuration, matchup.problem)

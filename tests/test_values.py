@@ -9,10 +9,10 @@ from autotune.values import Configuration, Problem
 
 
 def test_equality_and_hash_do_not_depend_on_the_order_of_names():
-    one, other = Configuration(BM=64, BN=32), Configuration(BN=32, BM=64)
-    assert one == other
-    assert hash(one) == hash(other)
-    assert {one: "kept"}[other] == "kept"
+    first, second = Configuration(BM=64, BN=32), Configuration(BN=32, BM=64)
+    assert first == second
+    assert hash(first) == hash(second)
+    assert {first: "kept"}[second] == "kept"
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_replace_makes_another_one_of_the_same_kind():
 )
 def test_copies_are_equal_in_value_kind_and_hash(again):
     """A configuration crosses to the worker process and must be the same key there and back."""
-    one = Configuration(UNROLL=True, BM=64, VARIANT="portable")
-    hash(one)
-    other = again(one)
-    assert (other, type(other), hash(other)) == (one, Configuration, hash(one))
-    assert other.UNROLL is True
-    assert list(other) == list(one)
+    original = Configuration(UNROLL=True, BM=64, VARIANT="portable")
+    hash(original)
+    copied = again(original)
+    assert (copied, type(copied), hash(copied)) == (original, Configuration, hash(original))
+    assert copied.UNROLL is True
+    assert list(copied) == list(original)
 
 
 def test_canonical_json_is_the_same_for_equal_values_and_keeps_types():

@@ -1,4 +1,4 @@
-"""benchmarks/vendor.py and demands.py: what is asked, how rows are judged, merged and raced with a limit."""
+"""benchmarks/vendor.py and demands.py: which sizes are measured, how rows are judged, merged and raced with a limit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from autotune.kernel.catalog import find_kernel
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.tasks import Contender
 from autotune.measure.worker import Worker
-from autotune.tuned import record as tuned
 from autotune.tuned.load import choose
+from autotune.tuned.record import read_all
+from autotune.tuned.record import write as write_record
 from autotune.values import Problem
 
 
 def row(kernel: str, problem: dict[str, Any], ratio: float = 1.3, **others: Any) -> dict[str, Any]:
-    """A measured row that meets every demand."""
+    """A measured row that meets every aim."""
     return {
         "kernel": kernel,
         "problem": problem,
@@ -58,13 +59,16 @@ def all_rows() -> list[dict[str, Any]]:
 
 
 def changed(rows: list[dict[str, Any]], kernel: str, size: Any, **what: Any) -> list[Any]:
-    found = [one for one in rows if one["kernel"] == kernel and one["problem"] == size]
-    assert len(found) == 1
-    return [{**one, **what} if one is found[0] else one for one in rows]
+    (number,) = (
+        i for i, row in enumerate(rows) if (row["kernel"], row["problem"]) == (kernel, size)
+    )
+    return [*rows[:number], {**rows[number], **what}, *rows[number + 1 :]]
 
 
-def failing(rows: list[dict[str, Any]]) -> list[str]:
-    return [f"{one.kernel} {one.demand}" for one in demands.verdicts(rows) if one.holds is False]
+def judged(rows: list[dict[str, Any]], word: str) -> list[str]:
+    """The lines of all aims that begin with a word, without it."""
+    lines = [aim.judged(rows) for aim in demands.AIMS]
+    return [" ".join(line.split()[1:]) for line in lines if line.startswith(word)]
 
 
 @pytest.mark.parametrize("kernel", demands.SIZES)
@@ -73,7 +77,7 @@ def test_every_size_is_a_problem_of_its_kernel(kernel: str) -> None:
     sizes = demands.SIZES[kernel] + demands.UNLISTED.get(kernel, [])
     for size in sizes:
         assert tuple(size) == tuple(fields)
-    assert len({json.dumps(one) for one in sizes}) == len(sizes)
+    assert len({json.dumps(size) for size in sizes}) == len(sizes)
 
 
 @pytest.mark.parametrize("name", demands.UNLISTED)
@@ -81,75 +85,77 @@ def test_no_unlisted_size_is_tuned(name: str) -> None:
     kernel = find_kernel(name)
     groups = [*kernel.problems.values(), *kernel.quick_problems.values()]
     tuned_sizes = [dict(problem) for group in groups for problem in group]
-    for record in tuned.read_all(vendor.ROOT / "reports", name):
+    for record in read_all(vendor.ROOT / "reports", name):
         tuned_sizes += [dict(entry.problem) for entry in record.entries]
     assert demands.SIZES[name][0] in tuned_sizes  # they are of one form
-    assert [one for one in demands.UNLISTED[name] if one in tuned_sizes] == []
+    assert [size for size in demands.UNLISTED[name] if size in tuned_sizes] == []
 
 
-def test_rows_that_are_good_everywhere_meet_every_demand() -> None:
-    found = demands.verdicts(all_rows())
-    assert {one.kernel for one in found} == set(demands.SIZES)
-    assert all(one.holds for one in found), [one for one in found if not one.holds]
+def test_rows_that_are_good_everywhere_meet_every_aim() -> None:
+    assert {aim.kernel for aim in demands.AIMS} == set(demands.SIZES)
+    assert len(judged(all_rows(), "holds")) == len(demands.AIMS)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "size", "what", "demand"),
+    ("kernel", "size", "what", "aim"),
     [
-        ("sgemm", {"m": 256, "n": 256, "k": 256}, {"ratio": 0.985}, "sgemm >= 1.00"),
+        ("sgemm", {"m": 256, "n": 256, "k": 256}, {"ratio": 0.985}, "ratio >= 1 at 13 sizes"),
         (
             "reduce",
             {"n": 1 << 16},
             {"ratio": 0.995, "ratio_ci": [0.991, 0.999]},
-            "reduce >= 1.00 x vendor at every size",
+            "ratio >= 1 at 9 sizes: 0.995 at 2^16",
         ),
-        ("reduce", {"n": 1 << 30}, {"limit_fraction": 0.979}, "reduce >= 98% of the limit"),
-        ("transpose", {"m": 8192, "n": 8192}, {"limit_fraction": 0.96}, "transpose >= 97%"),
-        ("gemv", {"m": 16384, "n": 16384}, {"limit_fraction": 0.94}, "gemv >= 95%"),
+        ("reduce", {"n": 1 << 30}, {"limit_fraction": 0.979}, "limit_fraction >= 0.98"),
+        ("transpose", {"m": 8192, "n": 8192}, {"limit_fraction": 0.96}, "limit_fraction >= 0.97"),
+        ("gemv", {"m": 16384, "n": 16384}, {"limit_fraction": 0.94}, "limit_fraction >= 0.95"),
         (
             "prefetch",
             {"n": 1 << 26, "intensity": 0, "warps_per_sm": 0},
             {"limit_fraction": 0.94},
-            "prefetch >= 95 %",
+            "limit_fraction >= 0.95",
         ),
         (
             "prefetch",
             {"n": 1 << 26, "intensity": 32, "warps_per_sm": 4},
             {"ratio": 1.39},
-            "prefetch >= 1.4 x vendor",
+            "ratio >= 1.4",
         ),
         (
             "copy",
             {"n": 1 << 26, "mode": "copy", "offset_in": 2, "offset_out": 3},
             {"limit_fraction": 0.94},
-            "copy >= 0.95 x aligned",
+            "limit_fraction >= 0.95",
         ),
     ],
 )
-def test_one_bad_row_breaks_the_demand_it_belongs_to(
-    kernel: str, size: Any, what: dict[str, Any], demand: str
+def test_a_bad_row_fails_the_aim_it_belongs_to(
+    kernel: str, size: Any, what: dict[str, Any], aim: str
 ) -> None:
-    assert any(one.startswith(demand) for one in failing(changed(all_rows(), kernel, size, **what)))
+    failing = judged(changed(all_rows(), kernel, size, **what), "FAILS")
+    assert any(line.startswith(f"{kernel} {aim}") for line in failing)
 
 
 def test_a_ratio_just_below_one_is_equal_where_its_interval_reaches_one() -> None:
     size = {"n": 1 << 16}
-    rows = changed(all_rows(), "reduce", size, ratio=0.991, ratio_ci=[0.98, 1.0])
-    assert not [one for one in failing(rows) if "1.00" in one]
+    assert not judged(
+        changed(all_rows(), "reduce", size, ratio=0.991, ratio_ci=[0.98, 1.0]), "FAILS"
+    )
 
 
 def test_prefetch_may_miss_more_of_a_limit_that_is_not_alone() -> None:
     size = {"n": 1 << 26, "intensity": 64, "warps_per_sm": 0}
     near = {"limit_fraction": 0.9, "limits_apart": 1.3}
-    assert not failing(changed(all_rows(), "prefetch", size, **near))
+    assert not judged(changed(all_rows(), "prefetch", size, **near), "FAILS")
     for apart in (2.0, None):  # without arithmetic there is nothing else
-        assert failing(changed(all_rows(), "prefetch", size, **{**near, "limits_apart": apart}))
+        rows = changed(all_rows(), "prefetch", size, **{**near, "limits_apart": apart})
+        assert judged(rows, "FAILS")
 
 
 def test_a_geometric_mean_counts_every_size() -> None:
-    rows = [{**one, "ratio": 1.0, "ratio_ci": [0.99, 1.01]} for one in all_rows()]
-    means = [one for one in demands.verdicts(rows) if "geometric" in one.demand]
-    assert means and not any(one.holds for one in means)
+    rows = [{**row, "ratio": 1.0, "ratio_ci": [0.99, 1.01]} for row in all_rows()]
+    failing = [line for line in judged(rows, "FAILS") if "geometric mean of ratio" in line]
+    assert len(failing) == sum(aim.is_mean for aim in demands.AIMS) > 0
     assert demands.geometric_mean([2.0, 0.5, 8.0]) == pytest.approx(2.0)
 
 
@@ -165,25 +171,21 @@ def test_a_spread_is_of_the_rows_that_have_a_vendor() -> None:
     ]
 
 
-def test_an_error_above_twice_the_vendors_breaks_the_demand() -> None:
+def test_an_error_above_twice_the_vendors_fails_its_aim() -> None:
     error = {"ours_max": 1e-7, "ours_rms": 4.1e-8, "vendor_max": 1e-7, "vendor_rms": 2e-8}
     size = {"m": 1000, "n": 1000, "k": 1000}
-    assert failing(changed(all_rows(), "sgemm_tf32x3", size, accuracy={"normal": error}))
-    shown = next(one for one in demands.verdicts(all_rows()) if "errors" in one.demand)
-    assert shown.found.startswith("most 1.500 at ")
+    (line,) = judged(changed(all_rows(), "sgemm_tf32x3", size, accuracy={"normal": error}), "FAILS")
+    assert line == "sgemm_tf32x3 vendor_error >= 0.5 at 5 sizes: 0.488 at 1000^3"
 
 
-def test_a_missing_row_leaves_a_demand_open_unless_another_breaks_it() -> None:
-    rows = [one for one in all_rows() if one["problem"] != {"n": 1 << 16}]
-    everywhere = "reduce", ">= 1.00 x vendor at every size"
-    found = {(one.kernel, one.demand): one for one in demands.verdicts(rows)}
-    assert found[everywhere].holds is None and "2^16" in found[everywhere].found
-    mean = next(one for key, one in found.items() if "geometric mean over" in key[1])
-    assert mean.holds is None and "2.100" in mean.found
-    broken = changed(rows, "reduce", {"n": 1 << 18}, ratio=0.5)
-    found = {(one.kernel, one.demand): one for one in demands.verdicts(broken)}
-    assert found[everywhere].holds is False
-    assert all(one.holds is None for one in demands.verdicts([]))
+def test_a_missing_row_leaves_an_aim_open_unless_another_fails_it() -> None:
+    rows = [row for row in all_rows() if row["problem"] != {"n": 1 << 16}]
+    everywhere, mean = judged(rows, "open")
+    assert everywhere == "reduce ratio >= 1 at 9 sizes: 2.100 at 2^18 (1 not measured)"
+    assert mean.endswith("at 4 sizes: 2.100 (1 not measured)")
+    (failing,) = judged(changed(rows, "reduce", {"n": 1 << 18}, ratio=0.5), "FAILS")
+    assert failing == "reduce ratio >= 1 at 9 sizes: 0.500 at 2^18 (1 not measured)"
+    assert len(judged([], "open")) == len(demands.AIMS)
 
 
 def test_a_row_takes_the_place_of_the_older_one_of_its_problem() -> None:
@@ -191,13 +193,13 @@ def test_a_row_takes_the_place_of_the_older_one_of_its_problem() -> None:
     document = vendor.merged({"device": "x"}, row("reduce", large, 1.1))
     document = vendor.merged(document, row("reduce", small, 1.2))
     document = vendor.merged(document, row("reduce", large, 1.4))
-    assert [(one["problem"], one["ratio"]) for one in document["rows"]] == [
+    assert [(kept["problem"], kept["ratio"]) for kept in document["rows"]] == [
         (small, 1.2),
         (large, 1.4),
     ]
     failed = {"kernel": "reduce", "problem": large, "error": "wrong"}
     document = vendor.merged(document, failed)
-    assert [one["problem"] for one in document["rows"]] == [small]
+    assert [kept["problem"] for kept in document["rows"]] == [small]
     assert document["failures"] == [failed] and document["device"] == "x"
     assert not vendor.merged(document, row("reduce", large))["failures"]
 
@@ -227,14 +229,14 @@ def test_the_limit_moves_the_bytes_of_the_problem() -> None:
 @pytest.fixture
 def recorded_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Whose record of reduce in `tmp_path` is the bundled one, but of two other problems."""
-    record = tuned.read_all(vendor.ROOT / "reports", "reduce")[0]
+    record = read_all(vendor.ROOT / "reports", "reduce")[0]
     first, *entries, last = record.entries
     more = (
         msgspec.structs.replace(first, problem={"n": 5000}),
         *entries,
         msgspec.structs.replace(last, problem={"n": 3000}),
     )
-    tuned.write(tmp_path, msgspec.structs.replace(record, entries=more))
+    write_record(tmp_path, msgspec.structs.replace(record, entries=more))
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
     return replace(for_arch("sm_90"), name=record.device.name)
 
@@ -243,18 +245,18 @@ def test_what_is_asked_is_measured_and_then_all_else_that_is_tuned(
     recorded_on: Device, tmp_path: Path
 ) -> None:
     reduce, asked = find_kernel("reduce"), demands.SIZES["reduce"]
-    found = vendor.targets_of([reduce], recorded_on, tmp_path, [], unlisted=False)
-    assert [dict(one.problem) for one in found] == [*asked, {"n": 3000}, {"n": 5000}]
-    assert {one.quality for one in found[-2:]} == {"exact"}
+    found = vendor.subjects_of([reduce], recorded_on, tmp_path, [], unlisted=False)
+    assert [dict(subject.problem) for subject in found] == [*asked, {"n": 3000}, {"n": 5000}]
+    assert {subject.choice.tuned.quality for subject in found[-2:]} == {"exact"}
     nothing = tmp_path / "nothing"
-    assert [dict(one) for one in vendor.problems_of(reduce, recorded_on, nothing)] == asked
+    assert [dict(problem) for problem in vendor.problems_of(reduce, recorded_on, nothing)] == asked
 
 
 def test_unlisted_sizes_are_answered_by_the_nearest(recorded_on: Device, tmp_path: Path) -> None:
     kernels = [find_kernel(name) for name in ("copy", "reduce")]
-    found = vendor.targets_of(kernels, recorded_on, tmp_path, [], unlisted=True)
-    assert [dict(one.problem) for one in found] == demands.UNLISTED["reduce"]
-    assert {one.quality for one in found} == {"nearest_problem"}
+    found = vendor.subjects_of(kernels, recorded_on, tmp_path, [], unlisted=True)
+    assert [dict(subject.problem) for subject in found] == demands.UNLISTED["reduce"]
+    assert {subject.choice.tuned.quality for subject in found} == {"nearest_problem"}
 
 
 @pytest.mark.parametrize(
@@ -264,7 +266,7 @@ def test_unlisted_sizes_are_answered_by_the_nearest(recorded_on: Device, tmp_pat
 def test_nothing_to_measure_is_an_error(tmp_path: Path, given: list[str], message: str) -> None:
     copy = [find_kernel("copy")]
     with pytest.raises(UsageError, match=message):
-        vendor.targets_of(copy, for_arch("sm_90"), tmp_path, given, unlisted=True)
+        vendor.subjects_of(copy, for_arch("sm_90"), tmp_path, given, unlisted=True)
 
 
 @pytest.mark.parametrize(
@@ -289,11 +291,12 @@ def test_rows_are_measured_and_a_bad_one_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a CPU: no vendor, but everything else; the second problem is too large for any memory."""
-    file = tmp_path / "out" / "vendor.json"
-    command = ["vendor.py", "--device", "opencl:cpu", "--out", str(file), "--kernel", "transpose"]
+    out = tmp_path / "out"
+    command = ["vendor.py", "--device", "opencl:cpu", "--out", str(out), "--kernel", "transpose"]
     command += ["--rounds", "5", "--tuned", str(tmp_path), "--problem", "m=33,n=65"]
     monkeypatch.setattr(sys, "argv", [*command, "--problem", f"m={1 << 30},n={1 << 30}"])
     assert vendor.main() == 1
+    (file,) = out.glob("vendor-*.json")
     document = vendor.read_results(file)
     (good,), (bad,) = document["rows"], document["failures"]
     assert good["problem"] == {"m": 33, "n": 65} and good["ours_ms"] > 0 and good["rounds"] == 5
@@ -311,14 +314,14 @@ def test_unlisted_sizes_are_measured_into_a_file_of_their_own(
     """On a CPU, on sizes that suit it; then shown, and nothing measured again."""
     sizes = [{"m": 65, "n": 33}, {"m": 31, "n": 77}]
     monkeypatch.setitem(demands.UNLISTED, "transpose", sizes)
-    monkeypatch.setattr(vendor, "RESULTS", tmp_path)
     command = ["vendor.py", "--device", "opencl:cpu", "--kernel", "transpose", "--unlisted"]
+    command += ["--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", [*command, "--rounds", "3", "--tuned", str(tmp_path)])
     assert vendor.main() == 0
     (file,) = tmp_path.glob("*.json")
     document = vendor.read_results(file)
     assert file.name.startswith("unlisted-") and "--unlisted" in document["command"]
-    assert [one["problem"] for one in document["rows"]] == sizes and not document["failures"]
+    assert [row["problem"] for row in document["rows"]] == sizes and not document["failures"]
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", [*command, "--show"])
     assert vendor.main() == 0
@@ -336,10 +339,9 @@ def test_the_limit_reads_the_bytes_of_the_kernel_that_is_measured(opencl_device:
     with CompilerPool(1) as compilers, Worker() as worker:
         comparison = vendor.Comparison(device, worker, compilers, None, 3, 1.0, 0)
         job = comparison.job(gemv, problem)
-        target = vendor.Target(gemv, problem, choose(gemv, problem, device))
-        binary = comparison._binary(gemv, target.choice.configuration, problem)
-        ours = Contender(target.choice.configuration, binary)
-        limit = comparison._limit(gemv, problem)
+        configuration = choose(gemv, problem, device).configuration
+        ours = Contender(configuration, comparison.binary(gemv, configuration, problem))
+        limit = comparison.limit(gemv, problem)
         assert limit.problem["n"] == 100_000 and limit.problem["mode"] == "read"
         entrants = vendor_task.Entrants((ours,), limit)
         raced = worker.run(60, vendor_task.race, job, entrants, 3, 0, 10.0)
@@ -353,7 +355,7 @@ def test_the_limit_reads_the_bytes_of_the_kernel_that_is_measured(opencl_device:
 def test_kernels_that_do_not_run_here_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["sgemm_tf32x3", "no_such_kernel", "reduce"]
     cpu = replace(for_arch("sm_90"), backend="opencl")
-    assert [one.name for one in vendor.kernels_of(names, cpu)] == ["reduce"]
+    assert [kernel.name for kernel in vendor.kernels_of(names, cpu)] == ["reduce"]
     shown = capsys.readouterr().err
     assert (
         "sgemm_tf32x3: left out: it runs on cuda" in shown and "no_such_kernel: left out" in shown

@@ -1,0 +1,223 @@
+"""What the benchmarks share: their command line, configurations to measure, a timed search, their results' files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autotune import __version__
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError
+from autotune.kernel.space import Space
+from autotune.kernel.spec import Kernel
+from autotune.measure.evaluator import DeviceEvaluator, Evaluator
+from autotune.measure.measurement import Measurement
+from autotune.measure.tasks import Job
+from autotune.run.bench import Bench
+from autotune.run.request import Request
+from autotune.run.run import stopping_rule
+from autotune.search.names import Search
+from autotune.search.session import Budget, Listener, SearchSession, ignore, search
+from autotune.store import RunInfo, Scope, Store
+from autotune.values import Configuration, Problem
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+#: Spaces that others measured in full, beside the checkout.
+RECORDED = ROOT.parent / "shared" / "recorded"
+
+# ---------------------------------------------------------------------- command line
+
+
+def command_line(
+    doc: str | None, file: str, device: str | None = "the first usable"
+) -> argparse.ArgumentParser:
+    """A parser with the options that all scripts have.
+
+    Parameters
+    ----------
+    doc : str
+        The script's docstring, which is its help.
+    file : str
+        How the results' file is called.
+    device : str, optional
+        What is measured on where ``--device`` is not given; None for no such option.
+    """
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if device:
+        default = device if ":" in device else None
+        parser.add_argument(
+            "--device", default=default, help=f"cuda:0, opencl:cpu …; default: {device}"
+        )
+    parser.add_argument(
+        "--out", type=Path, default=RESULTS, help=f"folder of {file}; default: benchmarks/results"
+    )
+    return parser
+
+
+def replay_options(parser: argparse.ArgumentParser) -> None:
+    """Add what scripts take that replay recorded spaces: see `with_spaces`."""
+    parser.add_argument(
+        "spaces", nargs="*", type=Path, help=f"recorded spaces; default: all of {RECORDED}"
+    )
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+
+
+def with_spaces(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse the command line; without any space it is an error."""
+    options = parser.parse_args()
+    options.spaces = options.spaces or sorted(RECORDED.glob("*.json.gz"))
+    if not options.spaces:
+        parser.error(f"no recorded spaces in {RECORDED}; name some")
+    return options
+
+
+def finish(main: Callable[[], int | None]) -> None:
+    """End the program as `main` says; an error of this package is one line and its exit code."""
+    try:
+        sys.exit(main())
+    except AutotuneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+# ---------------------------------------------------------------------- results
+
+
+def provenance(device: Device | None = None) -> dict[str, Any]:
+    """When, by which command and version, and on which device a result was measured."""
+    script = f"benchmarks/{Path(sys.argv[0]).name}"
+    about = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(["python", script, *sys.argv[1:]]),
+        "version": __version__,
+    }
+    return {**about, "device": device.name, "driver": device.driver} if device else about
+
+
+def write(file: Path, result: Mapping[str, Any]) -> None:
+    """Write a result as JSON and say where."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {file}")
+
+
+def merge(file: Path, row: Mapping[str, Any], **head: Any) -> None:
+    """Write a kernel's row into a file of rows, in place of its old one."""
+    old = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else []
+    rows = list({each["kernel"]: each for each in (*old, row)}.values())
+    write(file, {**head, "rows": rows})
+
+
+# ---------------------------------------------------------------------- measuring
+
+
+def problem_on(device: Device, kernel: Kernel, problem: Problem) -> Problem:
+    """The problem on a GPU; a quick one on a device without much speed, to try a script there."""
+    return problem if device.backend == "cuda" else kernel.quick_problems[device.backend][0]
+
+
+def sampled(
+    kernel: Kernel,
+    space: Space,
+    problem: Problem,
+    count: int,
+    *,
+    seed: int = 0,
+    known: Iterable[Configuration] = (),
+    most_known: int | None = None,
+) -> list[Configuration]:
+    """Configurations that a problem allows: known good ones first, then some of the space at random."""
+    drawn = np.random.default_rng(seed).permutation(len(space))[: 4 * count].tolist()
+    good = [kernel.default(), *map(kernel.completed, kernel.seeds), *known]
+    everyone = dict.fromkeys([*good[:most_known], *map(space.configuration, drawn)])
+    valid = [
+        configuration
+        for configuration in everyone
+        if configuration in space and kernel.allows(configuration, problem)
+    ]
+    return valid[:count]
+
+
+@contextmanager
+def bench_of(
+    kernel: Kernel, device: Device, problem: Problem, **options: Any
+) -> Iterator[tuple[Bench, Job]]:
+    """The processes of a run, their device ready for the problem."""
+    with closing(Bench(Request(kernel, device, (problem,), **options))) as bench:
+        job = bench.job(problem)
+        bench.worker.prepare(job)
+        yield bench, job
+
+
+def evaluator_of(bench: Bench, job: Job) -> DeviceEvaluator:
+    """What measures on the bench's first device, as in a run."""
+    rule = stopping_rule(bench.device)
+    return DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker, rule)
+
+
+@dataclass(frozen=True)
+class TimedSearch:
+    """What a search measured, and how long it took from the first configuration to the last row."""
+
+    measurements: list[Measurement]
+    seconds: float
+    cpu_seconds: float
+    #: In the store.
+    rows: int
+
+
+def search_timed(
+    space: Space,
+    evaluator: Evaluator,
+    scope: Scope,
+    strategy: Search,
+    budget: Budget | None = None,
+    *,
+    listener: Listener = ignore,
+    others: tuple[str, ...] = (),
+) -> TimedSearch:
+    """Search through engine, store and events as a run does, in a store of its own."""
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "s.sqlite")) as store:
+        run = RunInfo(scope.kernel, scope.device_name, "given", 0, __version__, "benchmark")
+        run_id = store.begin_run(run)
+        begun, cpu = time.perf_counter(), time.process_time()
+        session = SearchSession(
+            space, evaluator, store, run_id, scope, budget or Budget(), listener, others=others
+        )
+        measurements = list(search(session, strategy, 0).values())
+        seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
+        return TimedSearch(measurements, seconds, cpu, len(store.rows()))
+
+
+class Waits:
+    """How long whoever calls a method of an object waits for it, from now on."""
+
+    def __init__(self, owner: object, method: str) -> None:
+        self.seconds, self.calls = 0.0, 0
+        call = getattr(owner, method)
+
+        def timed(*given: Any) -> Any:
+            begun = time.perf_counter()
+            try:
+                return call(*given)
+            finally:
+                self.seconds += time.perf_counter() - begun
+                self.calls += 1
+
+        setattr(owner, method, timed)
