@@ -55,6 +55,39 @@ class Device:
         return name if self.backend == "cuda" else f"{self.backend}_{name}"
 
     @property
+    def leaves_host_free(self) -> bool:
+        """Whether the host may compile and start processes while it is timed: it is not a CPU."""
+        return self.backend == "cuda"
+
+    @property
+    def times_steadily(self) -> bool:
+        """Whether equal launches take equal times, so that a few slow ones prove something."""
+        return self.backend == "cuda"
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether shares of its memory's and arithmetic's rates mean anything.
+
+        A CPU's caches hold whole problems.
+        """
+        return self.backend == "cuda"
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether a launch sequence can be captured and launched as one unit."""
+        return self.backend == "cuda"
+
+    @property
+    def has_nvidia_tools(self) -> bool:
+        """Whether NVIDIA's tools read what runs on it: compute-sanitizer, nvdisasm."""
+        return self.backend == "cuda"
+
+    @property
+    def compiles_for_arch(self) -> bool:
+        """Whether binaries are of an architecture: made without a device, and of no driver."""
+        return self.backend == "cuda"
+
+    @property
     def selector(self) -> str:
         """How the command line names this device, for example ``cuda:0``."""
         return f"{self.backend}:{self.index}"

@@ -26,6 +26,7 @@ from autotune.export.header import render
 from autotune.files import write_atomically
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
+from autotune.measure.timing import Timing
 from autotune.report.publish import publish, tuned_folder
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
@@ -420,7 +421,7 @@ def _alike(target: Target) -> tuple[str, bool]:
 
 
 def _is_cold(target: Target) -> bool:
-    return target.known is None or not target.known.entry.timing.startswith("hot")
+    return target.known is None or Timing(target.known.entry.timing).is_cold
 
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:

@@ -188,7 +188,7 @@ class Run(Bench):
         Before the search, while the device is cool; not kept, and not used, where it is throttled.
         Of a CPU, whose caches hold whole problems, no share of a memory limit would mean anything.
         """
-        if self.request.only is not None or self.device.backend != "cuda":
+        if self.request.only is not None or not self.device.has_limits:
             return None
         try:
             if probe.known_limits(self.device) is None:
@@ -283,7 +283,7 @@ class Run(Bench):
         That of several serves one GPU too: it measures the next while the session stores the last.
         A CPU has no time for anything while it measures.
         """
-        if self.device.backend != "cuda" and not self.request.others:
+        if not (self.device.leaves_host_free or self.request.others):
             yield first
             return
         others = [
@@ -433,7 +433,7 @@ class Run(Bench):
         declared = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
         others = len(self.request.others)
         compilers_wait = (
-            self.device.backend == "cuda"
+            self.device.leaves_host_free
             and session.budget.evaluations is None
             and self.compilers.processes >= _MANY_COMPILERS
         )
@@ -507,7 +507,7 @@ def stopping_rule(device: Device) -> StoppingRule:
     verifying has loaded the binary, and of a long launch the first sample is as good as the next;
     the fewest samples of a launch of several milliseconds are enough, as little disturbs it.
     """
-    if device.backend == "cuda":
+    if device.times_steadily:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
     return StoppingRule(false_stop=0.0)
 

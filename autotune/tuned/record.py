@@ -70,8 +70,9 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
     def planned_for(self) -> devices.Device:
         """The device as far as it is known without being here, to plan launches for."""
         known = {name: getattr(self, name) for name in self.__struct_fields__}
-        if self.backend != "cuda":
-            return devices.Device(**known)
+        device = devices.Device(**known)
+        if not device.compiles_for_arch:
+            return device
         return dataclasses.replace(devices.for_arch(self.arch), **known)
 
 
@@ -159,7 +160,7 @@ class Entry(Plan, frozen=True, kw_only=True):
     samples: int
     #: Fingerprint of all sources of the kernel, not only of the winner's.
     source: str
-    #: How it was timed: ``cold:graph``, ``cold:flush`` …; see `autotune.run.request.timing`.
+    #: How it was timed: ``cold:graph``, ``cold:flush`` …; see `autotune.measure.timing.Timing`.
     timing: str
     effort: Literal["quick", "full"]
     strategy: str
