@@ -71,7 +71,7 @@ def fits_the_instruction_cache(CHAINS, DEPTH):
 @ffma.constraint
 def grid_is_resident(BLOCK, WAVES, device):
     """A fixed grid is at most what a multiprocessor can hold at once, or one block."""
-    return WAVES <= max(1, device.max_threads_per_sm // BLOCK)
+    return max(1, device.max_threads_per_sm // BLOCK) >= WAVES
 
 
 @ffma.launch

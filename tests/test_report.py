@@ -18,8 +18,8 @@ from autotune import Kernel, Launch, Problem
 from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.space import Removal, Space, enumerate_space
+from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Recheck, Status
-from autotune.measure.probe import MeasuredLimits
 from autotune.report import (
     ProblemContent,
     ReportContent,
@@ -45,15 +45,11 @@ from autotune.values import Configuration
 SMALL, LARGE = Problem(m=512, n=512), Problem(m=4096, n=4096)
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>|`*_[a](b)\n# x"
 PARAMETERS = {"BM": (32, 64, 128), "PAD": (False, True), "ONE": (7,)}
-LIMITS = MeasuredLimits(
-    uuid="u",
-    name="d",
-    driver="1",
-    read_gb_per_s=880.0,
-    copy_gb_per_s=850.0,
-    ffma_gflop_per_s=33500.0,
-    launch_us=2.3,
-    measured_on="2026-11-21",
+LIMITS = Limits(
+    880.0,
+    850.0,
+    33500.0,
+    reached_by={"read": "BLOCK=256", "copy": "BLOCK=1024", "ffma": "CHAINS=4"},
 )
 
 

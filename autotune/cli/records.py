@@ -14,7 +14,7 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export import Results
-    from autotune.measure.probe import MeasuredLimits
+    from autotune.measure.limits import Limits
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
     from autotune.values import Value
@@ -169,7 +169,7 @@ def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> N
     with Store.open(default_url()) as store:
         for record in records:
             rows = store.rows(kernel=kernel, device=record.device.name)
-            limits = _limits_of(rows, record)
+            limits = _limits_of(record)
             content = from_rows(rows, record, _space_of(record, spaces), limits=limits)
             folder = out / record.device.folder
             folder.mkdir(parents=True, exist_ok=True)
@@ -179,24 +179,12 @@ def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> N
             click.echo(str(folder / f"{kernel}.html"))
 
 
-def _limits_of(rows: Sequence[Row], record: TunedRecord) -> MeasuredLimits | None:
-    """What the device that the latest row was measured on was measured to reach, if that is known."""
-    from autotune.devices.device import Device
-    from autotune.measure.probe import known_limits
+def _limits_of(record: TunedRecord) -> Limits | None:
+    """What the device of a record was measured to reach, if that is known and means anything."""
+    from autotune.run.limits import known_limits
 
-    if not rows:
-        return None
-    last = rows[-1]
-    return known_limits(
-        Device(
-            record.device.backend,
-            last.device_name,
-            last.arch,
-            uuid=last.device_uuid,
-            driver=last.driver,
-            sm_count=record.device.sm_count,
-        )
-    )
+    device = record.device.known()
+    return known_limits(device) if device.has_limits else None
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
@@ -209,7 +197,7 @@ def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
 
     try:
         kernel = find_kernel(record.kernel, spaces)
-        if record.device.planned_for().compiles_for_arch:
+        if record.device.known().compiles_for_arch:
             return enumerate_space(kernel, for_arch(record.device.arch))
         return enumerate_space(kernel, backend(record.device.backend).devices()[0])
     except (AutotuneError, IndexError):

@@ -167,6 +167,7 @@ def run(
 def _tune(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
+    from autotune.run.limits import limits_for
     from autotune.run.run import Run
     from autotune.store import Store, default_url
 
@@ -176,7 +177,7 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
     ):
         tuning = Run(request, store, progress)
         try:
-            result = tuning.run()
+            result = tuning.run(limits_for(request, store, progress))
         finally:
             tuning.close()
     if request.only is not None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.kernel.space import Space
+from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.probe import MeasuredLimits
 from autotune.run.selection import Ratio
 from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem, Value
@@ -114,7 +114,7 @@ class ReportContent:
         Every problem that was tuned now or is in the record.
     space : Space, optional
         The valid configurations, and what constraints removed.
-    limits : MeasuredLimits, optional
+    limits : Limits, optional
         What the device reaches.
     run : mapping of str to str
         How the run was made, for a person: command, seed, strategy and the like.
@@ -123,7 +123,7 @@ class ReportContent:
     record: tuned.TunedRecord
     problems: tuple[ProblemContent, ...]
     space: Space | None = None
-    limits: MeasuredLimits | None = None
+    limits: Limits | None = None
     run: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -182,7 +182,7 @@ def content_of(
     record: tuned.TunedRecord,
     problems: Sequence[ProblemContent],
     space: Space | None = None,
-    limits: MeasuredLimits | None = None,
+    limits: Limits | None = None,
     run: Mapping[str, str] | None = None,
 ) -> ReportContent:
     """Join what was searched with what the record says.

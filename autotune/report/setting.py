@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, drift
 from autotune.report import wording
 from autotune.report.content import ReportContent
@@ -66,23 +67,23 @@ def device_limits(content: ReportContent) -> Table:
     )
     if measured is None and peaks == (NONE, NONE):
         return Table((), ())
-    reached = (
+    about = (
+        ("read", "Read bandwidth", wording.bandwidth, peaks[0]),
+        ("copy", "Copy bandwidth (read + write)", wording.bandwidth, peaks[0]),
+        ("ffma", "FP32 rate (FFMA)", wording.arithmetic, peaks[1]),
+    )
+    limits = measured or Limits()
+    rows = tuple(
         (
-            wording.bandwidth(measured.read_gb_per_s),
-            wording.bandwidth(measured.copy_gb_per_s),
-            wording.arithmetic(measured.ffma_gflop_per_s),
-            f"{wording.number(measured.launch_us, 3)} µs",
+            words,
+            unit(rate) if (rate := limits.rates[name]) else NONE,
+            peak,
+            limits.reached_by.get(name, NONE) if rate else NONE,
         )
-        if measured
-        else (NONE,) * 4
+        for name, words, unit, peak in about
     )
-    rows = (
-        ("Read bandwidth", reached[0], peaks[0]),
-        ("Copy bandwidth (read + write)", reached[1], peaks[0]),
-        ("FP32 rate (FFMA)", reached[2], peaks[1]),
-        ("Launch latency", reached[3], NONE),
-    )
-    return Table(("Limit", "Measured", "Peak by clocks"), rows, frozenset({1, 2}))
+    columns = ("Limit", "Measured", "Peak by clocks", "Reached by")
+    return Table(columns, rows, frozenset({1, 2}), frozenset({3}))
 
 
 def provenance(content: ReportContent) -> Table:

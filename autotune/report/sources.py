@@ -11,8 +11,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
+from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement
-from autotune.measure.probe import MeasuredLimits
 from autotune.report.content import (
     BaselineContent,
     FinalistContent,
@@ -35,7 +35,7 @@ _ALIKE = ("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
 
 def from_run(
-    run: RunResult, record: tuned.TunedRecord, limits: MeasuredLimits | None = None
+    run: RunResult, record: tuned.TunedRecord, limits: Limits | None = None
 ) -> ReportContent:
     """The content of a run that just ended.
 
@@ -45,7 +45,7 @@ def from_run(
         Problems without a winner are reported too, with what went wrong.
     record : tuned.TunedRecord
         As merged and written: what lookup answers with.
-    limits : MeasuredLimits, optional
+    limits : Limits, optional
         What the device reaches; default: the run's own.
     """
     request = run.request
@@ -71,7 +71,7 @@ def from_rows(
     rows: Sequence[Row],
     record: tuned.TunedRecord,
     space: Space | None = None,
-    limits: MeasuredLimits | None = None,
+    limits: Limits | None = None,
 ) -> ReportContent:
     """The content of what the store remembers about a kernel and the record's device.
 
@@ -86,7 +86,7 @@ def from_rows(
         What lookup answers with.
     space : Space, optional
         The declared space, for what constraints removed.
-    limits : MeasuredLimits, optional
+    limits : Limits, optional
         What the device reaches.
     """
     by_problem: dict[Problem, list[Row]] = {}

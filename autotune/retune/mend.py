@@ -31,6 +31,7 @@ from autotune.report.publish import publish, tuned_folder
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
+from autotune.run.limits import limits_for
 from autotune.run.recording import record_of
 from autotune.run.run import EFFORTS, Effort, Request, Run, RunResult
 from autotune.search.session import Budget, Listener, Phase, ignore
@@ -315,8 +316,8 @@ class Mending:
     def _search(self, targets: list[Target], effort: Effort) -> list[Mended]:
         try:
             request = self._request(targets, effort)
-            with self._tuning(request) as (tuning, _):
-                run = tuning.run()
+            with self._tuning(request) as (tuning, listener):
+                run = tuning.run(limits_for(request, self.store, listener))
             return self._published(targets, run)
         except Interrupted:
             raise

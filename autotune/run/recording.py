@@ -76,7 +76,9 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
     configuration = measurement.configuration
     plan = _plan(request.kernel, configuration, result.problem, request.device)
     work = _work(request.kernel, result.problem)
-    share, limit = limits.share(work, winner.median_ms, run.limits) if work else (None, None)
+    share, limit = (
+        limits.share(work, winner.median_ms, run.limits, request.device) if work else (None, None)
+    )
     resources = _largest(measurement)
     return tuned.Entry(
         problem=dict(result.problem),

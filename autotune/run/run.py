@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 from autotune import __version__
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, Interrupted, NothingValidError, StoreError
+from autotune.errors import Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.measure import probe, sanitize
+from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, Evaluator
+from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.probe import MeasuredLimits
 from autotune.measure.several import SeveralEvaluator
 from autotune.measure.timing import StoppingRule
 from autotune.run import portfolio as portfolios
@@ -88,8 +88,8 @@ class RunResult:
     toolchain: str
     #: Finalists of all problems on every problem; None for a run of one problem.
     portfolio: selection.PortfolioTimes | None = None
-    #: What the device was measured to reach; None where that failed.
-    limits: MeasuredLimits | None = None
+    #: What the device was measured to reach; None where that is not known.
+    limits: Limits | None = None
 
     @property
     def solved(self) -> tuple[ProblemResult, ...]:
@@ -138,8 +138,13 @@ class Run(Bench):
         #: When the first search began, by `time.monotonic`.
         self._begun_s = time.monotonic()
 
-    def run(self) -> RunResult:
+    def run(self, limits: Limits | None = None) -> RunResult:
         """Tune every problem of the request.
+
+        Parameters
+        ----------
+        limits : Limits, optional
+            What the device reaches, to be kept with the result; see `autotune.run.limits.limits_for`.
 
         Raises
         ------
@@ -160,7 +165,6 @@ class Run(Bench):
             )
         )
         try:
-            limits = self._limits()
             self._begun_s = time.monotonic()
             self._run_problems(run_id)
             portfolio = self._portfolio()
@@ -181,22 +185,6 @@ class Run(Bench):
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, self.done))
         return result
-
-    def _limits(self) -> MeasuredLimits | None:
-        """What the device reaches: known, or measured now, once per device.
-
-        Before the search, while the device is cool; not kept, and not used, where it is throttled.
-        Of a CPU, whose caches hold whole problems, no share of a memory limit would mean anything.
-        """
-        if self.request.only is not None or not self.device.has_limits:
-            return None
-        try:
-            if probe.known_limits(self.device) is None:
-                self.listener(Phase(self.request.problems[0], "limits"))
-                probe.limits_of(self.device, self.worker, self.compilers)
-        except AutotuneError as error:
-            warnings.warn(f"{self.device.name}: limits not measured: {error}", stacklevel=2)
-        return probe.known_limits(self.device)
 
     def _run_problems(self, run_id: int) -> None:
         """Search every problem, then hold the finals of each with the others' best as guests."""

@@ -65,15 +65,19 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         """Name of the device as a folder."""
-        return devices.Device(self.backend, self.name, self.arch).folder
+        return self.known().folder
+
+    def known(self) -> devices.Device:
+        """The device as far as it is recorded."""
+        return devices.Device(**{name: getattr(self, name) for name in self.__struct_fields__})
 
     def planned_for(self) -> devices.Device:
         """The device as far as it is known without being here, to plan launches for."""
-        known = {name: getattr(self, name) for name in self.__struct_fields__}
-        device = devices.Device(**known)
+        device = self.known()
         if not device.compiles_for_arch:
             return device
-        return dataclasses.replace(devices.for_arch(self.arch), **known)
+        recorded = {name: getattr(self, name) for name in self.__struct_fields__}
+        return dataclasses.replace(devices.for_arch(self.arch), **recorded)
 
 
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):
