@@ -55,6 +55,11 @@ class Device:
         return name if self.backend == "cuda" else f"{self.backend}_{name}"
 
     @property
+    def compute_capability(self) -> int:
+        """Both digits as one number, 90 for ``sm_90``; 0 where it is not CUDA."""
+        return _compute_capability(self.arch)
+
+    @property
     def leaves_host_free(self) -> bool:
         """Whether the host may compile and start processes while it is timed: it is not a CPU."""
         return self.backend == "cuda"
@@ -147,8 +152,7 @@ def for_arch(arch: str) -> Device:
     UsageError
         If the architecture is not in the table.
     """
-    match = re.fullmatch(r"sm_(\d+)a?", arch)
-    limits = _CUDA_LIMITS.get(int(match[1])) if match else None
+    limits = _CUDA_LIMITS.get(_compute_capability(arch))
     if limits is None:
         raise UsageError(unknown("architecture", arch, CUDA_ARCHS))
     shared, shared_sm, threads_sm = limits
@@ -161,3 +165,8 @@ def for_arch(arch: str) -> Device:
         shared_bytes_per_sm=shared_sm,
         sm_count=1,
     )
+
+
+def _compute_capability(arch: str) -> int:
+    match = re.fullmatch(r"sm_(\d+)a?", arch)
+    return int(match[1]) if match else 0
