@@ -13,6 +13,7 @@ from autotune.errors import UsageError, unknown
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.report.publish import Published, publish
+from autotune.run.limits import limits_for
 from autotune.run.run import EFFORTS, Request, Run, RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
@@ -134,7 +135,7 @@ def tune(
     with Store.open(default_url()) as store:
         tuning = Run(request, store, listener)
         try:
-            run = tuning.run()
+            run = tuning.run(limits_for(request, store, listener))
         finally:
             tuning.close()
     return Tuned(run, publish(run, Path(out)))

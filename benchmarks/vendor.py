@@ -45,15 +45,15 @@ from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure import probe
 from autotune.measure.compiler import CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.limits import Limits
 from autotune.measure.measurement import CheckResult, Measurement, Status
-from autotune.measure.probe import MeasuredLimits
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.timing import median_interval
 from autotune.measure.worker import Worker
+from autotune.run.limits import known_limits
 from autotune.run.selection import ratio
 from autotune.tuned.load import Choice, choose
 from autotune.values import Configuration, Problem
@@ -96,7 +96,7 @@ class Comparison:
     device: Device
     worker: Worker
     compilers: CompilerPool
-    limits: MeasuredLimits | None
+    limits: Limits | None
     rounds: int
     seconds: float
     seed: int
@@ -282,11 +282,12 @@ class Comparison:
             assert moved is not None
             times[str(moved["mode"])] = raced.limit
         work = subject.kernel.call_hook("work", subject.problem)
-        if self.limits and work.pipe == "fp32" and work.flops:
-            times["ffma"] = (work.flops / self.limits.ffma_gflop_per_s / 1e6,) * len(ours)
-        if self.limits and not raced.limit and work.bytes_written >= work.bytes_read / 100:
+        rates = (self.limits or Limits()).rates
+        if rates["ffma"] and work.pipe == "fp32" and work.flops:
+            times["ffma"] = (work.flops / rates["ffma"] / 1e6,) * len(ours)
+        if rates["copy"] and not raced.limit and work.bytes_written >= work.bytes_read / 100:
             moved_bytes = work.bytes_read + work.bytes_written
-            times["copy"] = (moved_bytes / self.limits.copy_gb_per_s / 1e6,) * len(ours)
+            times["copy"] = (moved_bytes / rates["copy"] / 1e6,) * len(ours)
         # Arithmetic alone is no limit of what reads or writes: `copy` in those modes, the yardstick.
         if not times.keys() - {"ffma"} or work.pipe != "fp32":
             return dict.fromkeys(("limit", "limit_ms", "limit_fraction", "limit_ci"))
@@ -595,7 +596,7 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     with ExitStack() as stack:
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(Worker())
-        limits = probe.limits_of(device, worker, compilers) if device.backend == "cuda" else None
+        limits = known_limits(device) if device.has_limits else None
         comparison = Comparison(
             device, worker, compilers, limits, options.rounds, options.seconds, options.seed
         )

@@ -186,7 +186,7 @@ def hints_are_cuda(LOAD, device):
     """OpenCL has no cache hints; loads past L1 that fetch 256 bytes begin with compute capability 8.0."""
     if device.backend != "cuda":
         return LOAD == "plain"
-    return LOAD != "bypass" or int("".join(filter(str.isdigit, device.arch))) >= 80
+    return LOAD != "bypass" or device.compute_capability >= 80
 
 
 @gemv.requires

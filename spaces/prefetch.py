@@ -107,7 +107,7 @@ def copies_are_async(MODE, device):
     """Copies past the registers are CUDA's, from compute capability 8.0 on."""
     if MODE != "smem_roll_async":
         return True
-    return device.backend == "cuda" and int("".join(filter(str.isdigit, device.arch))) >= 80
+    return device.compute_capability >= 80
 
 
 @prefetch.constraint

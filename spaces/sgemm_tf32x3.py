@@ -96,7 +96,7 @@ def wgmma(VARIANT):
 @sgemm_tf32x3.constraint
 def variant_runs_here(VARIANT, device):
     """mma needs compute capability 8.0; only 9.0 has wgmma."""
-    capability = int("".join(filter(str.isdigit, device.arch)))
+    capability = device.compute_capability
     return capability >= 80 if VARIANT == "mma" else capability == 90
 
 

@@ -28,6 +28,13 @@ def test_the_selector_names_backend_and_index():
 
 
 @pytest.mark.parametrize(
+    ("arch", "capability"), [("sm_75", 75), ("sm_90a", 90), ("sm_120", 120), ("opencl_cpu", 0)]
+)
+def test_the_compute_capability_is_one_number(arch, capability):
+    assert Device("cuda", "x", arch).compute_capability == capability
+
+
+@pytest.mark.parametrize(
     ("arch", "block", "threads"),
     [("sm_80", 163 * 1024, 2048), ("sm_86", 99 * 1024, 1536), ("sm_90", 227 * 1024, 2048)],
 )

@@ -1,13 +1,22 @@
 """What a device can do at best, and times that cannot be true."""
 
-from dataclasses import replace
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
+from autotune.cli import run
+from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Work
-from autotune.measure.limits import implausible, least_ms, share
-from autotune.measure.probe import MeasuredLimits
+from autotune.measure.limits import Limits, credible, implausible, least_ms, share
+from autotune.run.limits import known_limits, limit_problem, limits_for
+from autotune.run.request import Request
+from autotune.store import Store
+from autotune.values import Configuration
 
 #: 1000 GB/s, 10 TFLOP/s, 1 MB of L2: 1 ms moves 1 GB or does 10 GFLOP.
 DEVICE = Device(
@@ -50,16 +59,7 @@ def test_a_hot_time_may_beat_the_memory():
     assert implausible(0.1, Work(bytes_read=1e9), DEVICE, cold=False) == ""
 
 
-MEASURED = MeasuredLimits(
-    uuid="u",
-    name="x",
-    driver="d",
-    read_gb_per_s=800.0,
-    copy_gb_per_s=500.0,
-    ffma_gflop_per_s=8_000.0,
-    launch_us=2.0,
-    measured_on="2026-01-01",
-)
+MEASURED = Limits(read_gb_per_s=800.0, copy_gb_per_s=500.0, ffma_gflop_per_s=8_000.0)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,188 @@ MEASURED = MeasuredLimits(
     ],
 )
 def test_the_share_is_of_the_limit_that_binds(work, ms, expected):
-    found, name = share(work, ms, MEASURED)
+    found, name = share(work, ms, MEASURED, DEVICE)
     assert (found, name) == (pytest.approx(expected[0]), expected[1])
 
 
 def test_without_measured_limits_there_is_no_share():
-    assert share(Work(flops=1), 1.0, None) == (None, None)
+    assert share(Work(flops=1), 1.0, None, DEVICE) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("work", "expected"),
+    [
+        (
+            Work(flops=1e9, bytes_read=8e8),
+            (0.5, "read"),
+        ),  # 0.2 ms at half of the peak, 1 ms of memory
+        (Work(flops=8e9, bytes_read=8e8), (None, None)),  # 1.6 ms at half of the peak
+        (Work(flops=8e9, bytes_read=8e8, pipe="tensor"), (0.5, "read")),
+    ],
+)
+def test_without_an_ffma_rate_only_what_memory_binds_has_a_share(work, expected):
+    assert share(work, 2.0, replace(MEASURED, ffma_gflop_per_s=None), DEVICE) == expected
+
+
+def test_without_rates_or_peaks_nothing_binds():
+    work, blind = Work(flops=1.0, bytes_read=8e8), replace(DEVICE, peak_gflop_per_s=0.0)
+    assert share(work, 2.0, replace(MEASURED, ffma_gflop_per_s=None), blind) == (None, None)
+    assert share(work, 2.0, replace(MEASURED, read_gb_per_s=None), DEVICE) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("rate", "why"),
+    [
+        ({"copy_gb_per_s": 1040.0}, "copy limit is recorded at 1.04 times"),
+        ({"read_gb_per_s": 490.0}, "read limit is recorded at 49%"),
+        ({"ffma_gflop_per_s": 4_900.0}, "ffma limit is recorded at 49%"),
+    ],
+)
+def test_a_rate_that_cannot_be_the_limit_is_not_used(rate, why):
+    kept, doubts = credible(replace(MEASURED, **rate), DEVICE)
+    assert kept == replace(MEASURED, **dict.fromkeys(rate))
+    assert len(doubts) == 1 and why in doubts[0]
+
+
+def test_rates_near_the_peak_and_of_devices_without_peaks_are_believed():
+    near = replace(MEASURED, read_gb_per_s=1030.0, ffma_gflop_per_s=None)
+    blind = replace(DEVICE, peak_gb_per_s=0.0, peak_gflop_per_s=0.0)
+    assert credible(near, DEVICE) == (near, ())
+    assert credible(replace(near, copy_gb_per_s=9e15), blind)[1] == ()
+
+
+# ---------------------------------------------------------------- known from records
+
+H100 = Device(
+    backend="cuda",
+    name="NVIDIA H100 80GB HBM3",
+    arch="sm_90",
+    sm_count=132,
+    memory_bytes=80 << 30,
+    peak_gb_per_s=3352.0,
+    peak_gflop_per_s=66900.0,
+)
+SHIPPED = Path(__file__).parents[1] / "reports" / H100.folder / "copy.json"
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes a record of an own layer: the shipped one with entries of one mode changed."""
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
+
+    def write(mode: str, **changes: object) -> None:
+        document = json.loads(SHIPPED.read_text())
+        for entry in document["entries"]:
+            if entry["problem"]["mode"] == mode:
+                entry.update(changes)
+        file = tmp_path / H100.folder / "copy.json"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(document))
+
+    return write
+
+
+def test_the_limits_are_the_largest_recorded_copies() -> None:
+    entries = json.loads(SHIPPED.read_text())["entries"]
+    largest = {
+        entry["problem"]["mode"]: entry for entry in entries if entry["problem"]["n"] == 1 << 30
+    }
+    limits = known_limits(H100)
+    assert limits is not None
+    assert limits.read_gb_per_s == largest["read"]["gb_per_s"]
+    assert limits.copy_gb_per_s == largest["copy"]["gb_per_s"]
+    configuration = Configuration(largest["read"]["configuration"])
+    assert limits.reached_by["read"] == str(configuration)
+    assert limits.source["read"] == f"shipped:{H100.folder}/copy"
+
+
+def test_an_own_record_comes_before_what_ships(edit: Callable[..., None]) -> None:
+    edit("read", gb_per_s=3000.0)
+    limits = known_limits(H100)
+    assert limits is not None and limits.read_gb_per_s == 3000.0
+    assert limits.source["read"] == f"AUTOTUNE_TUNED:{H100.folder}/copy"
+
+
+@pytest.mark.parametrize(("rate", "why"), [(900.0, "27%"), (4000.0, "1.19 times")])
+def test_a_recorded_rate_that_cannot_be_true_warns(
+    edit: Callable[..., None], rate: float, why: str
+) -> None:
+    edit("copy", gb_per_s=rate)
+    with pytest.warns(RuntimeWarning, match=f"copy limit is recorded at {why}"):
+        limits = known_limits(H100)
+    assert limits is not None and limits.copy_gb_per_s is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"timing": "hot:graph"},
+        {"gb_per_s": None},
+        {"problem": {"n": 1 << 28, "mode": "read", "offset_in": 0, "offset_out": 0}},
+        {"problem": {"n": 1 << 30, "mode": "read", "offset_in": 1, "offset_out": 0}},
+    ],
+)
+def test_what_tells_no_limit_is_passed_over(
+    edit: Callable[..., None], changes: dict[str, object]
+) -> None:
+    """Warm caches, too little data, another problem: the shipped record answers."""
+    edit("read", **changes)
+    limits = known_limits(H100)
+    assert limits is not None and limits.source["read"].startswith("shipped:")
+
+
+def test_another_device_or_a_slice_has_no_limits_yet() -> None:
+    assert known_limits(replace(H100, name="NVIDIA H100 PCIe")) is None
+    assert known_limits(replace(H100, sm_count=16)) is None
+
+
+def test_less_is_moved_where_there_is_less_memory() -> None:
+    sizes = [limit_problem("copy", replace(H100, memory_bytes=g << 30)).n for g in (80, 24, 6)]
+    assert sizes == [1 << 30, 1 << 28, 1 << 26]
+
+
+def request_of(kernel: str, device: Device) -> Request:
+    return Request(find_kernel(kernel), device, (find_kernel(kernel).problems["cuda"][0],))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(f"sqlite:///{tmp_path}/results.db") as opened:
+        yield opened
+
+
+def test_missing_limits_are_announced_and_their_failure_costs_no_run(store: Store) -> None:
+    told: list[object] = []
+    other = replace(H100, name="NVIDIA H100 PCIe")  # an architecture: nothing to measure on
+    with pytest.warns(UserWarning, match="limits not measured: .* is an architecture"):
+        assert limits_for(request_of("gemv", other), store, told.append) is None
+    assert [getattr(event, "name", "") for event in told] == ["limits"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "changes"),
+    [
+        ("copy", {}),
+        ("ffma", {}),
+        ("gemv", {"only": Configuration()}),
+        ("gemv", {"device": replace(H100, backend="opencl")}),
+    ],
+)
+def test_some_runs_measure_no_limits(store: Store, kernel: str, changes: dict[str, object]) -> None:
+    request = request_of(kernel, replace(H100, name="NVIDIA H100 PCIe"))
+    told: list[object] = []
+    assert limits_for(replace(request, **changes), store, told.append) is None
+    assert not told
+
+
+def test_doctor_tunes_limits_into_the_users_records(
+    opencl_device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = choose_device(opencl_device)
+    assert known_limits(device) is None
+    assert run(["doctor", "--limits", "--json", "--device", opencl_device]) == 0
+    shown, limits = json.loads(capsys.readouterr().out), known_limits(device)
+    assert limits is not None and all(limits.rates.values())
+    assert shown == {"name": device.name, "uuid": device.uuid, **asdict(limits)}
+    assert limits.source["ffma"] == f"user:{device.folder}/ffma"
+    assert "CHAINS=" in limits.reached_by["ffma"]

@@ -14,8 +14,8 @@ from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Measurement, Recheck, Status, drift
 from autotune.measure.tasks import Job
-from autotune.measure.timing import StoppingRule
-from autotune.run.request import Request, timing
+from autotune.measure.timing import StoppingRule, Timing
+from autotune.run.request import Request
 from autotune.store.flat import row_of
 from autotune.values import Configuration, Problem
 
@@ -41,11 +41,14 @@ def test_drift_is_the_range_of_what_the_reference_did():
 
 
 def test_how_samples_were_taken_has_one_word_everywhere():
-    words = {timing(cold, way) for cold in (True, False) for way in ("graph", "stream")}
-    assert len(words) == 4
-    assert {one.partition(":")[0] for one in words} == {"cold", "hot"}
-    kernel = object()
-    assert Request(kernel, for_arch("sm_90"), ()).timing == timing(True, "graph")
+    ways = [(cold, way) for cold in (True, False) for way in ("graph", "stream")]
+    words = [Timing.of(*way).value for way in ways]
+    assert words == ["cold:graph", "cold:flush", "hot:graph", "hot"]
+    assert [(Timing(word).is_cold, Timing(word).by_graph) for word in words] == [
+        (cold, way == "graph") for cold, way in ways
+    ]
+    assert Timing("cold") is Timing.OTHER
+    assert Request(object(), for_arch("sm_90"), ()).timing is Timing.COLD_GRAPH
 
 
 def test_hot_times_are_in_the_rows():

@@ -25,7 +25,6 @@ def tuned_once(factory: pytest.TempPathFactory) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(base / "home"))
             patch.chdir(base / "my project")
-            _without_limits(patch)
             assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
     return base
 
@@ -35,7 +34,6 @@ def enter_copy(base: Path, folder: Path, patch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(base, folder / "copy")
     patch.setenv("HOME", str(folder / "copy" / "home"))
     patch.chdir(folder / "copy" / "my project")
-    _without_limits(patch)
     return Path.cwd()
 
 
@@ -66,8 +64,3 @@ def _make_project(folder: Path) -> None:
     (folder / "kernels" / "saxpy.cu").write_text(source)
     (folder / "spaces" / "twin.py").write_text(space.replace("saxpy", "twin"))
     (folder / "kernels" / "twin.cu").write_text(wrong.replace("saxpy", "twin"))
-
-
-def _without_limits(patch: pytest.MonkeyPatch) -> None:
-    """Measuring what the device can do takes seconds."""
-    patch.setattr("autotune.run.run.Run._limits", lambda _: None)

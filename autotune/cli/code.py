@@ -78,5 +78,5 @@ def disassembled(binary: Binary, device: Device) -> str:
 
 
 def _needs_cuda(device: Device) -> None:
-    if device.backend != "cuda":
+    if not device.has_nvidia_tools:
         raise UsageError(f"{device.name} has neither PTX nor SASS; give --device sm_90, say")

@@ -36,21 +36,30 @@ def doctor(limits: bool, device: str | None, as_json: bool) -> None:
             click.echo(f"    {one.remedy}")
 
 
-def _limits(device: str | None, as_json: bool) -> None:
-    import msgspec
+def _limits(name: str | None, as_json: bool) -> None:
+    from dataclasses import asdict
 
     from autotune.devices.choose import choose_device
-    from autotune.measure.probe import limits_of
+    from autotune.measure.limits import Limits
+    from autotune.run.limits import known_limits, measure_limits
+    from autotune.store import Store, default_url
 
-    found = limits_of(choose_device(device), remeasure=True)
+    device = choose_device(name)
+    with Store.open(default_url()) as store:
+        measure_limits(device, store, fresh=True)
+    limits = known_limits(device) or Limits()
     if as_json:
-        emit_json(msgspec.to_builtins(found))
+        emit_json({"name": device.name, "uuid": device.uuid, **asdict(limits)})
         return
-    click.echo(f"{found.name}, measured on {found.measured_on}")
-    click.echo(f"  read            {found.read_gb_per_s:10.4g} GB/s")
-    click.echo(f"  copy            {found.copy_gb_per_s:10.4g} GB/s (read + written)")
-    click.echo(f"  FFMA            {found.ffma_gflop_per_s / 1000:10.4g} TFLOP/s")
-    click.echo(f"  launch latency  {found.launch_us:10.4g} µs")
+    click.echo(device.name)
+    shown = (
+        ("read", limits.read_gb_per_s, "GB/s"),
+        ("copy", limits.copy_gb_per_s, "GB/s, read + written"),
+        ("ffma", limits.ffma_gflop_per_s, "GFLOP/s"),
+    )
+    for limit, rate, unit in shown:
+        words = f"{rate:10.4g} {unit}  ({limits.reached_by[limit]})" if rate else "not known"
+        click.echo(f"  {limit}  {words}")
 
 
 COMMANDS = {"doctor": doctor}

@@ -197,7 +197,7 @@ def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
 
     try:
         kernel = find_kernel(record.kernel, spaces)
-        if record.device.backend == "cuda":
+        if record.device.known().compiles_for_arch:
             return enumerate_space(kernel, for_arch(record.device.arch))
         return enumerate_space(kernel, backend(record.device.backend).devices()[0])
     except (AutotuneError, IndexError):
@@ -296,6 +296,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     """
     from autotune.errors import UsageError
     from autotune.kernel.catalog import find_kernel
+    from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
 
     with Store.open(default_url()) as store:
@@ -306,7 +307,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         size = "-".join(f"{name}{value}" for name, value in row.problem.items())
-        hot = "-hot" if row.timing.startswith("hot") else ""
+        hot = "" if Timing(row.timing).is_cold else "-hot"
         groups.setdefault(f"{_folder(row.device_name)}/{size}{hot}", []).append(row)
     return {folder: _latest(group, parameters) for folder, group in groups.items()}
 

@@ -167,6 +167,7 @@ def run(
 def _tune(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
+    from autotune.run.limits import limits_for
     from autotune.run.run import Run
     from autotune.store import Store, default_url
 
@@ -176,7 +177,7 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
     ):
         tuning = Run(request, store, progress)
         try:
-            result = tuning.run()
+            result = tuning.run(limits_for(request, store, progress))
         finally:
             tuning.close()
     if request.only is not None:
@@ -246,7 +247,7 @@ def _say_where(result: RunResult, published: Published) -> None:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if one.finals is None:
             click.echo("  no winner: nothing was right in time", err=True)
-        elif one.finals.launched_by == "stream" and result.request.device.backend == "cuda":
+        elif one.finals.launched_by == "stream" and result.request.device.has_graphs:
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _say_who_measured(result)
     _warn_of_throttling(result)
@@ -289,7 +290,7 @@ def _warn_of_drift(result: RunResult) -> None:
     """Say when the device did not stay as fast as it was. A CPU never does."""
     found = [drift(one.measured) for one in result.problems]
     worst = max((abs(share) for extremes in found if extremes for share in extremes), default=0.0)
-    if worst > _DRIFT and result.request.device.backend == "cuda":
+    if worst > _DRIFT and result.request.device.times_steadily:
         click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
         click.echo(
             f"a reference configuration changed its time by {worst:.1%} in the course of the "

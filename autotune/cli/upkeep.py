@@ -445,6 +445,7 @@ def portfolio(
     from autotune.export.header import render
     from autotune.files import write_atomically
     from autotune.kernel.catalog import find_kernel
+    from autotune.measure.timing import Timing
     from autotune.report.publish import tuned_folder
     from autotune.run.bench import Bench
     from autotune.run.portfolio import measure_again
@@ -466,8 +467,8 @@ def portfolio(
     record = tuned.read(path)
     require_current(record, declared)
     problems = tuple(Problem(dict(one.problem)) for one in record.entries)
-    hot = all(one.timing.startswith("hot") for one in record.entries)
-    bench = Bench(Request(declared, on, problems, cold=not hot))
+    cold = any(Timing(entry.timing).is_cold for entry in record.entries)
+    bench = Bench(Request(declared, on, problems, cold=cold))
     try:
         with RunProgress(declared.name, len(problems)) as progress:
             measured = measure_again(bench, progress, record, seconds)

@@ -32,6 +32,7 @@ from autotune.devices.base import (
 from autotune.devices.binary import Binary
 from autotune.devices.device import Clocks, Device
 from autotune.devices.graph import CaptureError, Graph, GraphError, record
+from autotune.devices.nvml import clocks_of, driver_version
 from autotune.devices.upload import LEAST_BYTES, Uploader
 from autotune.errors import DeviceError, MissingDependencyError
 
@@ -332,7 +333,7 @@ class CudaExecutor:
         return max(0, int(total - free - own))
 
     def clocks(self) -> Clocks:
-        return _clocks(self.device.uuid)
+        return clocks_of(self.device.uuid)
 
     @cached_property
     def graph_overhead_ms(self) -> float:
@@ -558,7 +559,7 @@ def _devices() -> tuple[Device, ...]:
 
     if int(cu.cuInit(0)[0]) != 0:
         raise RuntimeError("cuInit failed")
-    nvml = _nvml_facts()
+    driver = driver_version()
     found = []
     for index in range(ask(cu.cuDeviceGetCount())):
         handle = ask(cu.cuDeviceGet(index))
@@ -571,7 +572,7 @@ def _devices() -> tuple[Device, ...]:
             kind = getattr(cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{key}")
             return int(ask(cu.cuDeviceGetAttribute(kind, handle)))
 
-        found.append(_device(index, name, uuid, memory, attribute, nvml.get("driver", "")))
+        found.append(_device(index, name, uuid, memory, attribute, driver))
     return tuple(found)
 
 
@@ -604,46 +605,3 @@ def _device(
         / 8e6,
         peak_gflop_per_s=2 * lanes * sm_count * attribute("CLOCK_RATE") / 1e6,
     )
-
-
-def _nvml_facts() -> dict[str, str]:
-    """The driver's version; empty where NVML is not there."""
-    with suppress(Exception):  # every NVML failure means only "not known"
-        import pynvml
-
-        pynvml.nvmlInit()
-        return {"driver": str(pynvml.nvmlSystemGetDriverVersion())}
-    return {}
-
-
-@cache
-def _nvml_handle(uuid: str) -> Any:
-    import pynvml
-
-    pynvml.nvmlInit()
-    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
-
-
-def _clocks(uuid: str) -> Clocks:
-    with suppress(Exception):
-        import pynvml
-
-        handle = _nvml_handle(uuid)
-        reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-        return Clocks(
-            sm_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-            temperature_c=pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
-            throttle_reasons=tuple(n for bit, n in _THROTTLE.items() if reasons & bit),
-        )
-    return Clocks()
-
-
-#: Reasons that slow the clock down; idle and settings of the user's own are left out. Source:
-#: NVML API reference, nvmlClocksEventReasons.
-_THROTTLE = {
-    0x0004: "power cap",
-    0x0008: "hardware slowdown",
-    0x0020: "thermal (software)",
-    0x0040: "thermal (hardware)",
-    0x0080: "power brake",
-}

@@ -55,6 +55,44 @@ class Device:
         return name if self.backend == "cuda" else f"{self.backend}_{name}"
 
     @property
+    def compute_capability(self) -> int:
+        """Both digits as one number, 90 for ``sm_90``; 0 where it is not CUDA."""
+        return _compute_capability(self.arch)
+
+    @property
+    def leaves_host_free(self) -> bool:
+        """Whether the host may compile and start processes while it is timed: it is not a CPU."""
+        return self.backend == "cuda"
+
+    @property
+    def times_steadily(self) -> bool:
+        """Whether equal launches take equal times, so that a few slow ones prove something."""
+        return self.backend == "cuda"
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether shares of its memory's and arithmetic's rates mean anything.
+
+        A CPU's caches hold whole problems.
+        """
+        return self.backend == "cuda"
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether a launch sequence can be captured and launched as one unit."""
+        return self.backend == "cuda"
+
+    @property
+    def has_nvidia_tools(self) -> bool:
+        """Whether NVIDIA's tools read what runs on it: compute-sanitizer, nvdisasm."""
+        return self.backend == "cuda"
+
+    @property
+    def compiles_for_arch(self) -> bool:
+        """Whether binaries are of an architecture: made without a device, and of no driver."""
+        return self.backend == "cuda"
+
+    @property
     def selector(self) -> str:
         """How the command line names this device, for example ``cuda:0``."""
         return f"{self.backend}:{self.index}"
@@ -114,8 +152,7 @@ def for_arch(arch: str) -> Device:
     UsageError
         If the architecture is not in the table.
     """
-    match = re.fullmatch(r"sm_(\d+)a?", arch)
-    limits = _CUDA_LIMITS.get(int(match[1])) if match else None
+    limits = _CUDA_LIMITS.get(_compute_capability(arch))
     if limits is None:
         raise UsageError(unknown("architecture", arch, CUDA_ARCHS))
     shared, shared_sm, threads_sm = limits
@@ -128,3 +165,8 @@ def for_arch(arch: str) -> Device:
         shared_bytes_per_sm=shared_sm,
         sm_count=1,
     )
+
+
+def _compute_capability(arch: str) -> int:
+    match = re.fullmatch(r"sm_(\d+)a?", arch)
+    return int(match[1]) if match else 0

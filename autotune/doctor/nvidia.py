@@ -11,21 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.devices.nvml import clocks
 from autotune.doctor.finding import Finding, number, pip, tried
 
 #: Oldest driver branch of each CUDA major version. Source: CUDA 13.0 release notes, table 2.
 OLDEST_DRIVER = {13: 580, 12: 525}
 #: A GPU that works more than this before we start is somebody's.
 _BUSY_PERCENT = 10
-#: What holds a clock down. Source: NVML API reference, nvmlClocksEventReasons; idle and the user's
-#: own settings are left out.
-_HELD_DOWN = {
-    0x04: "power cap",
-    0x08: "hardware slowdown",
-    0x20: "thermal (software)",
-    0x40: "thermal (hardware)",
-    0x80: "power brake",
-}
 
 DEV = Path("/dev")
 PCI = Path("/sys/bus/pci/devices")
@@ -150,14 +142,11 @@ def gpus(nvidia: Nvidia) -> Iterator[Finding]:
 def _clocks(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
     """Clock, temperature, and whether something holds the clock down."""
     topic = f"gpu {gpu.index} clocks"
-    mhz = tried(lambda: nvml.nvmlDeviceGetClockInfo(gpu.handle, nvml.NVML_CLOCK_SM), 0)
+    now = clocks(nvml, gpu.handle)
     most = tried(lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu.handle, nvml.NVML_CLOCK_SM), 0)
-    celsius = tried(lambda: nvml.nvmlDeviceGetTemperature(gpu.handle, nvml.NVML_TEMPERATURE_GPU), 0)
-    bits = tried(lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu.handle)), 0)
-    reasons = [word for bit, word in _HELD_DOWN.items() if bits & bit]
-    text = f"{mhz} of {most} MHz, {celsius} °C"
-    if reasons:
-        text += f", held down by: {', '.join(reasons)}; times will be too long"
+    text = f"{now.sm_mhz or 0} of {most} MHz, {now.temperature_c or 0} °C"
+    if now.throttle_reasons:
+        text += f", held down by: {', '.join(now.throttle_reasons)}; times will be too long"
         yield Finding(topic, "warn", text, f"nvidia-smi -i {gpu.index} -q -d PERFORMANCE,POWER")
     else:
         yield Finding(topic, "ok", text)

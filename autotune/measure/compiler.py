@@ -70,7 +70,7 @@ class CompileJob:
                 self.options,
                 self.device.backend,
                 self.device.arch,
-                self.device.driver if self.device.backend == "opencl" else "",
+                "" if self.device.compiles_for_arch else self.device.driver,
                 self.toolchain,
                 self.entries,
             ]

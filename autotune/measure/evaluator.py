@@ -78,7 +78,7 @@ class DeviceEvaluator:
         #: By configuration, oldest first; no more than `_KNOWN`.
         self._known: dict[Configuration, CompileJob | Measurement] = {}
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
-        self._ahead = job.device.backend == "cuda"
+        self._ahead = job.device.leaves_host_free
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
         if self._ahead:

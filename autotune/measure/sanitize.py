@@ -88,7 +88,7 @@ def required(device: Device) -> str:
     AutotuneError
         If it is not installed.
     """
-    if device.backend != "cuda":
+    if not device.has_nvidia_tools:
         raise UsageError(
             f"--sanitize: compute-sanitizer checks CUDA kernels, not those of {device.selector}; "
             "run without it"

@@ -1,4 +1,4 @@
-"""Launches -> samples in milliseconds: how many, when to stop, and how sure one may be.
+"""Launches -> samples in milliseconds: taken how, how many, when to stop, how sure one may be.
 
 Knows nothing of configurations; what it times is a function that takes samples.
 """
@@ -9,11 +9,47 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from statistics import median
 
 #: Samples after which a candidate is compared with the best, before `StoppingRule.min_samples`.
 _LOOKS = (1, 2, 3, 5)
+
+
+class Timing(StrEnum):
+    """How samples are taken: from flushed or from warm caches, and launched in which way.
+
+    The values are the words of records, store and reports, which `Timing(word)` reads.
+    """
+
+    COLD_GRAPH = "cold:graph"
+    COLD_STREAM = "cold:flush"
+    HOT_GRAPH = "hot:graph"
+    HOT_STREAM = "hot"
+    #: Any other word, of an older version or another tool: not to be compared with ours.
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Timing:
+        return cls.OTHER
+
+    @classmethod
+    def of(cls, cold: bool, launched_by: str) -> Timing:
+        """The timing with ``graph`` or ``stream`` launches; see `autotune.devices.base.Timer`."""
+        if launched_by == "graph":
+            return cls.COLD_GRAPH if cold else cls.HOT_GRAPH
+        return cls.COLD_STREAM if cold else cls.HOT_STREAM
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether caches are flushed before each sample."""
+        return self not in (Timing.HOT_GRAPH, Timing.HOT_STREAM)
+
+    @property
+    def by_graph(self) -> bool:
+        """Whether a sequence is launched as one captured unit."""
+        return self in (Timing.COLD_GRAPH, Timing.HOT_GRAPH)
 
 
 @dataclass(frozen=True)

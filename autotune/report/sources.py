@@ -52,7 +52,7 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         "seed": str(request.seed),
         "effort": request.effort.name,
         "budget": " or ".join(spent),
-        "timing": request.timing,
+        "timing": request.timing.value,
         "source": run.source,
         "toolchain": run.toolchain,
         "inputs": "given by the user: " + ", ".join(request.inputs) if request.inputs else "",

@@ -17,7 +17,7 @@ from autotune.measure.limits import implausible
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
-from autotune.measure.timing import median_interval
+from autotune.measure.timing import Timing, median_interval
 from autotune.run.recording import RUNNERS_UP
 from autotune.run.run import Run
 from autotune.run.selection import Finalist, Ratio, decide
@@ -150,7 +150,7 @@ def _raced(
         ROUNDS,
         tuning.request.seed,
         MAX_SECONDS,
-        by_stream=not entry.timing.endswith("graph"),
+        by_stream=not Timing(entry.timing).by_graph,
     )
     if 0 in raced.failures:
         failure = raced.failures[0]

@@ -15,11 +15,11 @@ from autotune.errors import AutotuneError, UsageError, unknown
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
+from autotune.measure.timing import Timing
 from autotune.retune.drift import Remeasured
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import Deadline, Mended, Mending, Orders
 from autotune.retune.stale import (
-    TIMINGS,
     Action,
     KnownEntry,
     Reason,
@@ -185,7 +185,7 @@ def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
         return "the kernel has other problem fields now"
     if entry.inputs:
         return f"measured on inputs of a file ({', '.join(entry.inputs)})"
-    if entry.timing not in TIMINGS:
+    if Timing(entry.timing) is Timing.OTHER:
         return f"timed in another way ({entry.timing})"
     return ""
 

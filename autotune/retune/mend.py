@@ -26,10 +26,12 @@ from autotune.export.header import render
 from autotune.files import write_atomically
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
+from autotune.measure.timing import Timing
 from autotune.report.publish import publish, tuned_folder
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
+from autotune.run.limits import limits_for
 from autotune.run.recording import record_of
 from autotune.run.run import EFFORTS, Effort, Request, Run, RunResult
 from autotune.search.session import Budget, Listener, Phase, ignore
@@ -314,8 +316,8 @@ class Mending:
     def _search(self, targets: list[Target], effort: Effort) -> list[Mended]:
         try:
             request = self._request(targets, effort)
-            with self._tuning(request) as (tuning, _):
-                run = tuning.run()
+            with self._tuning(request) as (tuning, listener):
+                run = tuning.run(limits_for(request, self.store, listener))
             return self._published(targets, run)
         except Interrupted:
             raise
@@ -420,7 +422,7 @@ def _alike(target: Target) -> tuple[str, bool]:
 
 
 def _is_cold(target: Target) -> bool:
-    return target.known is None or not target.known.entry.timing.startswith("hot")
+    return target.known is None or Timing(target.known.entry.timing).is_cold
 
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:

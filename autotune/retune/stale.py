@@ -20,13 +20,11 @@ from autotune.kernel.catalog import find_kernel, listings
 from autotune.kernel.membership import is_member
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Kernel
+from autotune.measure.timing import Timing
 from autotune.tuned import lookup as _lookup
 from autotune.tuned import record as tuned
 from autotune.tuned.table import moment
 from autotune.values import Configuration, Problem
-
-#: How samples are taken today, as entries say it: others cannot be compared with.
-TIMINGS = ("cold:graph", "cold:flush", "hot:graph", "hot")
 
 
 class Action(StrEnum):
@@ -286,7 +284,7 @@ def _changed(kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reas
             yield Reason(
                 f"options changed: {_words(entry.options)} -> {_words(now)}", Action.SEARCH
             )
-    if entry.timing not in TIMINGS:
+    if Timing(entry.timing) is Timing.OTHER:
         yield Reason(f"it was timed in another way ({entry.timing})", Action.SEARCH)
     if not entry.median_ms > 0:
         yield Reason(f"its recorded time is {entry.median_ms:g} ms", Action.SEARCH, fresh=True)

@@ -36,7 +36,7 @@ class Bench:
         self._stack = ExitStack()
         # One core per device stays free, so that compiling does not disturb the timing; where the
         # device is the CPU itself the evaluator never compiles and measures at once.
-        spare = len(request.devices) if self.device.backend == "cuda" else 0
+        spare = len(request.devices) if self.device.leaves_host_free else 0
         processes = max(1, usable_cores() - spare)
         self.compilers = self._stack.enter_context(CompilerPool(processes, self.device.backend))
         #: One per device of the request, in its order.
@@ -112,6 +112,6 @@ class Bench:
             toolchain=self.toolchain,
             source=self.source,
             arguments=arguments,
-            timing=self.request.timing,
+            timing=self.request.timing.value,
             arch=self.device.arch,
         )

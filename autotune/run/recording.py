@@ -21,8 +21,8 @@ from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Fill, Kernel, Launch, Work
 from autotune.measure import limits
 from autotune.measure.measurement import CheckResult, Measurement
+from autotune.measure.timing import Timing
 from autotune.run import selection
-from autotune.run.request import timing
 from autotune.run.run import ProblemResult, RunResult
 from autotune.tuned import record as tuned
 from autotune.tuned.fallback import fallback_table
@@ -76,7 +76,9 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
     configuration = measurement.configuration
     plan = _plan(request.kernel, configuration, result.problem, request.device)
     work = _work(request.kernel, result.problem)
-    share, limit = limits.share(work, winner.median_ms, run.limits) if work else (None, None)
+    share, limit = (
+        limits.share(work, winner.median_ms, run.limits, request.device) if work else (None, None)
+    )
     resources = _largest(measurement)
     return tuned.Entry(
         problem=dict(result.problem),
@@ -101,7 +103,7 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
         spill_bytes=resources.spill_bytes if resources else None,
         static_shared_bytes=resources.shared_bytes if resources else None,
         source=run.source,
-        timing=timing(request.cold, finals.launched_by),
+        timing=Timing.of(request.cold, finals.launched_by).value,
         hot_ms=winner.hot_ms,
         effort="full" if request.effort.name == "full" else "quick",
         strategy=request.strategy,
@@ -219,7 +221,7 @@ def _plan(
             binding.traced_grid(binding.traced(kernel, configuration, device, problem))
         ),
         requires=binding.requirement(kernel, configuration),
-        archs=valid_archs(kernel, configuration) if device.backend == "cuda" else None,
+        archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
     )
 
 

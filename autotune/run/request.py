@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.spec import Kernel
+from autotune.measure.timing import Timing
 from autotune.measure.worker import MEASURE_TIMEOUT_S
 from autotune.search.session import Budget
 from autotune.values import Configuration, Problem, Value
@@ -86,9 +87,9 @@ class Request:
         return (self.device, *self.others)
 
     @property
-    def timing(self) -> str:
-        """How samples are taken, as records say it."""
-        return timing(self.cold, "graph" if self.device.backend == "cuda" else "stream")
+    def timing(self) -> Timing:
+        """How samples are taken."""
+        return Timing.of(self.cold, "graph" if self.device.has_graphs else "stream")
 
     @property
     def total_budget(self) -> Budget:
@@ -97,18 +98,3 @@ class Request:
             return self.budget
         times = 1 if self.effort.shared else len(self.problems)
         return Budget(seconds=self.effort.seconds_per_problem * times)
-
-
-def timing(cold: bool, launched_by: str) -> str:
-    """How samples are taken, in a word that records, store and reports share.
-
-    Parameters
-    ----------
-    cold : bool
-        Whether caches are flushed before each sample.
-    launched_by : str
-        ``graph`` or ``stream``; see `autotune.devices.base.Timer`.
-    """
-    if launched_by == "graph":
-        return "cold:graph" if cold else "hot:graph"
-    return "cold:flush" if cold else "hot"

@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 
 from autotune import __version__
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, Interrupted, NothingValidError, StoreError
+from autotune.errors import Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.measure import probe, sanitize
+from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, Evaluator
+from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.probe import MeasuredLimits
 from autotune.measure.several import SeveralEvaluator
 from autotune.measure.timing import StoppingRule
 from autotune.run import portfolio as portfolios
@@ -88,8 +88,8 @@ class RunResult:
     toolchain: str
     #: Finalists of all problems on every problem; None for a run of one problem.
     portfolio: selection.PortfolioTimes | None = None
-    #: What the device was measured to reach; None where that failed.
-    limits: MeasuredLimits | None = None
+    #: What the device was measured to reach; None where that is not known.
+    limits: Limits | None = None
 
     @property
     def solved(self) -> tuple[ProblemResult, ...]:
@@ -138,8 +138,13 @@ class Run(Bench):
         #: When the first search began, by `time.monotonic`.
         self._begun_s = time.monotonic()
 
-    def run(self) -> RunResult:
+    def run(self, limits: Limits | None = None) -> RunResult:
         """Tune every problem of the request.
+
+        Parameters
+        ----------
+        limits : Limits, optional
+            What the device reaches, to be kept with the result; see `autotune.run.limits.limits_for`.
 
         Raises
         ------
@@ -160,7 +165,6 @@ class Run(Bench):
             )
         )
         try:
-            limits = self._limits()
             self._begun_s = time.monotonic()
             self._run_problems(run_id)
             portfolio = self._portfolio()
@@ -181,22 +185,6 @@ class Run(Bench):
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, self.done))
         return result
-
-    def _limits(self) -> MeasuredLimits | None:
-        """What the device reaches: known, or measured now, once per device.
-
-        Before the search, while the device is cool; not kept, and not used, where it is throttled.
-        Of a CPU, whose caches hold whole problems, no share of a memory limit would mean anything.
-        """
-        if self.request.only is not None or self.device.backend != "cuda":
-            return None
-        try:
-            if probe.known_limits(self.device) is None:
-                self.listener(Phase(self.request.problems[0], "limits"))
-                probe.limits_of(self.device, self.worker, self.compilers)
-        except AutotuneError as error:
-            warnings.warn(f"{self.device.name}: limits not measured: {error}", stacklevel=2)
-        return probe.known_limits(self.device)
 
     def _run_problems(self, run_id: int) -> None:
         """Search every problem, then hold the finals of each with the others' best as guests."""
@@ -283,7 +271,7 @@ class Run(Bench):
         That of several serves one GPU too: it measures the next while the session stores the last.
         A CPU has no time for anything while it measures.
         """
-        if self.device.backend != "cuda" and not self.request.others:
+        if not (self.device.leaves_host_free or self.request.others):
             yield first
             return
         others = [
@@ -433,7 +421,7 @@ class Run(Bench):
         declared = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
         others = len(self.request.others)
         compilers_wait = (
-            self.device.backend == "cuda"
+            self.device.leaves_host_free
             and session.budget.evaluations is None
             and self.compilers.processes >= _MANY_COMPILERS
         )
@@ -507,7 +495,7 @@ def stopping_rule(device: Device) -> StoppingRule:
     verifying has loaded the binary, and of a long launch the first sample is as good as the next;
     the fewest samples of a launch of several milliseconds are enough, as little disturbs it.
     """
-    if device.backend == "cuda":
+    if device.times_steadily:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
     return StoppingRule(false_stop=0.0)
 

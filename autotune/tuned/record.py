@@ -65,14 +65,19 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         """Name of the device as a folder."""
-        return devices.Device(self.backend, self.name, self.arch).folder
+        return self.known().folder
+
+    def known(self) -> devices.Device:
+        """The device as far as it is recorded."""
+        return devices.Device(**{name: getattr(self, name) for name in self.__struct_fields__})
 
     def planned_for(self) -> devices.Device:
         """The device as far as it is known without being here, to plan launches for."""
-        known = {name: getattr(self, name) for name in self.__struct_fields__}
-        if self.backend != "cuda":
-            return devices.Device(**known)
-        return dataclasses.replace(devices.for_arch(self.arch), **known)
+        device = self.known()
+        if not device.compiles_for_arch:
+            return device
+        recorded = {name: getattr(self, name) for name in self.__struct_fields__}
+        return dataclasses.replace(devices.for_arch(self.arch), **recorded)
 
 
 class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_field="step"):
@@ -159,7 +164,7 @@ class Entry(Plan, frozen=True, kw_only=True):
     samples: int
     #: Fingerprint of all sources of the kernel, not only of the winner's.
     source: str
-    #: How it was timed: ``cold:graph``, ``cold:flush`` …; see `autotune.run.request.timing`.
+    #: How it was timed: ``cold:graph``, ``cold:flush`` …; see `autotune.measure.timing.Timing`.
     timing: str
     effort: Literal["quick", "full"]
     strategy: str

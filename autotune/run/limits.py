@@ -1,0 +1,182 @@
+"""What a device reaches at best, from the tuned records of `copy` and `ffma`; measured where missing.
+
+Knows which problems of those two kernels are the limits; `measure.limits` knows what follows.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError, DeviceError, Interrupted
+from autotune.kernel.catalog import bundled_folder, load_file
+from autotune.measure.limits import FIELDS, Limits, credible
+from autotune.measure.timing import Timing
+from autotune.run.recording import record_of
+from autotune.run.request import Request
+from autotune.run.run import Run
+from autotune.search.session import Budget, Listener, Phase, ignore
+from autotune.store import Store
+from autotune.tuned.lookup import read_layers, user_folder
+from autotune.tuned.record import update
+from autotune.values import Configuration, Problem
+
+#: The kernel of each limit, and the unit of its rate in an entry.
+_KERNELS = {"read": "copy", "copy": "copy", "ffma": "ffma"}
+_UNITS = {"read": "gb_per_s", "copy": "gb_per_s", "ffma": "gflop_per_s"}
+#: Floats to move, the most that fit: what stays in L2 from before flatters the rate the less. A run
+#: needs x and out, copies of x and expected values of both data sets, and half the memory may be others'.
+_SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
+#: Measurements of each problem: the kernels' seeds and a few more, some seconds on a GPU.
+_EVALUATIONS = 16
+
+
+def known_limits(device: Device) -> Limits | None:
+    """The recorded limits of a device, the user's before those that ship; None where there are none.
+
+    Each is the rate at the largest recorded problem that is no smaller than the one it would be
+    measured with. Rates that cannot be true are left out with a warning.
+    """
+    reached = {name: found for name in _KERNELS if (found := _reached(name, device))}
+    rates: dict[str, Any] = {
+        FIELDS[name]: found.entry[_UNITS[name]] for name, found in reached.items()
+    }
+    limits, doubts = credible(
+        Limits(
+            **rates,
+            reached_by={
+                name: str(Configuration(found.entry["configuration"]))
+                for name, found in reached.items()
+            },
+            source={name: found.record for name, found in reached.items()},
+        ),
+        device,
+    )
+    for doubt in doubts:
+        warnings.warn(doubt, RuntimeWarning, stacklevel=2)
+    return limits if any(limits.rates.values()) else None
+
+
+def limits_for(request: Request, store: Store, listener: Listener = ignore) -> Limits | None:
+    """What the results of a run are held against: known, or measured now, once per device.
+
+    Before the search, while the device is cool. None for one configuration, and for devices whose
+    limits mean nothing; a run of the limits' own kernels measures none.
+    """
+    device = request.device
+    if request.only is not None or not device.has_limits:
+        return None
+    limits = known_limits(device)
+    missing = [name for name, rate in (limits or Limits()).rates.items() if rate is None]
+    if not missing or request.kernel.name in _KERNELS.values():
+        return limits
+    listener(Phase(request.problems[0], "limits"))
+    try:
+        measure_limits(device, store, missing)
+    except Interrupted:
+        raise
+    except AutotuneError as error:
+        warnings.warn(f"{device.name}: limits not measured: {error}", stacklevel=2)
+    return known_limits(device)
+
+
+def measure_limits(
+    device: Device, store: Store, names: Sequence[str] = tuple(_KERNELS), fresh: bool = False
+) -> None:
+    """Tune the problems of limits, a few measurements each, into the user's records.
+
+    Parameters
+    ----------
+    device : Device
+        A live one.
+    store : Store
+        Where rows go.
+    names : sequence of str
+        Of ``read``, ``copy`` and ``ffma``.
+    fresh : bool
+        Measure again what is remembered.
+
+    Raises
+    ------
+    DeviceError
+        If it is an architecture.
+    AutotuneError
+        Whatever ends a run.
+    """
+    if not device.uuid:
+        raise DeviceError(
+            f"{device.name} is an architecture, not a device: it has no measured limits; "
+            "run: autotune doctor"
+        )
+    for kernel_name in dict.fromkeys(_KERNELS[name] for name in names):
+        # Not by its name: a project may have a kernel of the same.
+        kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
+        problems = tuple(
+            limit_problem(name, device) for name in names if _KERNELS[name] == kernel_name
+        )
+        request = Request(
+            kernel,
+            device,
+            problems,
+            budget=Budget(evaluations=_EVALUATIONS * len(problems)),
+            fresh=fresh,
+            command="autotune doctor --limits",
+        )
+        tuning = Run(request, store)
+        try:
+            update(user_folder(), record_of(tuning.run()))
+        finally:
+            tuning.close()
+
+
+def limit_problem(name: str, device: Device) -> Problem:
+    """The problem that a limit is measured with: as much as a GPU has room for, little on a CPU."""
+    if name == "ffma":
+        n, steps = (1 << 24, 4096) if device.has_limits else (1 << 16, 256)
+        return Problem(n=n, steps=steps)
+    room = device.memory_bytes or math.inf
+    fitting = [size for size in _SIZES if 4 * size * _ARRAYS <= room / 2]
+    n = max(fitting, default=_SIZES[-1]) if device.has_limits else 1 << 20
+    return Problem(n=n, mode=name, offset_in=0, offset_out=0)
+
+
+class _Reached(NamedTuple):
+    """An entry, and the record that it is in, for a person."""
+
+    entry: dict[str, Any]
+    record: str
+
+
+def _reached(name: str, device: Device) -> _Reached | None:
+    """The entry that tells a limit of a device: of the first record with one, the largest problem."""
+    wanted = limit_problem(name, device)
+    for loaded in read_layers(_KERNELS[name]):
+        if loaded.folder != device.folder:
+            continue
+        if loaded.document["device"].get("sm_count") != device.sm_count:
+            continue  # a slice of the GPU
+        entries = [
+            entry
+            for entry in loaded.document["entries"]
+            if _covers(entry["problem"], wanted)
+            and Timing(entry["timing"]).is_cold
+            and entry.get(_UNITS[name])
+        ]
+        if entries:
+            return _Reached(max(entries, key=lambda entry: _size(entry["problem"])), loaded.source)
+    return None
+
+
+def _covers(problem: Mapping[str, Any], wanted: Problem) -> bool:
+    """Whether a problem is the wanted one, or the same but larger."""
+    return problem.keys() == set(wanted) and all(
+        value == problem[field] if isinstance(value, str) or not value else value <= problem[field]
+        for field, value in wanted.items()
+    )
+
+
+def _size(problem: Mapping[str, Any]) -> int:
+    return math.prod(value for value in problem.values() if isinstance(value, int) and value)
