@@ -35,7 +35,6 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
 from autotune.measure.measurement import Status
-from autotune.measure.several import SeveralEvaluator
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.run import stopping_rule
@@ -65,15 +64,19 @@ def measured(request: Request, space: Space, order: list[int]) -> dict[str, Any]
     try:
         (problem,) = request.problems
         job = bench.job(problem)
-        evaluators = []
         for device, worker in zip(request.devices, bench.workers, strict=True):
-            own = replace(job, device=device)
-            worker.prepare(own)
-            rule = stopping_rule(device)
-            evaluators.append(DeviceEvaluator(request.kernel, own, bench.compilers, worker, rule))
+            worker.prepare(replace(job, device=device))
+        evaluator = DeviceEvaluator(
+            request.kernel,
+            job,
+            bench.compilers,
+            bench.worker,
+            stopping_rule(request.device),
+            zip(request.others, bench.workers[1:], strict=True),
+        )
         startup_s = time.monotonic() - begun
-        with SeveralEvaluator(evaluators) as several:
-            return {"startup_s": startup_s, **_timed(bench, several, space, order)}
+        with evaluator:
+            return {"startup_s": startup_s, **_timed(bench, evaluator, space, order)}
     finally:
         bench.close()
 

@@ -60,7 +60,6 @@ from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.racing import race
-from autotune.measure.several import SeveralEvaluator
 from autotune.measure.tasks import Contender
 from autotune.run.bench import Bench
 from autotune.run.request import Request
@@ -203,11 +202,10 @@ def run_ours(setting: Setting, half: int) -> dict[str, Any]:
             Store.open(Path(stack.enter_context(tempfile.TemporaryDirectory())) / "store.sqlite")
         )
         waits = _Waits(bench)
-        single = DeviceEvaluator(
+        evaluator = DeviceEvaluator(
             bench.kernel, job, bench.compilers, bench.worker, stopping_rule(setting.device)
         )
-        is_gpu = setting.device.backend == "cuda"  # as `Tuning` does
-        evaluator = stack.enter_context(SeveralEvaluator([single])) if is_gpu else single
+        stack.enter_context(evaluator)
         ready = time.perf_counter()
         session = SearchSession(
             space,
