@@ -45,7 +45,7 @@ from autotune.search.names import find
 from autotune.search.replay import Recording, ReplayEvaluator, load
 from autotune.search.session import Budget, Event, Measured, SearchSession, search
 from autotune.search.simple import in_given_order
-from autotune.store import RunInfo, Scope, Store
+from autotune.store import RunInfo, Store
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDED = ROOT.parent / "shared" / "recorded" / "gemm-RTX_3090.json.gz"
@@ -77,21 +77,11 @@ def resident_mb() -> float:
 
 def replayed(recording: Recording, strategy: str, count: int, every: int = 1000) -> dict[str, Any]:
     """Search a recording through the whole pipeline but for compilers and device."""
-    device = recording.device
-    watch = Watch(every)
+    watch, scope = Watch(every), recording.scope
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder) / "store") as store:
-        scope = Scope(
-            kernel=recording.kernel,
-            problem=recording.problem,
-            device_uuid=device.uuid,
-            device_name=device.name,
-            driver="",
-            toolchain="",
-            source="",
-            arguments="",
-            timing="",
+        run = store.begin_run(
+            RunInfo(recording.kernel, scope.device_name, strategy, 0, "", "overhead")
         )
-        run = store.begin_run(RunInfo(recording.kernel, device.name, strategy, 0, "", "overhead"))
         begun, cpu = time.perf_counter(), time.process_time()
         session = SearchSession(
             recording.space, ReplayEvaluator(recording), store, run, scope,
