@@ -32,7 +32,6 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
-from autotune.measure.several import SeveralEvaluator
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.run import stopping_rule
@@ -51,17 +50,21 @@ def measured(request: Request, space: Space, configurations: list[Configuration]
     with closing(Bench(request)) as bench:
         (problem,) = request.problems
         job = bench.job(problem)
-        evaluators = []
         for device, worker in zip(request.devices, bench.workers, strict=True):
-            own = replace(job, device=device)
-            worker.prepare(own)
-            rule = stopping_rule(device)
-            evaluators.append(DeviceEvaluator(request.kernel, own, bench.compilers, worker, rule))
+            worker.prepare(replace(job, device=device))
+        evaluator = DeviceEvaluator(
+            request.kernel,
+            job,
+            bench.compilers,
+            bench.worker,
+            stopping_rule(request.device),
+            zip(request.others, bench.workers[1:], strict=True),
+        )
         startup_s = time.monotonic() - begun
-        with SeveralEvaluator(evaluators) as several:
+        with evaluator:
             done = search_timed(
                 space,
-                several,
+                evaluator,
                 bench.scope(problem),
                 in_given_order(list(map(space.index, configurations))),
                 others=tuple(device.uuid for device in request.others),

@@ -47,7 +47,6 @@ from autotune.search.names import find
 from autotune.search.replay import Recording, ReplayEvaluator, load
 from autotune.search.session import Budget, Event, Measured
 from autotune.search.simple import in_given_order
-from autotune.store import Scope
 
 STRATEGIES = "random,auto,kt:genetic_algorithm"
 #: Kernel that *device* measures, on its first quick problem.
@@ -77,14 +76,7 @@ def resident_mb() -> float:
 
 def replayed(recording: Recording, strategy: str, count: int, every: int = 1000) -> dict[str, Any]:
     """Search a recording through the whole pipeline but for compilers and device."""
-    device, watch = recording.device, MemoryWatch(every)
-    scope = Scope(
-        kernel=recording.kernel,
-        problem=recording.problem,
-        device_uuid=device.uuid,
-        device_name=device.name,
-        **dict.fromkeys(("driver", "toolchain", "source", "arguments", "timing"), ""),
-    )
+    watch, scope = MemoryWatch(every), recording.scope
     done = search_timed(
         recording.space,
         ReplayEvaluator(recording),

@@ -12,8 +12,8 @@ every machine prints the same numbers.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -22,8 +22,10 @@ from statistics import median
 import numpy as np
 from harness import command_line, finish, provenance, replay_options, with_spaces, write
 
-from autotune.search.names import BudgetSpent, find
-from autotune.search.replay import Recording, ReplaySession, load
+from autotune.measure.measurement import Measurement
+from autotune.search.names import find
+from autotune.search.replay import Recording, load, session
+from autotune.search.session import Budget, search
 
 #: Fraction of the best speed that counts as found.
 FOUND = 0.95
@@ -72,10 +74,8 @@ def _arguments() -> argparse.Namespace:
 
 def _run(strategy: str, path: Path, seed: int, budget: int) -> Trace:
     recording = _load(path)
-    session = ReplaySession(recording, budget)
-    with suppress(BudgetSpent):
-        find(strategy)(recording.space, session, np.random.default_rng(seed))
-    fractions = _fractions(recording, session.path)
+    measured = search(session(recording, Budget(evaluations=budget)), find(strategy), seed)
+    fractions = _fractions(recording, measured.values())
     found = np.flatnonzero(fractions >= FOUND)
     return Trace(
         strategy=strategy,
@@ -91,9 +91,9 @@ def _load(path: Path) -> Recording:
     return load(path)
 
 
-def _fractions(recording: Recording, path: list[int]) -> np.ndarray:
+def _fractions(recording: Recording, measured: Iterable[Measurement]) -> np.ndarray:
     """Fraction of the best speed reached after each evaluation."""
-    times = [recording.measurements[index].median_ms for index in path]
+    times = [measurement.median_ms for measurement in measured]
     best_so_far = np.minimum.accumulate([np.inf if time is None else time for time in times])
     return (recording.best_ms or 0.0) / best_so_far
 

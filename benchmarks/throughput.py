@@ -37,7 +37,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -70,7 +70,6 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
 from autotune.measure.racing import race
-from autotune.measure.several import SeveralEvaluator
 from autotune.measure.tasks import Contender
 from autotune.search.simple import in_given_order
 from autotune.values import Configuration, Problem
@@ -168,9 +167,7 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
     begun = time.perf_counter()
     with bench_of(matchup.kernel, matchup.device, matchup.problem) as (bench, job):
         compilers, device = Waits(bench.compilers, "result"), Waits(bench.worker, "measure")
-        single = evaluator_of(bench, job)
-        is_gpu = matchup.device.backend == "cuda"  # as `Run` does
-        with SeveralEvaluator([single]) if is_gpu else nullcontext(single) as evaluator:
+        with evaluator_of(bench, job) as evaluator:
             startup_s = time.perf_counter() - begun
             scope = bench.scope(matchup.problem)
             done = search_timed(space, evaluator, scope, in_given_order(order))

@@ -1,7 +1,7 @@
 """What every test gets: an environment of its own, the same random examples, and no silent skips.
 
 ``AUTOTUNE_TEST_NO_SKIP=1`` (set by ``.ci/run``) turns a skip into a failure, so that a machine that
-should run everything cannot quietly run less. Tests marked with one of ``MAY_SKIP`` are exempt.
+should run everything cannot quietly run less. Tests marked ``gpu`` are exempt.
 """
 
 import os
@@ -14,8 +14,6 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-#: ``gpu`` needs hardware, ``shared`` reads recordings beside the checkout that few checkouts have.
-MAY_SKIP = ("gpu", "shared")
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
@@ -28,7 +26,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Apply AUTOTUNE_TEST_NO_SKIP to one test."""
     report = yield
-    allowed = any(item.get_closest_marker(name) for name in MAY_SKIP)
+    allowed = item.get_closest_marker("gpu")
     if NO_SKIP and report.skipped and not allowed and not hasattr(report, "wasxfail"):
         _fail(report)
     return report

@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import fmean
 
 import early_stop  # type: ignore[import-not-found]
 import numpy as np
 import pytest
-from harness import RECORDED  # type: ignore[import-not-found]
 
 from autotune.measure.timing import StoppingRule
 
-SPACES = {
-    "convolution_milo-A100": 0.15,
-    "convolution_milo-A4000": 0.15,
-    "convolution_milo-MI250X": 0.15,
-    "gemm-RTX_3090": 0.15,
-    "convolution-RTX_3090": 0.35,  # 10 samples instead of 32
-}
+RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 #: A replay has no clock.
 RULE = StoppingRule(max_seconds=math.inf)
+#: The largest share of the recorded kernel time that is spent, by recording.
+SHARES = {
+    "synthetic": 1.0,  # four samples, fewer than the fewest
+    "transpose-NVIDIA_H100_80GB_HBM3": 0.55,  # many configurations are as fast as the best
+}
+SHARE = 0.5
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize(("name", "share"), SPACES.items())
-@pytest.mark.parametrize("size", [None, 300])
-def test_recorded_spaces_keep_their_best_at_a_fraction_of_the_time(name, share, size):
-    path = RECORDED / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"no recorded spaces beside this checkout ({RECORDED})")
+@pytest.mark.parametrize("size", [None, 100])
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
+def test_recorded_spaces_keep_their_best_at_a_fraction_of_the_time(path, size):
     recorded = early_stop.samples_of(path)
     orders = [early_stop.shuffled(len(recorded), size, seed) for seed in range(3)]
     found = [early_stop.replay(recorded, order, RULE) for order in orders]
-    assert fmean(replay.regret for replay in found) <= 0.001
-    assert fmean(replay.time_share for replay in found) <= share
+    assert fmean(replayed.regret for replayed in found) <= 0.001
+    share = SHARES.get(path.name.split(".")[0], SHARE)
+    assert fmean(replayed.time_share for replayed in found) <= share
 
 
 def made(noise, hiccups=0.0, count=300, samples=32):
@@ -54,8 +51,8 @@ def test_the_noisier_the_device_the_more_is_spent_and_the_best_is_kept(noise, hi
     found = [
         early_stop.replay(recorded, early_stop.shuffled(300, None, seed), rule) for seed in range(5)
     ]
-    assert fmean(replay.regret for replay in found) <= 0.001
-    assert fmean(replay.time_share for replay in found) < 0.5
+    assert fmean(replayed.regret for replayed in found) <= 0.001
+    assert fmean(replayed.time_share for replayed in found) < 0.5
     quiet = early_stop.replay(made(0.002), early_stop.shuffled(300, None, 0), RULE)
     assert quiet.time_share <= found[0].time_share
 

@@ -1,8 +1,9 @@
 """From configurations to measurements: compiled, pruned, measured, in the order asked."""
 
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import pairwise
+from statistics import median
 
 import pytest
 from sample_spaces import SOURCE, changed, write_space
@@ -51,21 +52,31 @@ KERNEL(BLOCK, 1, 0) scale(GLOBAL const float* x, GLOBAL float* out, float factor
 """
 
 
-class Counting(Worker):
-    """The device's process, and how often it was asked to measure."""
+class Watched(Worker):
+    """The device's process, what it was asked to measure, and when; ``before`` is called each time."""
 
     def __init__(self, measure_timeout_s):
         super().__init__(measure_timeout_s)
-        self.asked = []
+        self.watch()
 
-    def measure(self, job, configuration, *rest):
+    def watch(self, before=lambda: None):
+        self.before = before
+        self.asked, self.held_against, self.spans_s = [], [], []
+
+    def measure(self, job, configuration, binary, rule, best_samples_ms):
+        self.before()
         self.asked.append(configuration)
-        return super().measure(job, configuration, *rest)
+        self.held_against.append(best_samples_ms)
+        begun_s = time.monotonic()
+        try:
+            return super().measure(job, configuration, binary, rule, best_samples_ms)
+        finally:
+            self.spans_s.append((begun_s, time.monotonic()))
 
 
 @pytest.fixture(scope="module")
 def worker():
-    with Counting(30.0) as made:
+    with Watched(30.0) as made:
         yield made
 
 
@@ -79,16 +90,16 @@ def compilers():
 def evaluator(tmp_path, opencl_device, worker, compilers):
     """An evaluator of ``scale`` changed by some edits."""
 
-    def made(*edits, pool=compilers, source=None, **job):
+    def made(*edits, pool=compilers, source=None, rule=None, others=(), **job):
         kernel = load_file(write_space(tmp_path, *edits))
         if source:
             (tmp_path / "kernels" / "scale.cu").write_text(source)
         sets = tuple(prepare(kernel, PROBLEM, which) for which in (EXACT, RANDOM))
         given = Job(kernel.file, PROBLEM, choose_device(opencl_device), sets)
-        worker.asked.clear()
+        worker.watch()
         # Slow samples in a row prove nothing here: nothing stops early unless a test wants it.
-        rule = StoppingRule(false_stop=0.0)
-        return DeviceEvaluator(kernel, replace(given, **job), pool, worker, rule)
+        rule = rule or StoppingRule(false_stop=0.0)
+        return DeviceEvaluator(kernel, replace(given, **job), pool, worker, rule, others)
 
     return made
 
@@ -102,8 +113,8 @@ def test_each_ending_has_its_status_and_the_order_is_kept(evaluator, worker):
         ]
     ]  # fmt: skip
     found = list(evaluator(*FAULTS, source=BROKEN).measure(asked))
-    assert [one.configuration for one in found] == asked
-    assert [str(one.status) for one in found] == [
+    assert [measurement.configuration for measurement in found] == asked
+    assert [str(measurement.status) for measurement in found] == [
         "compile_failed",
         "ok",
         "pruned",
@@ -134,7 +145,7 @@ def test_rows_come_one_at_a_time(evaluator, worker):
 
 def test_one_configuration_asked_twice_in_a_batch_has_two_rows(evaluator):
     found = list(evaluator().measure([Configuration(BLOCK=32)] * 2))
-    assert [one.status for one in found] == [Status.OK, Status.OK]
+    assert [measurement.status for measurement in found] == [Status.OK, Status.OK]
 
 
 def test_nothing_asked_is_nothing_measured(evaluator, worker):
@@ -172,11 +183,11 @@ def same_code():
 
 def test_equal_binary_and_launch_share_one_measurement(evaluator, worker, same_code):
     made = evaluator(("(blocks(p, c),), block=(c.BLOCK,)", "(32,), block=(32,)"), pool=same_code)
-    one, other = made.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)])
+    first, twin = made.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)])
     assert worker.asked == [Configuration(BLOCK=32)]
-    assert one.configuration == Configuration(BLOCK=32)
-    assert other == replace(one, configuration=Configuration(BLOCK=64), compile_s=64.0)
-    assert one.status is Status.OK
+    assert first.configuration == Configuration(BLOCK=32)
+    assert twin == replace(first, configuration=Configuration(BLOCK=64), compile_s=64.0)
+    assert first.status is Status.OK
 
 
 @pytest.mark.parametrize(
@@ -221,20 +232,12 @@ def test_an_equal_binary_with_another_workspace_is_measured_by_itself(evaluator,
 # ---------------------------------------------------------------- hints
 
 
-def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(
-    evaluator, compilers, worker, monkeypatch
-):
+def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(evaluator, compilers, worker):
     made = evaluator()
-    batch = [Configuration(BLOCK=block) for block in (32, 64, 128)]
     at_work = []
-    measure = worker.measure
-
-    def watched(*given):
-        at_work.append((compilers._at_work, *begun_or_waiting(compilers)))
-        return measure(*given)
-
-    monkeypatch.setattr(worker, "measure", watched)
-    assert [one.status for one in made.measure(batch)] == [Status.OK] * 3
+    worker.watch(lambda: at_work.append((compilers._at_work, *begun_or_waiting(compilers))))
+    batch = [Configuration(BLOCK=block) for block in (32, 64, 128)]
+    assert [measurement.status for measurement in made.measure(batch)] == [Status.OK] * 3
     assert at_work == [(0,)] * 3
 
 
@@ -254,12 +257,12 @@ def test_for_a_gpu_hints_are_compiled_ahead_unless_they_exceed_its_limits(evalua
     made = evaluator(("(32, 64)", "(32, 2048)"), device=for_arch("sm_90"))
     small, large = Configuration(BLOCK=32), Configuration(BLOCK=2048)
     made.hint([large, small])
-    jobs = [compile_job(made.kernel, one, PROBLEM, for_arch("sm_90")) for one in (small, large)]
-    assert begun_or_waiting(compilers) == {jobs[0].key}
+    job = compile_job(made.kernel, small, PROBLEM, for_arch("sm_90"))
+    assert begun_or_waiting(compilers) == {job.key}
     deadline = time.monotonic() + 60
-    while not compilers.ready(jobs[0]) and time.monotonic() < deadline:
+    while not compilers.ready(job) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert compilers.result(jobs[0]).binary.entry("scale").registers > 0
+    assert compilers.result(job).binary.entry("scale").registers > 0
     (pruned,) = made.measure([large])
     assert pruned.status is Status.PRUNED
 
@@ -277,53 +280,67 @@ def measurement(ms, status=Status.OK):
     return Measurement(Configuration(BLOCK=1), status, samples_ms=(ms,))
 
 
-def test_only_right_results_are_the_best_so_far(evaluator):
+def test_only_right_results_are_the_best_so_far(evaluator, worker):
     made = evaluator()
-    for one in (measurement(5.0), measurement(7.0), measurement(4.0)):
-        made.recall(one)
-    assert made.best_ms == 4.0
+    for recalled in (measurement(5e-9), measurement(7e-9), measurement(4e-9)):
+        made.recall(recalled)
     for status in set(Status) - {Status.OK}:
-        made.recall(measurement(0.001, status))
-    assert made.best_ms == 4.0
+        made.recall(measurement(1e-12, status))
+    list(made.measure([Configuration(BLOCK=32)]))
+    assert worker.held_against == [(4e-9,)]
 
 
-def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator):
-    made = evaluator()
-    made.rule = StoppingRule()
+def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator, worker):
+    made = evaluator(rule=StoppingRule())
+    fast = replace(measurement(1e-9), samples_ms=(1e-9,) * 21)
     (first,) = made.measure([Configuration(BLOCK=32)])
-    assert made.best_ms == first.median_ms
-    made.recall(replace(measurement(1e-9), samples_ms=(1e-9,) * 21))
+    made.recall(fast)
     (second,) = made.measure([Configuration(BLOCK=64)])
-    assert second.status is Status.STOPPED_EARLY
-    assert made.best_ms == 1e-9
+    assert (first.status, second.status) == (Status.OK, Status.STOPPED_EARLY)
+    assert worker.held_against == [(), fast.samples_ms]
 
 
-def test_the_next_gets_ready_and_waits_for_the_device(evaluator, worker, monkeypatch):
-    """It is compiled meanwhile, measured after, and held against the result of the one before."""
-    made = evaluator()
-    first, second = Configuration(BLOCK=32), Configuration(BLOCK=64)
-    spans, known, measure = [], [], worker.measure
+# ---------------------------------------------------------------- several devices
 
-    def watched(*args):
-        start = time.monotonic()
-        known.append(args[-1])
-        try:
-            return measure(*args)
-        finally:
-            spans.append((start, time.monotonic()))
 
-    monkeypatch.setattr(worker, "measure", watched)
-    free = Future()
-    with ThreadPoolExecutor(2) as threads:
-        one = threads.submit(made.carried_out, first, made.planned(first), free)
-        two = threads.submit(made.carried_out, second, made.planned(second), one)
-        for job in (made.planned(first), made.planned(second)):
-            made.compilers.result(job)
-        assert known == []
-        free.set_result(None)
-        assert [one.result().status, two.result().status] == [Status.OK] * 2
-    assert spans[0][1] <= spans[1][0]
-    assert known == [(), one.result().samples_ms]
+@pytest.fixture
+def twin():
+    """The same device under another uuid, in a process of its own."""
+    with Watched(30.0) as worker:
+        yield replace(choose_device("opencl:cpu"), uuid="the other of the same model"), worker
+
+
+def test_each_of_two_measures_one_at_a_time_and_knows_the_best_of_its_own(evaluator, worker, twin):
+    """The next gets ready meanwhile; it is measured after, and held against the one before."""
+    asked = [Configuration(BLOCK=32 << step) for step in range(6)]
+    with evaluator(others=[twin]) as both:
+        found = list(both.measure(asked))
+    assert {measurement.configuration for measurement in found} == {*asked}
+    for device, its_worker in ((both.job.device, worker), twin):
+        mine = [measurement for measurement in found if measurement.device_uuid == device.uuid]
+        assert mine, "one of the two did nothing"
+        assert [measurement.configuration for measurement in mine] == its_worker.asked
+        for (_, end_s), (next_s, _) in pairwise(its_worker.spans_s):
+            assert end_s <= next_s
+        for done, held_against in enumerate(its_worker.held_against):
+            samples = [measurement.samples_ms for measurement in mine[:done]]
+            assert held_against == min(samples, key=median, default=())
+
+
+def test_what_is_recalled_counts_for_the_device_that_measured_it(evaluator, worker, twin):
+    device, beside = twin
+    with evaluator(others=[twin]) as both:
+        both.recall(replace(measurement(1e-9), device_uuid=device.uuid))
+        both.recall(replace(measurement(2e-9), device_uuid="of a card that is gone"))
+        list(both.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)]))
+    assert (worker.held_against, beside.held_against) == ([()], [(1e-9,)])
+
+
+def test_when_the_search_is_over_the_first_goes_on_alone(evaluator, worker, twin):
+    with evaluator(others=[twin]) as both:
+        pass
+    assert len(list(both.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)]))) == 2
+    assert (len(worker.asked), len(twin[1].asked)) == (2, 0)
 
 
 # ---------------------------------------------------------------- how compiling can end

@@ -1,24 +1,30 @@
-"""Kernel Tuner's cache files are read as they are found: unclosed, gzipped, with failures, damaged."""
+"""Kernel Tuner's cache files are read as they are found: unclosed, gzipped, with failures, damaged.
+
+And searched from the command line, where every option works or is refused.
+"""
 
 from __future__ import annotations
 
 import gzip
 import json
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from autotune.cli import run
 from autotune.errors import RecordError, UsageError
 from autotune.measure.measurement import Status
-from autotune.search.names import BudgetSpent
-from autotune.search.replay import ReplayEvaluator, ReplaySession, load
+from autotune.search.names import BudgetSpent, find
+from autotune.search.replay import ReplayEvaluator, load, session
+from autotune.search.session import Budget, search
 from autotune.values import Configuration, Problem
 
+RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
-RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
 
 
 def cache(**changes: Any) -> dict[str, Any]:
@@ -63,14 +69,16 @@ def test_reads_configurations_times_and_failures(write: Any) -> None:
     assert recording.problem == Problem(x=1024, y=8)
     assert (recording.device.backend, recording.device.name) == ("replay", "NVIDIA A100")
     assert recording.device.folder == "replay_NVIDIA_A100"
-    assert [dict(one) for one in recording.space] == [
+    assert [dict(configuration) for configuration in recording.space] == [
         {"BLOCK": 64, "KIND": "a"},
         {"BLOCK": 64, "KIND": "b"},
         {"BLOCK": 32, "KIND": "a"},
         {"BLOCK": 32, "KIND": "b"},
     ]
     only, invalid, uncompiled, best = recording.measurements
-    assert [one.configuration for one in recording.measurements] == list(recording.space)
+    assert [measurement.configuration for measurement in recording.measurements] == list(
+        recording.space
+    )
     assert best.samples_ms == (1.0, 2.0, 4.0)  # the first runs cold
     assert best.compile_s == 1.5
     assert only.samples_ms == (5.0,)
@@ -153,6 +161,13 @@ DAMAGE = {
         cache(cache={k: entry(64, "a", time=1.0) for k in ("64,a", "64,a ")}),
         "occurs twice",
     ),
+    "too many": (
+        cache(
+            tune_params_keys=[f"P{number}" for number in range(62)],
+            tune_params={f"P{number}": [1, 2] for number in range(62)},
+        ),
+        "more combinations than can be numbered",
+    ),
     "too deep": (b"[" * 100_000, "not JSON, or cut off"),
 }
 
@@ -222,41 +237,153 @@ def test_evaluator_answers_in_order_and_knows_only_what_was_recorded() -> None:
     asked = [recording.space.configuration(index) for index in (5, 3, 5)]
     evaluator.hint(asked)
     answers = list(evaluator.measure(asked))
-    assert [one.configuration for one in answers] == asked
+    assert [measurement.configuration for measurement in answers] == asked
     assert answers == [recording.measurements[index] for index in (5, 3, 5)]
     with pytest.raises(UsageError, match=r"synthetic\.json\.gz has no configuration BM=1"):
         list(evaluator.measure([Configuration(BM=1)]))
 
 
-def test_session_measures_what_the_budget_allows_then_ends() -> None:
+def test_a_session_over_a_recording_measures_what_the_budget_allows_then_ends() -> None:
     recording = load(DATA)
-    session = ReplaySession(recording, 3)
-    assert session.measure([7, 8]) == [recording.measurements[7], recording.measurements[8]]
-    assert session.measure([8]) == [recording.measurements[8]]
-    assert session.evaluations_left == 1
+    replayed = session(recording, Budget(evaluations=3))
+    assert replayed.measure([7, 8]) == [recording.measurements[7], recording.measurements[8]]
+    assert replayed.measure([8]) == [recording.measurements[8]]
+    assert replayed.evaluations_left == 1
     with pytest.raises(BudgetSpent):
-        session.measure([8, 9, 10])
-    assert session.path == [7, 8, 9]
-    assert session.measure([9, 7]) == [recording.measurements[9], recording.measurements[7]]
+        replayed.measure([8, 9, 10])
+    assert list(replayed.asked) == [7, 8, 9]
+    assert replayed.measure([9, 7]) == [recording.measurements[9], recording.measurements[7]]
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize(
-    ("name", "count", "timed", "best_ms"),
-    [
-        ("convolution_milo-A100", 4362, 4201, 0.5499),
-        ("convolution_milo-A4000", 4362, 4201, 0.9953),
-        ("convolution_milo-MI250X", 4362, 4362, 0.6558),
-        ("convolution-RTX_3090", 6768, 5220, 0.5222),
-        ("gemm-RTX_3090", 17956, 17956, 5.6576),
-    ],
-)
-def test_published_recordings(name: str, count: int, timed: int, best_ms: float) -> None:
-    path = RECORDED / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"no recorded spaces beside this checkout ({RECORDED})")
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name.split(".")[0])
+def test_a_recording_says_what_its_file_does(path: Path) -> None:
     recording = load(path)
-    assert len(recording.space) == len(recording.measurements) == count
-    assert sum(one.median_ms is not None for one in recording.measurements) == timed
-    assert recording.best_ms == pytest.approx(best_ms, abs=1e-4)
+    entries = json.loads(gzip.decompress(path.read_bytes()))["cache"].values()
+    assert len(recording.space) == len(recording.measurements) == len(entries)
     assert recording.device.name
+    best_ms = []
+    for entry in entries:
+        index = recording.space.index({name: entry[name] for name in recording.space.names})
+        assert index is not None
+        measurement = recording.measurements[index]
+        if isinstance(entry.get("__error__", entry["time"]), str):
+            assert not measurement.status.is_timed
+        else:
+            assert list(measurement.samples_ms) == entry["times"][1:]
+            best_ms.append(median(entry["times"][1:]))
+    assert recording.best_ms == min(best_ms)
+
+
+# ---------------------------------------------------------------- from the command line
+
+REPLAY = ["run", "synthetic", "--device", f"replay:{DATA}"]
+#: Recorded; with BM=16 it is not.
+CONFIG = "BM=64,BN=128,BK=16,TM=4,STAGES=2,LAYOUT=tiled,VECTOR=1,FIXED=7"
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Any, str]:
+    """What a replay prints as JSON, and what it says on stderr."""
+    assert run([*REPLAY, *arguments, "--json"]) == 0
+    captured = capsys.readouterr()
+    return json.loads(captured.out), captured.err
+
+
+def test_a_replay_is_the_search_that_a_run_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    rows, said = printed(
+        capsys, "--strategy", "random", "--budget", "50evals", "--seed", "3",
+        "--problem", "x=4096,y=2^12",
+    )  # fmt: skip
+    recording = load(DATA)
+    replayed = session(recording, Budget(evaluations=50))
+    measured = search(replayed, find("random"), 3)
+    best = [measured[index] for index in replayed.best(5)]
+    assert [row["median_ms"] for row in rows] == [measurement.median_ms for measurement in best]
+    assert rows[0]["configuration"] == dict(best[0].configuration)
+    assert rows[0]["of best recorded"] == f"{recording.best_ms / best[0].median_ms:.1%}"  # type: ignore[operator]
+    assert said == f"50 of {len(recording.space)} recorded configurations asked\n"
+
+
+def test_a_replay_without_a_budget_asks_two_hundred(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*REPLAY, "--strategy", "random"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("synthetic replayed from synthetic.json.gz\n")
+    assert captured.err.startswith("200 of ")
+
+
+def test_a_replay_searches_what_fix_leaves(capsys: pytest.CaptureFixture[str]) -> None:
+    rows, said = printed(
+        capsys, "--fix", "BM=32,64", "--fix", "VECTOR=0", "--strategy", "exhaustive",
+        "--budget", "10000evals",
+    )  # fmt: skip
+    for row in rows:
+        assert row["configuration"]["BM"] in (32, 64)
+        assert row["configuration"]["VECTOR"] is False
+    recorded = [
+        configuration
+        for configuration in load(DATA).space
+        if configuration["BM"] in (32, 64) and not configuration["VECTOR"]
+    ]
+    assert said == f"{len(recorded)} of {len(recorded)} recorded configurations asked\n"
+
+
+def test_a_replay_looks_one_configuration_up(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,), _ = printed(capsys, "--config", CONFIG)
+    recording = load(DATA)
+    index = recording.space.index(row["config"])
+    assert index is not None
+    assert row["median_ms"] == recording.measurements[index].median_ms
+    assert (row["kernel"], row["problem"]) == ("synthetic", {"x": 4096, "y": 4096})
+    assert row["config"] | {"BM": 64, "VECTOR": True, "LAYOUT": "tiled"} == row["config"]
+    assert printed(capsys, "--config", CONFIG, "--fix", "BM=64")[0] == [row]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--config", "X=9"], "synthetic: unknown parameter 'X'"),
+        (["--config", "BM=3"], "synthetic: unknown value of BM: '3'"),
+        (["--config", "BM=16"], "lacks a value of BN"),
+        (
+            ["--config", CONFIG.replace("BM=64", "BM=16")],
+            "synthetic.json.gz has no configuration BM=16",
+        ),
+        (["--config", CONFIG, "--fix", "BM=32"], "FIXED=7 among those that --fix leaves"),
+        (["--fix", "X=9"], "synthetic: unknown parameter 'X'"),
+        (["--fix", "BM"], "expected NAME=VALUE,VALUE"),
+        (["--problem", "x=4096,y=1"], "is a recording of one problem, x=4096, y=4096"),
+        (["--problem", "x=4096"], "is a recording of one problem"),
+        (["--strategy", "kt:nosuch"], "unknown strategy"),
+        (["--budget", "soon"], "expected for example 90s"),
+        (["--effort", "quick"], "--budget says how long it searches"),
+        (["--inputs", "x.npz"], "nothing is computed"),
+        (["--timing", "hot"], "times are the recorded ones"),
+        (["--fresh"], "nothing is remembered"),
+        (["--sanitize"], "nothing is launched"),
+        (["--out", "reports"], "a replay writes no record"),
+        (["--spaces", "spaces"], "a recording has its own space"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_a_replay_cannot_do_is_refused(
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert run([*REPLAY, *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    if options[0][2:] in ("effort", "inputs", "timing", "fresh", "sanitize", "out", "spaces"):
+        assert f"{options[0]} does not go with --device replay:FILE" in captured.err
+
+
+def test_the_kernel_must_be_the_recorded_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", "sgemm", *REPLAY[2:], "--config", "X=9"]) == 2
+    said = capsys.readouterr().err
+    assert "is a recording of the kernel 'synthetic', not of 'sgemm'" in said
+    assert f"autotune run synthetic --device replay:{DATA}" in said
+
+
+def test_values_that_no_recorded_configuration_has_together(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run([*REPLAY, "--fix", "BM=16", "--fix", "BK=8"]) == 3
+    assert "no valid configuration has BM=16, BK=8" in capsys.readouterr().err

@@ -17,9 +17,9 @@ class TestSeveralOnOpencl(SeveralDevicesContract):
 @pytest.mark.usefixtures("opencl_device")
 class TestChoosing:
     def test_one_and_all(self) -> None:
-        one = choose_device("opencl:cpu")
-        assert choose_devices("opencl:cpu") == (one,)
-        assert one in choose_devices("opencl:all")
+        cpu = choose_device("opencl:cpu")
+        assert choose_devices("opencl:cpu") == (cpu,)
+        assert cpu in choose_devices("opencl:all")
         assert choose_devices(None) == (choose_device(None),)
 
     def test_a_device_named_twice(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +76,16 @@ def configuration(kernel: Kernel, text: str) -> Configuration:
     ------
     UsageError
     """
-    chosen = {name: value(kernel, name, one) for name, one in pairs(text).items()}
+    chosen = {
+        name: value(kernel.name, kernel.parameters, name, one) for name, one in pairs(text).items()
+    }
     return kernel.default().replace(**chosen)
 
 
-def restriction(kernel: Kernel, texts: Iterable[str]) -> dict[str, tuple[Value, ...]]:
-    """Read ``NAME=V1,V2`` for several names.
+def restriction(
+    kernel: str, parameters: Mapping[str, Sequence[Value]], texts: Iterable[str]
+) -> dict[str, tuple[Value, ...]]:
+    """Read ``NAME=V1,V2`` for several of a kernel's parameters.
 
     Raises
     ------
@@ -92,26 +96,26 @@ def restriction(kernel: Kernel, texts: Iterable[str]) -> dict[str, tuple[Value, 
         name, sign, values = text.partition("=")
         if not sign or not values:
             raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
-        fixed[name] = tuple(value(kernel, name, one) for one in values.split(","))
+        fixed[name] = tuple(value(kernel, parameters, name, one) for one in values.split(","))
     return fixed
 
 
-def value(kernel: Kernel, name: str, text: str) -> Value:
+def value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, text: str) -> Value:
     """One parameter's value; it must be among the declared ones.
 
     Raises
     ------
     UsageError
     """
-    if name not in kernel.parameters:
-        raise UsageError(f"{kernel.name}: {unknown('parameter', name, kernel.parameters)}")
-    for one in kernel.parameters[name]:
-        names = {str(one), str(int(one)), str(one).lower()} if isinstance(one, bool) else {str(one)}
+    if name not in parameters:
+        raise UsageError(f"{kernel}: {unknown('parameter', name, parameters)}")
+    for declared in parameters[name]:
+        names = {str(declared)}
+        if isinstance(declared, bool):
+            names |= {str(int(declared)), str(declared).lower()}
         if text in names:
-            return one
-    raise UsageError(
-        f"{kernel.name}: {unknown(f'value of {name}:', text, kernel.parameters[name])}"
-    )
+            return declared
+    raise UsageError(f"{kernel}: {unknown(f'value of {name}:', text, parameters[name])}")
 
 
 def inputs(path: Path) -> dict[str, Any]:

@@ -5,21 +5,29 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from autotune.cli import emit_json
 from autotune.cli.options import EFFORT_NAMES, SPACES, out_option
 from autotune.cli.tables import print_table, words
+from autotune.errors import UsageError
 from autotune.measure.measurement import drift
 
 if TYPE_CHECKING:
+    from autotune.kernel.space import Space
+    from autotune.measure.measurement import Measurement
     from autotune.report.publish import Published
     from autotune.run.run import Request, RunResult
+    from autotune.search.names import Search
+    from autotune.search.replay import Recording
+    from autotune.search.session import Budget
     from autotune.tuned import record as tuned
+    from autotune.values import Problem
 
 #: A reference that moved by this share in the course of a search is worth a warning.
 _DRIFT = 0.03
@@ -124,7 +132,7 @@ def run(
     autotune run sgemm
     autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe
     autotune run transpose --config BLOCK=256
-    autotune run gemm --device replay:gemm-RTX_3090.json.gz --budget 200evals
+    autotune run Xgemm --device replay:gemm-RTX_3090.json.gz --budget 200evals
     """
     from autotune.cli import parsing
     from autotune.search.names import find
@@ -132,9 +140,13 @@ def run(
 
     parsed_budget = Budget.parse(budget) if budget else None
     if device and device.startswith("replay:"):
-        _replay(
-            Path(device.removeprefix("replay:")), kernel, strategy, parsed_budget, seed, as_json
-        )
+        recording = _recording(Path(device.removeprefix("replay:")), kernel, problems)
+        allowed = parsing.restriction(kernel, recording.space.parameters, fixed)
+        space, chosen = recording.space.restricted(allowed), find(strategy)
+        if config:
+            _look_up(recording, space, config, as_json)
+        else:
+            _replay(recording, space, chosen, parsed_budget, seed, as_json)
         return
 
     from autotune.devices.choose import choose_devices
@@ -156,7 +168,7 @@ def run(
         cold=timing == "cold",
         fresh=fresh,
         sanitize=sanitize,
-        fixed=parsing.restriction(declared, fixed),
+        fixed=parsing.restriction(declared.name, declared.parameters, fixed),
         only=parsing.configuration(declared, config) if config else None,
         inputs=parsing.inputs(inputs) if inputs else {},
         command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
@@ -181,7 +193,8 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
         finally:
             tuning.close()
     if request.only is not None:
-        _show_single(result, as_json)
+        found = [(one.problem, row) for one in result.problems for row in one.measured]
+        _show_single(request.kernel.name, request.device.name, found, as_json)
         return
     published = publish(result, out)
     if as_json:
@@ -300,19 +313,20 @@ def _warn_of_drift(result: RunResult) -> None:
         )
 
 
-def _show_single(result: RunResult, as_json: bool) -> None:
+def _show_single(
+    kernel: str,
+    device: str,
+    measured: Iterable[tuple[Problem, Measurement]],
+    as_json: bool,
+) -> None:
     """Show one configuration's measurement on each problem."""
     from autotune.store.flat import row_of
 
-    rows = [
-        row_of(result.request.kernel.name, one.problem, measurement, result.request.device.name)
-        for one in result.problems
-        for measurement in one.measured
-    ]
+    rows = [row_of(kernel, problem, measurement, device) for problem, measurement in measured]
     if as_json:
         emit_json(rows)
         return
-    print_table([{"problem": words(one["problem"]), **_facts(one)} for one in rows])
+    print_table([{"problem": words(row["problem"]), **_facts(row)} for row in rows])
 
 
 def _facts(row: dict[str, Any]) -> dict[str, str]:
@@ -327,40 +341,102 @@ def _facts(row: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _replay(file: Path, kernel: str, strategy: str, budget: Any, seed: int, as_json: bool) -> None:
-    """Search a recorded space; nothing is compiled or measured."""
-    import numpy as np
+#: Options that say how a device is to measure, or where its files go.
+_BESIDE_REPLAY = {
+    "effort": "a replay has one problem and holds no finals; --budget says how long it searches",
+    "inputs": "nothing is computed",
+    "timing": "times are the recorded ones",
+    "fresh": "nothing is remembered, and nothing is measured",
+    "sanitize": "nothing is launched",
+    "out": "a replay writes no record, header or report",
+    "spaces": "a recording has its own space",
+}
 
+
+def _recording(file: Path, kernel: str, problems: Sequence[str]) -> Recording:
+    """Read a recorded space; refuse whatever on the command line does not go with it."""
+    from autotune.cli import parsing
     from autotune.search import replay
-    from autotune.search.names import BudgetSpent, find
-    from autotune.search.session import Budget
 
+    for name, why in _BESIDE_REPLAY.items():
+        source = click.get_current_context().get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name} does not go with --device replay:FILE: {why}")
     recording = replay.load(file)
-    wanted: Budget = budget or Budget(evaluations=200)
-    session = replay.ReplaySession(recording, wanted.evaluations or len(recording.space))
-    with suppress(BudgetSpent):
-        find(strategy)(recording.space, session, np.random.default_rng(seed))
-    measured = [recording.measurements[index] for index in session.path]
-    timed = sorted((one for one in measured if one.median_ms), key=lambda one: one.median_ms or 0)
+    if kernel != recording.kernel:
+        raise UsageError(
+            f"{file.name} is a recording of the kernel {recording.kernel!r}, not of {kernel!r}; "
+            f"run: autotune run {shlex.quote(recording.kernel)} --device replay:{file}"
+        )
+    recorded = {name: str(value) for name, value in recording.problem.items()}
+    for text in problems:
+        given = parsing.pairs(text).items()
+        if {name: str(parsing.integer(value) or value) for name, value in given} != recorded:
+            which = words(recorded) or "whose fields it does not say"
+            raise UsageError(
+                f"--problem {text}: {file.name} is a recording of one problem, {which}; leave "
+                "--problem out"
+            )
+    return recording
+
+
+def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> None:
+    """Show what one configuration was recorded to take."""
+    from autotune.cli import parsing
+    from autotune.search import replay
+    from autotune.search.session import Budget
+    from autotune.values import Configuration
+
+    kernel, parameters = recording.kernel, space.parameters
+    given = parsing.pairs(config).items()
+    only = Configuration({n: parsing.value(kernel, parameters, n, text) for n, text in given})
+    index = space.find(space.row(only))
+    if index is None:
+        among = "" if len(space) == len(recording.space) else " among those that --fix leaves"
+        raise UsageError(f"{recording.path.name} has no configuration {only}{among}")
+    measured = replay.session(recording, Budget(), space).measure([index])
+    found = [(recording.problem, measurement) for measurement in measured]
+    _show_single(kernel, recording.device.name, found, as_json)
+
+
+def _replay(
+    recording: Recording,
+    space: Space,
+    strategy: Search,
+    budget: Budget | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Search a recorded space; nothing is compiled or measured."""
+    from autotune.search import replay
+    from autotune.search.session import Budget, search
+
+    session = replay.session(recording, budget or Budget(evaluations=200), space)
+    measured = search(session, strategy, seed)
+    best = [measured[index] for index in session.best(5)]
     rows = [
         {
-            "rank": str(rank + 1),
-            "median ms": f"{one.median_ms:.4g}",
-            "of best recorded": f"{(recording.best_ms or 0) / (one.median_ms or 1):.1%}",
-            "configuration": str(one.configuration),
+            "rank": str(rank),
+            "median ms": f"{measurement.median_ms:.4g}",
+            "of best recorded": f"{(recording.best_ms or 0) / (measurement.median_ms or 1):.1%}",
+            "configuration": str(measurement.configuration),
         }
-        for rank, one in enumerate(timed[:5])
+        for rank, measurement in enumerate(best, 1)
     ]
     if as_json:
         emit_json(
             [
-                {**row, "configuration": dict(one.configuration), "median_ms": one.median_ms}
-                for row, one in zip(rows, timed, strict=False)
+                {
+                    **row,
+                    "configuration": dict(measurement.configuration),
+                    "median_ms": measurement.median_ms,
+                }
+                for row, measurement in zip(rows, best, strict=True)
             ]
         )
     else:
-        print_table(rows, title=f"{recording.kernel} replayed from {file.name} ({kernel})")
-    click.echo(f"{len(measured)} of {len(recording.space)} recorded configurations asked", err=True)
+        print_table(rows, title=f"{recording.kernel} replayed from {recording.path.name}")
+    click.echo(f"{len(measured)} of {len(space)} recorded configurations asked", err=True)
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

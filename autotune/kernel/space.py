@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -228,6 +229,11 @@ class _Table:
     governs: tuple[int, ...] = ()
 
 
+def is_numberable(sizes: Iterable[int]) -> bool:
+    """Whether every combination of so many values of each parameter has a number of 64 bits."""
+    return math.prod(sizes) < 2**62
+
+
 def enumerate_space(kernel: Kernel, device: Device) -> Space:
     """Enumerate the valid configurations of a kernel on a device.
 
@@ -260,10 +266,8 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
 
 
 def _check_size(kernel: Kernel, sizes: list[int]) -> None:
-    total = 1
-    for size in sizes:
-        total *= size
-    if total >= 2**62:
+    if not is_numberable(sizes):
+        total = math.prod(sizes)
         raise kernel.error(f"{total:.1e} combinations are too many to number; drop some values")
 
 

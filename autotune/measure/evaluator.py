@@ -1,19 +1,25 @@
-"""Measures configurations of one problem on one device: compile > prune > verify > time.
+"""Measures configurations of one problem on one device or several: compile > prune > verify > time.
 
-Yields measurements in the order asked, each as soon as it is made. Knows nothing of search or
-storage; `replay.ReplayEvaluator` honours the same contract over a recorded space.
+Yields each measurement as soon as it is made. Knows nothing of search or storage;
+`replay.ReplayEvaluator` honours the same contract over a recorded space.
 """
 
 from __future__ import annotations
 
 import hashlib
+import sys
+import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import replace
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
 
 from autotune.devices.binary import Binary
+from autotune.devices.device import Device
+from autotune.errors import AutotuneError
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import Compiled, CompileJob, CompilerPool, compile_job
@@ -23,19 +29,23 @@ from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker
 from autotune.values import Configuration
 
-#: Configurations that a device has at a time: one that it measures, and the next, which gets ready
+#: Configurations that a GPU has at a time: one that it measures, and the next, which gets ready
 #: meanwhile.
 PER_DEVICE = 2
-
 #: Configurations whose compile job is remembered.
 _KNOWN = 1024
+#: Seconds after which the main thread gives way to one that has a device's next task.
+_SWITCH_S = 0.0002
+
+#: How far a configuration has come.
+_Stage: TypeAlias = CompileJob | Compiled | Measurement
 
 
 class Evaluator(Protocol):
     """Whatever can say how fast configurations are."""
 
     def measure(self, configurations: Sequence[Configuration]) -> Iterable[Measurement]:
-        """Yield one measurement per configuration, in order."""
+        """Yield one measurement per configuration; those of one device in the order asked."""
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
         """Learn what will likely be asked next; returns at once."""
@@ -45,20 +55,26 @@ class Evaluator(Protocol):
 
 
 class DeviceEvaluator:
-    """Measures on a device.
+    """Measures on a device, or on several of one model at once.
+
+    Times of two cards of one model differ by a few per cent: each stops early by the best of its
+    own, and who won is for one card to say. As a context manager it has data uploaded to all devices
+    at once, and lets go of all but the first in the end.
 
     Parameters
     ----------
     kernel : Kernel
         What to measure.
     job : Job
-        Problem, device and data.
+        Problem, first device and data.
     compilers : CompilerPool
         Shared by all problems of a run.
     worker : Worker
-        Shared by all problems of a run.
+        Of the first device; shared by all problems of a run.
     rule : StoppingRule
         How long to time.
+    others : iterable of (Device, Worker)
+        Further devices of the same model. A batch of one goes to the first.
     """
 
     def __init__(
@@ -68,73 +84,102 @@ class DeviceEvaluator:
         compilers: CompilerPool,
         worker: Worker,
         rule: StoppingRule | None = None,
+        others: Iterable[tuple[Device, Worker]] = (),
     ) -> None:
-        self.kernel, self.job = kernel, job
-        self.compilers, self.worker = compilers, worker
-        self.rule = rule or StoppingRule()
-        #: Samples of the best so far: what others are held against. Empty where there is none.
-        self.best_samples_ms: tuple[float, ...] = ()
-        self._same: dict[str, Measurement] = {}
-        #: By configuration, oldest first; no more than `_KNOWN`.
-        self._known: dict[Configuration, CompileJob | Measurement] = {}
+        self.kernel, self.job, self.compilers = kernel, job, compilers
+        self._lanes = [
+            _Lane(replace(job, device=device), its_worker, rule or StoppingRule())
+            for device, its_worker in [(job.device, worker), *others]
+        ]
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
         self._ahead = job.device.leaves_host_free
+        self._per_device = PER_DEVICE if self._ahead or len(self._lanes) > 1 else 1
+        #: By configuration, oldest first; no more than `_KNOWN`.
+        self._known: dict[Configuration, CompileJob | Measurement] = {}
+        self._switch_s = sys.getswitchinterval()
+
+    def __enter__(self) -> DeviceEvaluator:
+        # What the caller does with one result must not hold up the thread that has the next task: a
+        # thread that computes gives way after 5 ms by default, which is longer than many a task.
+        self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(self._switch_s, _SWITCH_S))
+        for lane in self._lanes:
+            lane.prepare()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Wait for what is being measured though nobody asks for it any more; not on Ctrl-C."""
+        sys.setswitchinterval(self._switch_s)
+        for lane in self._lanes:
+            lane.end(wait=kind is None)
+        del self._lanes[1:]
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
         if self._ahead:
-            self.compilers.suggest(
-                job for one in configurations if isinstance(job := self.planned(one), CompileJob)
-            )
-
-    def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
-        planned = {one: self.planned(one) for one in configurations}
-        jobs = {one: job for one, job in planned.items() if isinstance(job, CompileJob)}
-        for job in jobs.values():
-            self.compilers.submit(job)
-        waiting = {} if self._ahead else {one: self.compilers.result(j) for one, j in jobs.items()}
-        for configuration in configurations:
-            if configuration in waiting:
-                yield self._measured(configuration, waiting[configuration])
-            else:
-                yield self.carried_out(configuration, planned[configuration])
+            stages = map(self._job_or_verdict, configurations)
+            self.compilers.suggest(stage for stage in stages if isinstance(stage, CompileJob))
 
     def recall(self, measurement: Measurement) -> None:
-        time_ms = measurement.median_ms if measurement.status is Status.OK else None
-        if time_ms is not None and (self.best_ms is None or time_ms < self.best_ms):
-            self.best_samples_ms = measurement.samples_ms
+        for lane in self._lanes:
+            if lane.job.device.uuid == (measurement.device_uuid or self.job.device.uuid):
+                lane.recall(measurement)
 
-    @property
-    def best_ms(self) -> float | None:
-        """Median of the best so far."""
-        return median(self.best_samples_ms) if self.best_samples_ms else None
+    def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        """Yield one measurement per configuration, each as soon as it is there.
+
+        Those of one device come in the order in which it began them.
+        """
+        waiting = deque(self._compiling(configurations))
+        try:
+            while waiting or any(lane.begun for lane in self._lanes):
+                while waiting and (lane := self._idlest()):
+                    lane.begin(self._measured, *waiting.popleft())
+                first = {lane.begun[0].future: lane for lane in self._lanes if lane.begun}
+                done = wait(first, return_when=FIRST_COMPLETED).done
+                for future, lane in first.items():
+                    if future not in done:
+                        continue
+                    try:
+                        measurement = future.result()
+                    except AutotuneError as error:
+                        self._give_up(lane, error)
+                        waiting.extendleft(
+                            (begun.configuration, begun.stage) for begun in reversed(lane.begun)
+                        )
+                        continue
+                    lane.begun.popleft()
+                    yield measurement
+        finally:
+            for lane in self._lanes:
+                while lane.begun:
+                    lane.begun.popleft().future.cancel()
 
     def binary(self, configuration: Configuration) -> Binary | None:
         """The binary of a configuration; None where it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
 
-    def carried_out(
-        self,
-        configuration: Configuration,
-        planned: CompileJob | Measurement,
-        before: Future[Any] | None = None,
-    ) -> Measurement:
-        """Measure what was planned, here or by another evaluator for the same kind of device.
+    def _compiling(
+        self, configurations: Sequence[Configuration]
+    ) -> list[tuple[Configuration, _Stage]]:
+        """A batch, which is compiled from now on; on a CPU, it is when this returns."""
+        stages: dict[Configuration, _Stage] = {
+            configuration: self._job_or_verdict(configuration) for configuration in configurations
+        }
+        if self._ahead:
+            self.hint(configurations)
+        else:
+            jobs = {c: stage for c, stage in stages.items() if isinstance(stage, CompileJob)}
+            for job in jobs.values():
+                self.compilers.submit(job)
+            stages |= {c: self.compilers.result(job) for c, job in jobs.items()}
+        return [(configuration, stages[configuration]) for configuration in configurations]
 
-        Parameters
-        ----------
-        configuration : Configuration
-            What to measure.
-        planned : CompileJob or Measurement
-            See `planned`.
-        before : Future, optional
-            What another thread does on the device until then: meanwhile this one waits for a binary
-            and gets ready.
-        """
-        if isinstance(planned, Measurement):
-            return planned
-        return self._measured(configuration, self.compilers.result(planned), before)
-
-    def planned(self, configuration: Configuration) -> CompileJob | Measurement:
+    def _job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
         """What to compile, or the verdict on what need not be; remembered, as hints repeat."""
         if configuration not in self._known:
             why = self._pruned(configuration)
@@ -150,48 +195,130 @@ class DeviceEvaluator:
     def _compile_job(self, configuration: Configuration) -> CompileJob:
         return compile_job(self.kernel, configuration, self.job.problem, self.job.device)
 
-    def _plan(self, configuration: Configuration) -> LaunchSequence:
+    def _launches(self, configuration: Configuration) -> LaunchSequence:
         return launch_sequence(self.kernel, configuration, self.job.problem, self.job.device)
 
     def _pruned(self, configuration: Configuration) -> str:
         """Why a configuration need not be compiled; empty where it must be."""
         if not self.kernel.allows(configuration, self.job.problem):
             return f"it requires what {self.job.problem} does not meet"
-        return over_limit(self._plan(configuration), None, self.job.device)
+        return over_limit(self._launches(configuration), None, self.job.device)
 
     def _measured(
-        self, configuration: Configuration, compiled: Compiled, before: Future[Any] | None = None
+        self, lane: _Lane, configuration: Configuration, stage: _Stage, before: Future[Any] | None
     ) -> Measurement:
-        """Measure what compiled; equal binary, launch and workspaces share one measurement."""
-        if compiled.binary is None:
-            return Measurement(
-                configuration,
-                _status_without_binary(compiled),
-                compiled.message,
-                compile_s=compiled.seconds,
-            )
-        launches = self._plan(configuration)
-        excess = over_limit(launches, compiled.binary, self.job.device)
+        """Get ready while another thread is at work on the device, then measure."""
+        compiled = self.compilers.result(stage) if isinstance(stage, CompileJob) else stage
+        ready = self._ready(configuration, compiled) if isinstance(compiled, Compiled) else compiled
+        if before is not None:
+            wait([before])
+        return ready if isinstance(ready, Measurement) else lane.measured(ready)
+
+    def _ready(self, configuration: Configuration, compiled: Compiled) -> _Ready | Measurement:
+        """What a device measures, or the verdict on what has no binary that it can launch."""
+        binary, seconds = compiled.binary, compiled.seconds
+        if binary is None:
+            status = _status_without_binary(compiled)
+            return Measurement(configuration, status, compiled.message, compile_s=seconds)
+        launches = self._launches(configuration)
+        excess = over_limit(launches, binary, self.job.device)
         if excess:
             return Measurement(
-                configuration,
-                Status.PRUNED,
-                excess,
-                entries=compiled.binary.entries,
-                compile_s=compiled.seconds,
+                configuration, Status.PRUNED, excess, entries=binary.entries, compile_s=seconds
             )
         # A binary that is right with a large workspace may write beyond a small one.
         workspaces = self.kernel.workspaces(configuration, self.job.problem, self.job.device)
         called = repr((launches, workspaces)).encode()
-        twin = hashlib.sha256(compiled.binary.code + called).hexdigest()
-        if before is not None:
-            wait([before])
-        if twin not in self._same:
-            self._same[twin] = self.worker.measure(
-                self.job, configuration, compiled.binary, self.rule, self.best_samples_ms
+        return _Ready(
+            configuration, binary, seconds, hashlib.sha256(binary.code + called).hexdigest()
+        )
+
+    def _idlest(self) -> _Lane | None:
+        """The device with least to do; None where all have enough."""
+        lane = min(self._lanes, key=lambda lane: len(lane.begun))
+        return lane if len(lane.begun) < self._per_device else None
+
+    def _give_up(self, lane: _Lane, error: AutotuneError) -> None:
+        """Go on without a device that failed for good; not without the first, which decides."""
+        if lane is self._lanes[0]:
+            raise error
+        self._lanes.remove(lane)
+        lane.end(wait=False)
+        device = lane.job.device
+        warnings.warn(
+            f"{device.selector} ({device.uuid}) is left out from here on, and the other "
+            f"devices go on: {error}",
+            stacklevel=2,
+        )
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A configuration that a device has."""
+
+    configuration: Configuration
+    stage: _Stage
+    future: Future[Measurement]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A configuration that can be measured."""
+
+    configuration: Configuration
+    binary: Binary
+    compile_s: float
+    #: Equal for configurations that share one measurement: of equal binary, launch and workspaces.
+    twin: str
+
+
+class _Lane:
+    """One device: its worker, what is known of its times, and its threads.
+
+    While one waits for the worker, another gets the next configuration ready for it.
+    """
+
+    def __init__(self, job: Job, worker: Worker, rule: StoppingRule) -> None:
+        self.job, self.worker, self.rule = job, worker, rule
+        #: What was begun and not yielded, in that order.
+        self.begun: deque[_Begun] = deque()
+        #: Samples of the best so far: what others are held against. Empty where there is none.
+        self._best_samples_ms: tuple[float, ...] = ()
+        self._same: dict[str, Measurement] = {}
+        self._threads = ThreadPoolExecutor(PER_DEVICE)
+        #: What was given to the threads last.
+        self._last: Future[Any] | None = None
+
+    def prepare(self) -> None:
+        """Have data uploaded beside the others; a failure shows at the first measurement."""
+        self._last = self._threads.submit(self.worker.prepare, self.job)
+
+    def begin(self, task: Any, configuration: Configuration, stage: _Stage) -> None:
+        future = self._threads.submit(task, self, configuration, stage, self._last)
+        self._last = future
+        self.begun.append(_Begun(configuration, stage, future))
+
+    def end(self, wait: bool) -> None:
+        """End the threads; what is begun after that has new ones."""
+        self._threads.shutdown(wait=wait, cancel_futures=True)
+        self._threads, self._last = ThreadPoolExecutor(PER_DEVICE), None
+
+    def measured(self, ready: _Ready) -> Measurement:
+        """Measure what no twin of it was measured for."""
+        if ready.twin not in self._same:
+            self._same[ready.twin] = self.worker.measure(
+                self.job, ready.configuration, ready.binary, self.rule, self._best_samples_ms
             )
-        self.recall(self._same[twin])
-        return replace(self._same[twin], configuration=configuration, compile_s=compiled.seconds)
+        measurement = self._same[ready.twin]
+        self.recall(measurement)
+        return replace(measurement, configuration=ready.configuration, compile_s=ready.compile_s)
+
+    def recall(self, measurement: Measurement) -> None:
+        """Hold what follows against a measurement, where it is the best."""
+        time_ms = measurement.median_ms if measurement.status is Status.OK else None
+        best_ms = median(self._best_samples_ms) if self._best_samples_ms else None
+        if time_ms is not None and (best_ms is None or time_ms < best_ms):
+            self._best_samples_ms = measurement.samples_ms
 
 
 def _status_without_binary(compiled: Compiled) -> Status:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from autotune import __version__
@@ -21,10 +21,9 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
-from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, Evaluator
+from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.several import SeveralEvaluator
 from autotune.measure.timing import StoppingRule
 from autotune.run import portfolio as portfolios
 from autotune.run import selection
@@ -240,15 +239,20 @@ class Run(Bench):
         other_data_s = (time.monotonic() - begun) / 2
         self.worker.prepare(job)
         evaluator = DeviceEvaluator(
-            self.kernel, job, self.compilers, self.worker, stopping_rule(self.device)
+            self.kernel,
+            job,
+            self.compilers,
+            self.worker,
+            stopping_rule(self.device),
+            zip(self.request.others, self.workers[1:], strict=True),
         )
         seconds = budget.seconds
         if seconds is not None:
             seconds = max(1.0, seconds - (time.monotonic() - begun) - other_data_s)
-        with self._on_every_device(evaluator) as searching:
+        with evaluator:
             session = SearchSession(
                 space=space,
-                evaluator=searching,
+                evaluator=evaluator,
                 store=self.store,
                 run_id=run_id,
                 scope=self.scope(problem),
@@ -263,25 +267,6 @@ class Run(Bench):
         choice = measured if self.request.only is not None else tuple(session.known())
         spent_s = time.monotonic() - begun
         return _Searched(problem, space, evaluator, measured, choice, spent_s, other_data_s)
-
-    @contextmanager
-    def _on_every_device(self, first: DeviceEvaluator) -> Iterator[Evaluator]:
-        """An evaluator of all devices of the request.
-
-        That of several serves one GPU too: it measures the next while the session stores the last.
-        A CPU has no time for anything while it measures.
-        """
-        if not (self.device.leaves_host_free or self.request.others):
-            yield first
-            return
-        others = [
-            DeviceEvaluator(
-                self.kernel, replace(first.job, device=device), self.compilers, worker, first.rule
-            )
-            for device, worker in zip(self.request.others, self.workers[1:], strict=True)
-        ]
-        with SeveralEvaluator([first, *others]) as several:
-            yield several
 
     def _decided(
         self, run_id: int, one: _Searched, everyone: Sequence[_Searched], seconds: float | None
@@ -400,9 +385,10 @@ class Run(Bench):
             configuration for configuration in dict.fromkeys(best) if configuration not in known
         ]
         end = math.inf if seconds is None else time.monotonic() + seconds
+        one.evaluator.hint(guests)
         measured: list[Measurement] = []
-        for measurement in one.evaluator.measure(guests):
-            measured.append(measurement)
+        for guest in guests:  # each by itself, so that none is begun when time is up
+            measured += one.evaluator.measure([guest])
             if time.monotonic() > end:
                 self.compilers.forget()  # those of the other guests
                 break

@@ -51,8 +51,12 @@ Search: TypeAlias = Callable[[Space, Session, "Generator"], None]
 
 def fastest(measured: Mapping[int, Measurement], count: int) -> list[int]:
     """Numbers of the fastest of what was measured, best first; those without a time are left out."""
-    timed = [(one.median_ms, i) for i, one in measured.items() if one.status.is_timed]
-    return [i for _, i in sorted((ms, i) for ms, i in timed if ms is not None)[:count]]
+    timed = [
+        (time_ms, index)
+        for index, measurement in measured.items()
+        if measurement.status.is_timed and (time_ms := measurement.median_ms) is not None
+    ]
+    return [index for _, index in sorted(timed)[:count]]
 
 
 @dataclass(frozen=True)

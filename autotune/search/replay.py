@@ -8,10 +8,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import math
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ import numpy as np
 
 from autotune.devices.device import Device
 from autotune.errors import RecordError, UsageError
-from autotune.kernel.space import Space
+from autotune.kernel.space import Space, is_numberable
 from autotune.measure.measurement import Measurement, Status
-from autotune.search.base import BudgetSpent, fastest
+from autotune.search.session import Budget, SearchSession
+from autotune.store import Scope
 from autotune.values import Configuration, Problem, Value
 
 #: Kernel Tuner's failure classes. It skips an InvalidConfig before it compiles anything.
@@ -66,8 +66,23 @@ class Recording:
     @property
     def best_ms(self) -> float | None:
         """Median time of the best configuration; None where all failed."""
-        times = [one.median_ms for one in self.measurements]
-        return min((time_ms for time_ms in times if time_ms is not None), default=None)
+        times_ms = [measurement.median_ms for measurement in self.measurements]
+        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
+
+    @property
+    def scope(self) -> Scope:
+        """Key of its measurements, as of those of a device."""
+        return Scope(
+            kernel=self.kernel,
+            problem=self.problem,
+            device_uuid=self.device.uuid,
+            device_name=self.device.name,
+            driver="",
+            toolchain="",
+            source="",
+            arguments="",
+            timing="",
+        )
 
 
 class ReplayEvaluator:
@@ -82,15 +97,20 @@ class ReplayEvaluator:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
 
-    def measure(self, configurations: Sequence[Configuration]) -> list[Measurement]:
-        """The recorded measurements, in this order.
+    def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+        """Yield the recorded measurements, in this order.
 
         Raises
         ------
         UsageError
             If a configuration was not recorded.
         """
-        return [self._recorded(one) for one in configurations]
+        for configuration in configurations:
+            index = self.recording.space.index(configuration)
+            if index is None:
+                name = self.recording.path.name
+                raise UsageError(f"{name} has no configuration {configuration}")
+            yield self.recording.measurements[index]
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
         """Nothing is compiled, so nothing is done ahead."""
@@ -98,49 +118,27 @@ class ReplayEvaluator:
     def recall(self, measurement: Measurement) -> None:
         """What others remember is in the recording too."""
 
-    def _recorded(self, configuration: Configuration) -> Measurement:
-        index = self.recording.space.index(configuration)
-        if index is None:
-            raise UsageError(f"{self.recording.path.name} has no configuration {configuration}")
-        return self.recording.measurements[index]
 
-
-class ReplaySession:
-    """The smallest session: a budget of evaluations over a recording, and the path taken.
+def session(recording: Recording, budget: Budget, space: Space | None = None) -> SearchSession:
+    """A search of a recording, which remembers nothing beyond it.
 
     Parameters
     ----------
     recording : Recording
         What is searched.
-    budget : int
-        Measurements allowed.
+    budget : Budget
+        Of this search.
+    space : Space, optional
+        The part of the recorded space to search; default: all of it.
     """
-
-    def __init__(self, recording: Recording, budget: int) -> None:
-        self.recording = recording
-        self.budget = budget
-        #: Numbers of the configurations measured, in order.
-        self.path: list[int] = []
-        self._measured: set[int] = set()
-
-    @property
-    def evaluations_left(self) -> int:
-        return self.budget - len(self.path)
-
-    def measure(self, indices: Sequence[int]) -> list[Measurement]:
-        for index in indices:
-            if index not in self._measured:
-                if not self.evaluations_left:
-                    raise BudgetSpent
-                self._measured.add(index)
-                self.path.append(index)
-        return [self.recording.measurements[index] for index in indices]
-
-    def best(self, count: int) -> list[int]:
-        return fastest({index: self.recording.measurements[index] for index in self.path}, count)
-
-    def hint(self, indices: Sequence[int]) -> None:
-        pass
+    return SearchSession(
+        space=space or recording.space,
+        evaluator=ReplayEvaluator(recording),
+        store=None,
+        run_id=0,
+        scope=recording.scope,
+        budget=budget,
+    )
 
 
 def load(path: Path) -> Recording:
@@ -261,7 +259,7 @@ def _parameters(
         if not _is_list_of(declared.get(name), (int, float, str)) or not declared[name]:
             raise _Fault(f"tune_params[{name!r}]: a list of numbers or texts was expected")
     parameters = {name: tuple(dict.fromkeys(declared[name])) for name in names}
-    if math.prod(len(values) for values in parameters.values()) >= 2**62:
+    if not is_numberable(map(len, parameters.values())):
         raise _Fault("tune_params: more combinations than can be numbered")
     return parameters
 
@@ -269,7 +267,10 @@ def _parameters(
 def _rows(
     parameters: Mapping[str, tuple[Value, ...]], entries: Mapping[str, Mapping[str, Any]]
 ) -> Any:
-    ranks = {name: {v: i for i, v in enumerate(values)} for name, values in parameters.items()}
+    ranks = {
+        name: {value: rank for rank, value in enumerate(values)}
+        for name, values in parameters.items()
+    }
     rows = np.empty((len(entries), len(parameters)), np.int16)
     for number, (key, entry) in enumerate(entries.items()):
         for position, name in enumerate(parameters):
@@ -349,7 +350,7 @@ def _text(data: Mapping[str, Any], name: str) -> str:
 
 
 def _is_list_of(value: Any, types: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, types) for one in value)
+    return isinstance(value, list) and all(isinstance(entry, types) for entry in value)
 
 
 def _sort_key(value: Any) -> tuple[bool, Any]:

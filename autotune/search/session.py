@@ -113,12 +113,12 @@ class SearchSession:
         Configurations are addressed by their number in it.
     evaluator : Evaluator
         Measures what is not remembered.
-    store : Store
-        Remembers.
+    store : Store, optional
+        Remembers; None where nothing is to be remembered.
     run_id : int
         The run that new rows belong to.
     scope : Scope
-        Key of remembered measurements.
+        The problem, and key of remembered measurements.
     budget : Budget
         Of this search alone.
     listener : callable
@@ -131,7 +131,7 @@ class SearchSession:
 
     space: Space
     evaluator: Evaluator
-    store: Store
+    store: Store | None
     run_id: int
     scope: Scope
     budget: Budget
@@ -146,19 +146,23 @@ class SearchSession:
     def __post_init__(self) -> None:
         self._start = time.monotonic()
         self._made: dict[int, Configuration] = {}
-        self._remembered = {} if self.fresh else self._answers_of_all_devices()
-        self._interrupted = self.store.interrupted_attempts(self.scope)
+        self._remembered: dict[Configuration, Measurement] = {}
+        self._interrupted: dict[Configuration, int] = {}
+        if self.store is not None:
+            if not self.fresh:
+                self._remembered = self._answers_of_all_devices(self.store)
+            self._interrupted = self.store.interrupted_attempts(self.scope)
         self.listener(
             SearchStarted(self.scope.problem, len(self.space), len(self._remembered), self.budget)
         )
 
-    def _answers_of_all_devices(self) -> dict[Configuration, Measurement]:
+    def _answers_of_all_devices(self, store: Store) -> dict[Configuration, Measurement]:
         """What was remembered of any device of this run; the first device's word counts first."""
         scopes = [replace(self.scope, device_uuid=uuid) for uuid in reversed(self.others)]
         return {
-            configuration: one
+            configuration: measurement
             for scope in (*scopes, self.scope)
-            for configuration, one in self._answers(self.store.remembered(scope)).items()
+            for configuration, measurement in self._answers(store.remembered(scope)).items()
         }
 
     def _answers(
@@ -168,27 +172,28 @@ class SearchSession:
 
         In a restricted space the best may be among those: they are timed in full.
         """
-        times = [
-            one.median_ms
-            for one in remembered.values()
-            if one.status is Status.OK and one.configuration in self.space
-        ]
-        best_ms = min((one for one in times if one is not None), default=math.inf)
+        times_ms = (
+            measurement.median_ms or math.inf
+            for measurement in remembered.values()
+            if measurement.status is Status.OK and measurement.configuration in self.space
+        )
+        best_ms = min(times_ms, default=math.inf)
         return {
-            configuration: one
-            for configuration, one in remembered.items()
-            if one.status is not Status.STOPPED_EARLY or (one.median_ms or 0.0) > best_ms
+            configuration: measurement
+            for configuration, measurement in remembered.items()
+            if measurement.status is not Status.STOPPED_EARLY
+            or (measurement.median_ms or 0.0) > best_ms
         }
 
     def known(self) -> list[Measurement]:
         """All there is to choose from: asked in this search, or remembered and still valid."""
-        recalled = {
-            one.configuration: one
-            for one in self._remembered.values()
-            if one.configuration in self.space
+        found = {
+            configuration: measurement
+            for configuration, measurement in self._remembered.items()
+            if configuration in self.space
         }
-        asked = {one.configuration: one for one in self.asked.values()}
-        return list({**recalled, **asked}.values())
+        found |= {measurement.configuration: measurement for measurement in self.asked.values()}
+        return list(found.values())
 
     @property
     def evaluations_left(self) -> int | None:
@@ -211,7 +216,7 @@ class SearchSession:
     def hint(self, indices: Sequence[int]) -> None:
         """Pass on what will likely be asked next and is not known yet."""
         configurations = [self._configuration(i) for i in indices if i not in self.asked]
-        self.evaluator.hint([one for one in configurations if one not in self._remembered])
+        self.evaluator.hint([c for c in configurations if c not in self._remembered])
 
     def _configuration(self, index: int) -> Configuration:
         """A configuration by number; kept for a while, since hints repeat."""
@@ -222,7 +227,7 @@ class SearchSession:
         return self._made[index]
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
-        """Measure configurations by number, in order; see `strategies.base.Session`."""
+        """Measure configurations by number, in order; see `autotune.search.base.Session`."""
         unknown = [i for i in dict.fromkeys(indices) if i not in self.asked]
         allowed = unknown if self.evaluations_left is None else unknown[: self.evaluations_left]
         self._measure_unknown(allowed)
@@ -246,9 +251,10 @@ class SearchSession:
             if known is None:
                 # Several devices are at work on the next few already, and any may be done first.
                 begun, ahead = list(islice(unbegun, ahead)), 1
-                self.store.open_attempts(self.run_id, self.scope, begun)
+                if self.store is not None:
+                    self.store.open_attempts(self.run_id, self.scope, begun)
                 measurement = next(results)
-                self.store.add(self.run_id, self.scope, measurement)
+                self._keep(measurement)
                 self._note(numbers[measurement.configuration], measurement, remembered=False)
             else:
                 self.evaluator.recall(known)
@@ -267,9 +273,13 @@ class SearchSession:
             Status.CRASHED,
             f"{self._interrupted[configuration]} runs ended while it was being measured",
         )
-        self.store.add(self.run_id, self.scope, verdict)
+        self._keep(verdict)
         self._remembered[configuration] = verdict
         return verdict
+
+    def _keep(self, measurement: Measurement) -> None:
+        if self.store is not None:
+            self.store.add(self.run_id, self.scope, measurement)
 
     def _note(self, index: int, measurement: Measurement, remembered: bool) -> None:
         self.asked[index] = measurement
@@ -295,7 +305,7 @@ def search(
     session : SearchSession
         Where to search.
     strategy : callable
-        See `strategies.base.Search`.
+        See `autotune.search.base.Search`.
     seed : int
         Same seed, same path.
     first : sequence of Configuration
@@ -307,7 +317,7 @@ def search(
     dict
         Measurements by number, in the order they were asked for.
     """
-    numbers = [_number(session.space, one) for one in first]
+    numbers = [_number(session.space, configuration) for configuration in first]
     try:
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))

@@ -23,7 +23,6 @@ from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.several import SeveralEvaluator
 from autotune.run.bench import Bench
 from autotune.run.run import Request, Run, RunResult
 from autotune.search.session import Budget, Listener, Measured, SearchStarted, ignore
@@ -36,7 +35,7 @@ TIMED = {Status.OK, Status.STOPPED_EARLY}
 
 def by_name(measured: Iterable[Measurement]) -> list[Measurement]:
     """In an order of their own: rows are in the order in which they were done."""
-    return sorted(measured, key=lambda one: one.configuration.canonical_json())
+    return sorted(measured, key=lambda measurement: measurement.configuration.canonical_json())
 
 
 class SeveralDevicesContract:
@@ -78,9 +77,9 @@ class SeveralDevicesContract:
         faults = ("none", "nan", "syntax_error", "unwritten", "too_much_shared")
         result = self.tuned(self.request(*faults), tmp_path / "two.sqlite")
         alone = self.tuned(self.request(*faults, twins=False), tmp_path / "one.sqlite")
-        (several,), (one,) = result.problems, alone.problems
-        assert [m.configuration for m in several.measured] == [
-            m.configuration for m in one.measured
+        (several,), (single,) = result.problems, alone.problems
+        assert [measurement.configuration for measurement in several.measured] == [
+            measurement.configuration for measurement in single.measured
         ]
         for measured in several.measured:
             assert measured.status in EXPECTED[str(measured.configuration["FAULT"])]
@@ -96,27 +95,28 @@ class SeveralDevicesContract:
         """Though the next that does not compile is done long before the one that is measured."""
         request = self.request("none", "syntax_error", "too_much_shared", twins=False)
         space = enumerate_space(request.kernel, request.device).restricted(request.fixed)
-        asked = sorted(space, key=lambda one: (one["BLOCK"], one["FAULT"]))
+        asked = sorted(
+            space, key=lambda configuration: (configuration["BLOCK"], configuration["FAULT"])
+        )
         bench = Bench(request)
         try:
             job = bench.job(request.problems[0])
-            single = DeviceEvaluator(request.kernel, job, bench.compilers, bench.worker)
-            with SeveralEvaluator([single]) as evaluator:
+            with DeviceEvaluator(request.kernel, job, bench.compilers, bench.worker) as evaluator:
                 measured = list(evaluator.measure(asked))
         finally:
             bench.close()
-        assert [one.configuration for one in measured] == asked
-        for one in measured:
-            assert one.status in EXPECTED[str(one.configuration["FAULT"])]
+        assert [measurement.configuration for measurement in measured] == asked
+        for measurement in measured:
+            assert measurement.status in EXPECTED[str(measurement.configuration["FAULT"])]
 
     def test_finals_hold_the_best_of_each_device_on_the_first(self, tmp_path: Path) -> None:
         result = self.tuned(self.request("none"), tmp_path / "s.sqlite")
         finals = result.problems[0].finals
         assert finals is not None
-        ok = [one for one in result.problems[0].measured if one.status is Status.OK]
-        entered = {one.measurement.configuration for one in finals.finalists}
-        for uuid in {one.device_uuid for one in ok}:
-            best = min((m for m in ok if m.device_uuid == uuid), key=lambda m: m.median_ms or 0)
+        right = [m for m in result.problems[0].measured if m.status is Status.OK]
+        entered = {finalist.measurement.configuration for finalist in finals.finalists}
+        for uuid in {measurement.device_uuid for measurement in right}:
+            best = min((m for m in right if m.device_uuid == uuid), key=lambda m: m.median_ms or 0)
             assert best.configuration in entered
 
     def test_a_later_run_remembers_what_either_measured(self, tmp_path: Path) -> None:
@@ -131,12 +131,14 @@ class SeveralDevicesContract:
         self.tuned(self.request("none", "nan"), file)
         before = self.rows(file)
         self.tuned(self.request("none", "nan"), file, note)
-        assert [one.remembered for one in events] == [True] * 6
+        assert [event.remembered for event in events] == [True] * 6
         assert self.rows(file) == before
         events.clear()
         self.tuned(self.request("none", "nan", twins=False), file, note)
-        by_twin = {one.configuration for one in before if one.device_uuid == TWIN}
-        assert {e.measurement.configuration for e in events if not e.remembered} == by_twin
+        by_twin = {row.configuration for row in before if row.device_uuid == TWIN}
+        assert {
+            event.measurement.configuration for event in events if not event.remembered
+        } == by_twin
 
     def test_a_worker_that_is_killed_costs_no_row(self, tmp_path: Path) -> None:
         """The second device's process goes at the first result, in the middle of what it does."""
@@ -153,10 +155,11 @@ class SeveralDevicesContract:
         result = self.tuned(self.request("none", "nan"), tmp_path / "s.sqlite", kill)
         rows = self.rows(tmp_path / "s.sqlite")
         assert killed and self.tuning.workers[1].respawns >= 1
-        assert len(rows) == len({one.configuration for one in rows}) == 6
-        assert TWIN in {one.device_uuid for one in rows}
-        for one in result.problems[0].measured:
-            assert one.status in EXPECTED[str(one.configuration["FAULT"])], one.message
+        assert len(rows) == len({row.configuration for row in rows}) == 6
+        assert TWIN in {row.device_uuid for row in rows}
+        for measurement in result.problems[0].measured:
+            expected = EXPECTED[str(measurement.configuration["FAULT"])]
+            assert measurement.status in expected, measurement.message
 
     @pytest.mark.parametrize("strategy", ["auto", "kt:pso", "optuna:tpe"])
     def test_strategies_that_ask_for_batches_use_both(self, tmp_path: Path, strategy: str) -> None:
@@ -168,7 +171,10 @@ class SeveralDevicesContract:
         )
         (result,) = self.tuned(request, tmp_path / "s.sqlite").problems
         assert len(result.measured) == 7
-        assert {one.device_uuid for one in result.measured} == {request.device.uuid, TWIN}
+        assert {measurement.device_uuid for measurement in result.measured} == {
+            request.device.uuid,
+            TWIN,
+        }
 
     def test_an_interrupted_run_keeps_its_rows_and_leaves_no_thread(self, tmp_path: Path) -> None:
         seen: list[Measurement] = []
