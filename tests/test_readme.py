@@ -1,4 +1,4 @@
-"""What the README shows is what the repository holds."""
+"""What the README shows is what the repository holds, and links of all pages lead somewhere."""
 
 import re
 from pathlib import Path
@@ -9,6 +9,11 @@ from autotune.cli import run
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted(ROOT.glob("docs/**/*.md")),
+    *sorted(ROOT.glob("reports/*/*.md")),
+]
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 
 
@@ -17,9 +22,11 @@ def test_the_example_is_the_one_in_the_repository() -> None:
     assert excerpt in (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
 
 
-def test_links_lead_somewhere() -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", README) + re.findall(r'src(?:set)?="(.*?)"', README)
-    assert [target for target in targets if not (ROOT / target).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#:]+)\)", text) + re.findall(r'src(?:set)?="(.*?)"', text)
+    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_every_page_is_linked_once_in_the_index() -> None:

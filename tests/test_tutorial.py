@@ -69,7 +69,10 @@ def test_part_a_from_nothing(tmp_path: Path) -> None:
     assert "26 valid of 32" in printed["autotune check smooth --arch sm_90"]
     assert "cover" in printed["autotune show smooth"]
     winner = printed["autotune lookup smooth n=1000003"].splitlines()[0]
-    assert winner in printed["autotune run smooth --budget 20evals"]
+    table = printed["autotune run smooth --budget 20evals"]
+    (line,) = (line for line in table.splitlines() if line.startswith("n=1000003"))
+    told = set(re.findall(r"[A-Z]+=\d+", line))  # without ADJACENT where there is one item
+    assert "BLOCK" in line and told <= set(winner.split(", "))
     assert "quality: nearest_problem" in printed["autotune lookup smooth n=500000"]
     assert printed["./main"].startswith(f"{winner}: ")
 
@@ -98,10 +101,3 @@ def test_what_needs_a_gpu_is_said_so() -> None:
     """And there is little of it."""
     assert [text for _, text in blocks("A") if text.startswith(WITH_GPU)] == []
     assert len([text for _, text in blocks("B") if text.startswith(WITH_GPU)]) == 1
-
-
-@pytest.mark.parametrize("page", ["tutorial.md", "operations.md", "../CONTRIBUTING.md"])
-def test_links_lead_somewhere(page: str) -> None:
-    file = ROOT / "docs" / page
-    for target in re.findall(r"\]\(([^)#:]+)\)", file.read_text(encoding="utf-8")):
-        assert (file.parent / target).exists(), target
