@@ -20,6 +20,7 @@ import demands
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Work
 from autotune.tuned import record as tuned
+from autotune.tuned.files import read_all
 from autotune.values import Problem
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -279,7 +280,7 @@ def _judged(document: Document) -> list[str]:
 def main() -> None:
     """Replace the table between the marks and the page, or say which of them is out of date."""
     results, unlisted = _documents("vendor"), _documents("unlisted")
-    records = [one for one in tuned.read_all(ROOT / "reports") if one.device.backend == "cuda"]
+    records = [one for one in read_all(ROOT / "reports") if one.device.backend == "cuda"]
     before, _, rest = (ROOT / "README.md").read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     texts = {

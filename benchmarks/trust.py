@@ -50,7 +50,7 @@ from autotune.run import selection
 from autotune.run.bench import Bench
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import stopping_rule
-from autotune.tuned import record as tuned
+from autotune.tuned.files import read
 from autotune.values import Configuration, Problem
 
 HERE = Path(__file__).resolve().parent
@@ -172,7 +172,7 @@ def entrants(kernel: Kernel, problem: Problem, device: Device, count: int) -> li
 def _recorded(kernel: Kernel, device: Device) -> Iterable[Configuration]:
     """Winners and runners-up of the shipped record of this device, where there is one."""
     file = HERE.parent / "reports" / device.folder / f"{kernel.name}.json"
-    for entry in tuned.read(file).entries if file.exists() else ():
+    for entry in read(file).entries if file.exists() else ():
         yield Configuration(entry.configuration)
         yield from (Configuration(one.configuration) for one in entry.runners_up)
 

@@ -22,8 +22,9 @@ from autotune.kernel.catalog import find_kernel
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.tasks import Contender
 from autotune.measure.worker import Worker
-from autotune.tuned import record as tuned
+from autotune.tuned.files import read_all
 from autotune.tuned.load import choose
+from autotune.tuned.writing import write
 from autotune.values import Problem
 
 
@@ -82,7 +83,7 @@ def test_no_unlisted_size_is_tuned(name: str) -> None:
     kernel = find_kernel(name)
     groups = [*kernel.problems.values(), *kernel.quick_problems.values()]
     tuned_sizes = [dict(problem) for group in groups for problem in group]
-    for record in tuned.read_all(vendor.ROOT / "reports", name):
+    for record in read_all(vendor.ROOT / "reports", name):
         tuned_sizes += [dict(entry.problem) for entry in record.entries]
     assert demands.SIZES[name][0] in tuned_sizes  # they are of one form
     assert [one for one in demands.UNLISTED[name] if one in tuned_sizes] == []
@@ -228,14 +229,14 @@ def test_the_limit_moves_the_bytes_of_the_problem() -> None:
 @pytest.fixture
 def recorded_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Whose record of reduce in `tmp_path` is the bundled one, but of two other problems."""
-    record = tuned.read_all(vendor.ROOT / "reports", "reduce")[0]
+    record = read_all(vendor.ROOT / "reports", "reduce")[0]
     first, *entries, last = record.entries
     more = (
         msgspec.structs.replace(first, problem={"n": 5000}),
         *entries,
         msgspec.structs.replace(last, problem={"n": 3000}),
     )
-    tuned.write(tmp_path, msgspec.structs.replace(record, entries=more))
+    write(tmp_path, msgspec.structs.replace(record, entries=more))
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
     return replace(for_arch("sm_90"), name=record.device.name)
 
@@ -303,7 +304,7 @@ def test_the_readme_has_devices_side_by_side_and_says_what_is_missed() -> None:
 
 def test_the_readme_shows_the_finals_where_nothing_else_was_measured(tmp_path: Path) -> None:
     assert readme_table.table([], []) == "Nothing is recorded yet.\n"
-    records = tuned.read_all(readme_table.ROOT / "reports", "transpose")
+    records = read_all(readme_table.ROOT / "reports", "transpose")
     text = readme_table.table([], records)
     assert all(record.device.name not in text for record in records)
     entries = [entry for record in records for entry in record.entries]
