@@ -69,7 +69,8 @@ def main() -> int:
     """Run, judge, print, write the JSON; exit code 1 where something is not as it must be."""
     options = _arguments()
     device = choose_device(options.device)
-    fixed = parsing.restriction(find_kernel(str(SPACE)), options.fix)
+    kernel = find_kernel(str(SPACE))
+    fixed = parsing.restriction(kernel.name, kernel.parameters, options.fix)
     clean, again, faulty = (
         run(device, {**fixed, "FAULT": faults}, options.timeout)
         for faults in (("none",), ("none",), ("none", *EXPECTED))

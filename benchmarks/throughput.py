@@ -136,7 +136,9 @@ class Matchup:
 
     def space(self) -> Space:
         """The part of the space that can be expressed."""
-        chosen = parsing.restriction(self.kernel, SUBSPACES[self.kernel_name].values.split())
+        chosen = parsing.restriction(
+            self.kernel.name, self.kernel.parameters, SUBSPACES[self.kernel_name].values.split()
+        )
         if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
             ours = {"MIN_BLOCKS": (1,), "LOAD": ("plain",)}
             chosen |= {name: ours[name] for name in ours if name in self.kernel.parameters}

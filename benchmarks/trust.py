@@ -50,7 +50,7 @@ from autotune.measure.worker import Worker
 from autotune.run.bench import Bench
 from autotune.run.request import EFFORTS
 from autotune.run.selection import Finalist, candidates, decide, ratio
-from autotune.tuned.record import read
+from autotune.tuned.files import read
 from autotune.values import Configuration, Problem
 
 MAX_SECONDS = 60.0

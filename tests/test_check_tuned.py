@@ -19,7 +19,7 @@ from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
 from autotune.retune.gate import Verdict, verdict
 from autotune.run.selection import Ratio
-from autotune.tuned import record as tuned
+from autotune.tuned.files import read
 from autotune.values import Configuration
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
@@ -82,7 +82,7 @@ def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
     (mended,) = check("--retune")["mended"]
     assert (mended["kernel"], mended["result"]) == ("saxpy", "searched")
     assert record_file("twin").read_bytes() == before
-    assert tuned.read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    assert read(record_file("saxpy")).entries[0].median_ms > 1e-6
     assert verdicts(check()) == {"saxpy": "held", "twin": "held"}
 
 
@@ -97,7 +97,7 @@ def test_a_configuration_that_is_wrong_is_a_regression_and_is_mended(
     assert "wrong_result" in found["message"]
     (mended,) = document["mended"]
     assert mended["result"] == "searched"
-    assert tuned.read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+    assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
 
 
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
@@ -122,7 +122,7 @@ def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
     monkeypatch.setenv("AUTOTUNE_TUNED", str(first))
     (found,) = check("--retune", names=("saxpy",))["checked"]
     assert (found["layer"], found["verdict"]) == ("AUTOTUNE_TUNED", "slower")
-    assert tuned.read(folder / "saxpy.json").entries[0].median_ms > 1e-6
+    assert read(folder / "saxpy.json").entries[0].median_ms > 1e-6
 
 
 def test_the_table_and_the_message_say_what_regressed(

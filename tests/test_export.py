@@ -8,10 +8,12 @@ import pytest
 from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
 
 from autotune.errors import UsageError
-from autotune.export import FORMATS, Results, export_measurements, export_records
+from autotune.export import FORMATS, export_measurements, export_records
+from autotune.export.t4 import Results
 from autotune.measure.measurement import Measurement, Status
 from autotune.search import replay
-from autotune.tuned import record as tuned
+from autotune.tuned.files import decode
+from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
 
 
@@ -40,7 +42,7 @@ def results() -> Results:
 
 
 @pytest.fixture
-def records() -> list[tuned.TunedRecord]:
+def records() -> list[TunedRecord]:
     """Two devices, two problems on the first."""
     return [
         record([entry(problem(512, 64), plan(128)), entry(problem(64, 8, "float16"))]),
@@ -51,7 +53,7 @@ def records() -> list[tuned.TunedRecord]:
 # ---------------------------------------------------------------------- by name
 
 
-def test_every_format_gives_equal_bytes(records: list[tuned.TunedRecord], results: Results) -> None:
+def test_every_format_gives_equal_bytes(records: list[TunedRecord], results: Results) -> None:
     """No dates, no order of hashing, no order of reading."""
     for name, one in FORMATS.items():
         if one.source == "records":
@@ -68,15 +70,15 @@ def test_every_format_gives_equal_bytes(records: list[tuned.TunedRecord], result
         ("wisdom", {f"{KERNEL}-float16.wisdom", f"{KERNEL}-float32.wisdom"}),
     ],
 )
-def test_names_of_files(name: str, files: set[str], records: list[tuned.TunedRecord]) -> None:
+def test_names_of_files(name: str, files: set[str], records: list[TunedRecord]) -> None:
     """Relative, below the folder that is exported to."""
     assert set(export_records(name, records)) == files
 
 
-def test_json_is_the_record(records: list[tuned.TunedRecord]) -> None:
+def test_json_is_the_record(records: list[TunedRecord]) -> None:
     """What lookup and import read."""
     text = export_records("json", records)[f"Test_GPU_B/{KERNEL}.json"]
-    assert tuned.decode(text.encode()).device == records[1].device
+    assert decode(text.encode()).device == records[1].device
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_json_is_the_record(records: list[tuned.TunedRecord]) -> None:
     ],
 )
 def test_a_wrong_format_is_a_usage_error(
-    name: str, message: str, records: list[tuned.TunedRecord]
+    name: str, message: str, records: list[TunedRecord]
 ) -> None:
     """With the known ones."""
     with pytest.raises(UsageError, match=message):
@@ -170,7 +172,7 @@ def test_an_empty_cache_is_a_cache(results: Results) -> None:
 # ---------------------------------------------------------------------- wisdom
 
 
-def test_wisdom_lines(records: list[tuned.TunedRecord]) -> None:
+def test_wisdom_lines(records: list[TunedRecord]) -> None:
     """The header line and rows that Kernel Launcher's parser expects."""
     text = export_records("wisdom", records)[f"{KERNEL}-float32.wisdom"]
     header, *rows = [json.loads(line) for line in text.splitlines()]
@@ -191,7 +193,7 @@ def test_wisdom_lines(records: list[tuned.TunedRecord]) -> None:
 def test_wisdom_holds_three_sizes() -> None:
     """More cannot be told apart there."""
     fields = dict.fromkeys("abcd", "integer")
-    chosen = plan(grid=(1,))
+    chosen = plan(grid=(1, 1, 1))
     one = record([entry(dict.fromkeys("abcd", 8), chosen)], fields=fields, default=chosen)
     with pytest.raises(UsageError, match="3 sizes, not 4"):
         export_records("wisdom", [one])

@@ -23,11 +23,10 @@ from sample_records import (
 
 from autotune.errors import UsageError
 from autotune.export.header import comment, expression, identifier, render
-from autotune.tuned import current as _current
-from autotune.tuned import lookup as _lookup
-from autotune.tuned import record as tuned
+from autotune.tuned.files import read
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor
+from autotune.tuned.writing import write
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
 SHIPPED = sorted((Path(__file__).parents[1] / "reports").glob("NVIDIA_*/*.json"))
@@ -93,10 +92,9 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TunedRecord
         opencl(random_record(4, "", "")),
     ]
     for one in made:
-        tuned.write(tmp_path / "given", one)
+        write(tmp_path / "given", one)
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "given"))
-    monkeypatch.setattr(_lookup, "shipped_folder", lambda: str(tmp_path / "none"))
-    monkeypatch.setattr(_current, "_first_visible", lambda visible: (None, None))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     clear_cache()
     return made
 
@@ -176,7 +174,7 @@ def test_equal_records_give_equal_bytes(records: list[TunedRecord]) -> None:
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
 def test_shipped_headers_are_of_their_records(file: Path) -> None:
     """Mended with ``autotune export KERNEL header --from reports --device NAME --out FOLDER``."""
-    assert file.with_suffix(".hpp").read_text() == render([tuned.read(file)])
+    assert file.with_suffix(".hpp").read_text() == render([read(file)])
 
 
 def test_a_config_is_a_constant_expression(tmp_path: Path) -> None:
@@ -288,7 +286,7 @@ def syntax_check(header: str, folder: Path) -> None:
 def test_a_record_of_nothing_but_a_default(tmp_path: Path) -> None:
     """Tables of no rows are no zero-sized arrays."""
     syntax_check(render([record()]), tmp_path)
-    only = record(fields={"dtype": "categorical"}, default=plan(32, grid=(1,)))
+    only = record(fields={"dtype": "categorical"}, default=plan(32, grid=(1, 1, 1)))
     syntax_check(render([only]), tmp_path)
 
 
@@ -299,7 +297,7 @@ def test_keywords_and_odd_names_become_identifiers(tmp_path: Path) -> None:
         "fields": {"long": "integer", "arch": "categorical", "number": "integer"},
     }
     values = {"BM": 2**40, "int": "float", "__X__": True}
-    chosen = plan(configuration=values, grid=(["*", "long", 2**63 - 1], ["+", "number", 2**70]))
+    chosen = plan(configuration=values, grid=(["*", "long", 2**63 - 1], ["+", "number", 2**70], 1))
     at = [{"long": 1, "arch": one, "number": 2} for one in ("a-b", "a b", "9", "", 'quote"\\')]
     one = record([entry(each, chosen) for each in at], default=chosen, **names)
     syntax_check(render([one]), tmp_path)

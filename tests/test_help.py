@@ -36,9 +36,6 @@ NOT_RUN = {
     "autotune run Xgemm --device replay:gemm-RTX_3090.json.gz --budget 200evals": (
         "names a recorded space, which does not ship; test_replay replays one"
     ),
-    "autotune export sgemm json --refit --from reports --out reports": (
-        "needs a record of the source as it is now; test_prediction fits one again"
-    ),
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
     "autotune check-tuned sgemm --threshold 3 --retune": (
         "needs a kernel that was tuned on this device; test_check_tuned tunes one"

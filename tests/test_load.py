@@ -15,15 +15,14 @@ from autotune import load
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
+from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.membership import is_member, valid_archs
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.tuned import current as _current
-from autotune.tuned import load as launcher
-from autotune.tuned import lookup as _lookup
-from autotune.tuned import record as tuned
 from autotune.tuned.load import choose, declared_arguments
+from autotune.tuned.lookup import clear_cache
 from autotune.tuned.record import Entry, Plan, Provenance, RecordedDevice, TunedRecord
+from autotune.tuned.writing import write
 from autotune.values import Configuration, Problem
 
 SPACE = '''
@@ -83,18 +82,19 @@ def axpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
         (tmp_path / folder).mkdir()
     (tmp_path / "spaces/axpy.py").write_text(SPACE)
     (tmp_path / "kernels/axpy.cu").write_text(SOURCE)
-    dialect = Path(launcher.__file__).parents[2] / "kernels/dialect.h"
-    (tmp_path / "kernels/dialect.h").write_text(dialect.read_text())
+    (tmp_path / "kernels/dialect.h").write_text(
+        (bundled_folder("kernels") / "dialect.h").read_text()
+    )
     monkeypatch.setenv("AUTOTUNE_PATH", str(tmp_path / "spaces"))
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
-    monkeypatch.setattr(_current, "_first_visible", lambda visible: (None, None))
-    _lookup.clear_cache()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    clear_cache()
     return load("axpy").kernel
 
 
 def write_record(folder: Path, kernel: Kernel, device: Any, **values: Any) -> None:
     """A record whose winner for n=1000 is a configuration, valid or not."""
-    plan: dict[str, Any] = {"configuration": values, "block": (64,), "grid": (1,)}
+    plan: dict[str, Any] = {"configuration": values, "block": (64, 1, 1), "grid": (1, 1, 1)}
     entry = Entry(
         **plan,
         problem={"n": 1000},
@@ -108,8 +108,13 @@ def write_record(folder: Path, kernel: Kernel, device: Any, **values: Any) -> No
         evaluations=1,
         seed=0,
         tuned_on="2026-11-21",
+        arguments="",
+        options=(),
+        driver="",
+        toolchain="",
+        device_uuid="",
     )
-    tuned.write(
+    write(
         folder,
         TunedRecord(
             kernel=kernel.name,
@@ -121,7 +126,7 @@ def write_record(folder: Path, kernel: Kernel, device: Any, **values: Any) -> No
             provenance=Provenance(version="", toolchain="", driver="", created="2026-11-21"),
         ),
     )
-    _lookup.clear_cache()
+    clear_cache()
 
 
 # ---------------------------------------------------------------------- which configuration
@@ -209,9 +214,9 @@ def test_membership_is_that_of_the_enumerated_space(arch: str) -> None:
         for c in ("x", "y", "z")
         for d in (1, 2, True)
     ]
-    for one in asked:
-        plain = all(type(one[n]) is type(v[0]) for n, v in kernel.parameters.items())
-        assert is_member(kernel, one, device) == (plain and Configuration(one) in valid)
+    for values in asked:
+        plain = all(type(values[n]) is type(v[0]) for n, v in kernel.parameters.items())
+        assert is_member(kernel, values, device) == (plain and Configuration(values) in valid)
     assert not is_member(kernel, {"A": 1}, device)
     assert not is_member(kernel, {**asked[0], "E": 1}, device)
 
@@ -233,7 +238,7 @@ def test_arguments_are_described_without_drawing_them(n: int) -> None:
     kernel = Kernel("x.cu", A=(1,))
     kernel.arguments(_any_size)
     found = declared_arguments(kernel, Problem(n=n))
-    assert [(one.kind, one.shape) for one in found.values()] == [
+    assert [(argument.kind, argument.shape) for argument in found.values()] == [
         ("input", (n,)),
         ("input", (n, 2)),
         ("out", (n,)),
@@ -304,14 +309,14 @@ def test_a_recorded_winner_runs_on_the_cpu(
     changed, _ = load("axpy")(x, y)
     np.testing.assert_array_equal(changed, np.full(1000, 2, np.float32))
     assert dict(load("axpy").choice({"n": 1000}).configuration) == {"BLOCK": 32, "PER_THREAD": 2}
-    assert not [one for one in recwarn if one.category is RuntimeWarning]
+    assert not [caught for caught in recwarn if caught.category is RuntimeWarning]
 
 
 def test_old_launches_are_forgotten(
     axpy: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A serving process may see ever new sizes."""
-    monkeypatch.setattr(launcher, "MAX_READY", 2)
+    monkeypatch.setattr("autotune.tuned.load.MAX_READY", 2)
     tuned_axpy = load(axpy)
     with pytest.warns(RuntimeWarning):
         for n in (5, 6, 7, 8):

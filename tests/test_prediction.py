@@ -3,7 +3,6 @@
 The device of these tests is a formula: ten multiprocessors, tiles of different sizes, and waves.
 """
 
-import json
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -14,20 +13,27 @@ import msgspec
 import pytest
 from sample_records import KERNEL, entry, plan, problem, record
 
-from autotune.cli import run
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.export.header import render
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
-from autotune.tuned import current as _current
-from autotune.tuned import lookup as _lookup
-from autotune.tuned import record as tuned
+from autotune.run.selection import PortfolioTimes
 from autotune.tuned.fallback import fallback_table
+from autotune.tuned.files import decode
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.prediction import fitted
-from autotune.tuned.record import Cost, FallbackRow, Plan, Portfolio, Prediction
+from autotune.tuned.record import (
+    Cost,
+    FallbackRow,
+    Plan,
+    Portfolio,
+    Prediction,
+    TunedRecord,
+)
+from autotune.tuned.writing import encode, merge, write
+from autotune.values import Problem
 
 SM_COUNT = 10
 TILES = (32, 64, 128)
@@ -67,7 +73,7 @@ def portfolio_of(
     )
 
 
-def tuned_record(portfolio: Portfolio, plan_of: Any = tile_plan) -> tuned.TunedRecord:
+def tuned_record(portfolio: Portfolio, plan_of: Any = tile_plan) -> TunedRecord:
     """A record with what is made of a matrix."""
     rows, predictions = fallback_table(portfolio, plan_of, SM_COUNT)
     portfolio = msgspec.structs.replace(portfolio, predictions=predictions)
@@ -78,11 +84,10 @@ def tuned_record(portfolio: Portfolio, plan_of: Any = tile_plan) -> tuned.TunedR
 def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Lookup among given records, of which no others are known."""
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
-    monkeypatch.setattr(_lookup, "shipped_folder", lambda: str(tmp_path / "none"))
-    monkeypatch.setattr(_current, "_first_visible", lambda visible: (None, None))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-    def answer(one: tuned.TunedRecord, m: int, n: int, **where: Any) -> Any:
-        tuned.write(tmp_path, one)
+    def answer(one: TunedRecord, m: int, n: int, **where: Any) -> Any:
+        write(tmp_path, one)
         clear_cache()
         return lookup(KERNEL, **(where or {"arch": 90}), **problem(m, n))
 
@@ -111,7 +116,7 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
     assert expected is not None and abs(expected - shares["predicted"]) < 0.03
 
 
-def _tiles(one: tuned.TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
+def _tiles(one: TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
     from autotune.export.header import _table
     from autotune.tuned.table import pick
 
@@ -194,7 +199,7 @@ def cost(chosen: Plan, ms: float, **changes: Any) -> Cost:
     return Cost(**{"plan": chosen, "fixed": ((ms, ()),), "waves": (), **changes})
 
 
-def answered_by(costs: Sequence[Cost], multiple: int = 4) -> tuned.TunedRecord:
+def answered_by(costs: Sequence[Cost], multiple: int = 4) -> TunedRecord:
     """A record of one problem whose row names a prediction of the costs."""
     portfolio = Portfolio(predictions=(Prediction(multiple=multiple, costs=tuple(costs)),))
     row = FallbackRow(problem=problem(64, 64), plan=plan(32), expected_fraction=0.9, prediction=0)
@@ -231,7 +236,7 @@ def test_sizes_beyond_64_bits_get_the_row(ask: Callable[..., Any]) -> None:
     assert ask(one, 2**63 - 1, 5)["BM"] == 128
     assert ask(one, 2**63, 5)["BM"] == 32
     assert ask(one, 10**400, 5)["BM"] == 32
-    product = plan(64, grid=(["*", "m", "n"],))
+    product = plan(64, grid=(["*", "m", "n"], 1, 1))
     endless = answered_by([cost(product, 1, waves=((1, ((1.0, ()),)),))])
     assert (ask(endless, 2**40, 5)["BM"], ask(endless, 2**40, 2**40)["BM"]) == (64, 32)
 
@@ -252,35 +257,22 @@ def test_other_architectures_get_what_is_valid_there(ask: Callable[..., Any]) ->
 def test_rows_of_a_portfolio_that_is_left_out_lose_their_prediction() -> None:
     """Its costs are not there any more, so the row itself answers."""
     wide, narrow = tuned_record(portfolio_of(SIZES)), tuned_record(portfolio_of(SIZES[1:30]))
-    merged = tuned.merge(wide, narrow).record
+    merged = merge(wide, narrow).record
     assert merged.portfolio == wide.portfolio
     assert {row.prediction for row in merged.fallback} == {0}
-    merged = tuned.merge(narrow, wide).record
+    merged = merge(narrow, wide).record
     assert merged.portfolio == wide.portfolio
     assert len(merged.fallback) == len(SIZES)
     elsewhere = tuned_record(portfolio_of([(m + 1, n) for m, n in SIZES[1:30]]))
-    merged = tuned.merge(elsewhere, wide).record
+    merged = merge(elsewhere, wide).record
     assert [row.prediction for row in merged.fallback] == [0] * len(SIZES) + [None] * 29
-    assert tuned.decode(tuned.encode(merged)) == tuned.decode(tuned.encode(merged))
-
-
-def test_records_without_predictions_are_read(ask: Callable[..., Any], tmp_path: Path) -> None:
-    """Those of older versions, in which nothing says so."""
-    one = answered_by([cost(plan(128), 1)])
-    path = tuned.path_of(tmp_path, one)
-    assert ask(one, 100, 10)["BM"] == 128
-    document = json.loads(path.read_bytes())
-    del document["portfolio"]["predictions"], document["fallback"][0]["prediction"]
-    path.write_text(json.dumps(document))
-    clear_cache()
-    assert lookup(KERNEL, arch=90, **problem(100, 10))["BM"] == 32
-    assert tuned.read(path).fallback[0].prediction is None
+    assert decode(encode(merged)) == decode(encode(merged))
 
 
 def test_a_header_of_fields_named_like_its_functions() -> None:
     """They are told apart by an underscore."""
     fields: dict[str, Any] = {"fastest": "integer", "estimate": "integer", "kind": "categorical"}
-    chosen = plan(64, grid=("fastest", "estimate"))
+    chosen = plan(64, grid=("fastest", "estimate", 1))
     portfolio = Portfolio(
         predictions=(
             Prediction(multiple=4, costs=(cost(chosen, 1, misaligned={"estimate": 2.0}),)),
@@ -295,52 +287,51 @@ def test_a_header_of_fields_named_like_its_functions() -> None:
 
 
 @pytest.fixture
-def unfitted() -> tuned.TunedRecord:
-    """A record of a bundled kernel as an older version wrote it: a matrix, and nothing fitted."""
+def measured() -> PortfolioTimes:
+    """Seeds of a bundled kernel on some problems, as if `autotune portfolio` had measured them."""
     kernel = find_kernel("transpose")
-    seeds = [kernel.completed(one) for one in kernel.seeds]
-    configurations = [one for one in seeds if is_member(kernel, one, for_arch("sm_90"))][:3]
+    seeds = [kernel.completed(seed) for seed in kernel.seeds]
+    configurations = [seed for seed in seeds if is_member(kernel, seed, for_arch("sm_90"))][:3]
     rng = random.Random(5)
     sizes = [(rng.randrange(1, 9000), rng.randrange(1, 9000)) for _ in range(12)]
-    device = tuned.RecordedDevice(backend="cuda", name="GPU", arch="sm_90", sm_count=132)
-    return tuned.TunedRecord(
-        kernel=kernel.name,
-        device=device,
-        fields=dict.fromkeys(kernel.fields, "integer"),
-        parameters=dict(kernel.parameters),
-        default=plan(configuration=dict(kernel.default()), grid=None),
-        portfolio=Portfolio(
-            configurations=tuple(dict(one) for one in configurations),
-            problems=tuple({"m": m, "n": n} for m, n in sizes),
-            median_ms=tuple(
-                tuple(0.01 * position + 1e-8 * m * n / position for m, n in sizes)
-                for position in range(1, len(configurations) + 1)
-            ),
+    return PortfolioTimes(
+        configurations=tuple(configurations),
+        problems=tuple(Problem(m=m, n=n) for m, n in sizes),
+        median_ms=tuple(
+            tuple(0.01 * position + 1e-8 * m * n / position for m, n in sizes)
+            for position in range(1, len(configurations) + 1)
         ),
-        provenance=record().provenance,
     )
 
 
-def test_older_records_are_fitted_without_a_device(
-    unfitted: tuned.TunedRecord, tmp_path: Path
-) -> None:
-    """`export --refit` writes what tuning again would, and doing so twice changes nothing."""
-    tuned.write(tmp_path / "old", unfitted)
-    for source in ("old", "new"):
-        command = ["export", "transpose", "json", "--refit", "--from", str(tmp_path / source)]
-        assert run([*command, "--out", str(tmp_path / "new")]) == 0
-        found = tuned.read(tuned.path_of(tmp_path / "new", unfitted))
-        assert found.portfolio.median_ms == unfitted.portfolio.median_ms
-        assert [dict(row.problem) for row in found.fallback] == list(found.portfolio.problems)
-        assert {row.prediction for row in found.fallback} == {0}
-        assert found == refitted(found, find_kernel("transpose"))
+def transpose_record(**changes: Any) -> TunedRecord:
+    """A record of that kernel for which nothing is fitted."""
+    kernel = find_kernel("transpose")
+    return record(
+        kernel=kernel.name,
+        fields=dict.fromkeys(kernel.fields, "integer"),
+        parameters=dict(kernel.parameters),
+        default=plan(configuration=dict(kernel.default()), grid=None),
+        **changes,
+    )
+
+
+def test_a_record_is_fitted_without_its_device(measured: PortfolioTimes) -> None:
+    """To times that were measured later; rows of other problems stay, and the record is whole."""
+    row = FallbackRow(problem={"m": 1, "n": 2}, plan=transpose_record().default)
+    found = refitted(transpose_record(fallback=(row,)), find_kernel("transpose"), measured)
+    assert found.portfolio.median_ms == measured.median_ms
+    assert [dict(row.problem) for row in found.fallback[:-1]] == list(found.portfolio.problems)
+    assert {row.prediction for row in found.fallback[:-1]} == {0}
+    assert found.fallback[-1] == row
     costs = found.portfolio.predictions[0].costs
-    assert len(costs) == len(unfitted.portfolio.configurations)
+    assert len(costs) == len(measured.configurations)
     assert all(cost.plan.archs and "sm_90" in cost.plan.archs for cost in costs)
+    assert decode(encode(found)).portfolio == found.portfolio
 
 
-def test_records_of_another_source_are_not_fitted_again(unfitted: tuned.TunedRecord) -> None:
+def test_records_of_another_source_are_not_fitted_again(measured: PortfolioTimes) -> None:
     """Its configurations may be launched in another way now."""
-    made = entry({"m": 1, "n": 2}, unfitted.default, source="older")
-    with pytest.raises(UsageError, match=r"transpose on GPU: .* autotune retune transpose"):
-        refitted(msgspec.structs.replace(unfitted, entries=(made,)), find_kernel("transpose"))
+    made = entry({"m": 1, "n": 2}, transpose_record().default, source="older")
+    with pytest.raises(UsageError, match=r"transpose on Test GPU A: .* autotune retune transpose"):
+        refitted(transpose_record(entries=(made,)), find_kernel("transpose"), measured)

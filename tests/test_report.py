@@ -124,6 +124,11 @@ def entry(problem: Problem, configuration: Configuration, **changes: object) -> 
         registers=40,
         spill_bytes=8,
         static_shared_bytes=4096,
+        arguments="",
+        options=(),
+        driver="580.1",
+        toolchain="nvrtc 13.4",
+        device_uuid="",
     )
     return msgspec.structs.replace(made, **changes)
 

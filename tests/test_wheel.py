@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
+import msgspec
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +28,7 @@ HEAVY = {
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bare interpreter that has the wheel and none of its dependencies."""
+    """A bare interpreter that has the wheel, and of its dependencies what reads records."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
@@ -41,6 +43,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ).stdout.strip()
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site]
     subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    shutil.copytree(Path(msgspec.__file__).parent, Path(site) / "msgspec")
     return python
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import run
-from autotune.tuned import lookup as _lookup
+from autotune.tuned.files import user_folder
 
 SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
 NAMES = ("saxpy", "twin")
@@ -39,7 +39,7 @@ def enter_copy(base: Path, folder: Path, patch: pytest.MonkeyPatch) -> Path:
 
 def record_file(name: str) -> Path:
     """The user's record of a kernel."""
-    (file,) = Path(_lookup.user_folder()).glob(f"*/{name}.json")
+    (file,) = Path(user_folder()).glob(f"*/{name}.json")
     return file
 
 

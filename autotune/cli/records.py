@@ -13,7 +13,7 @@ from autotune.cli.options import JSON, SPACES, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
-    from autotune.export import Results
+    from autotune.export.t4 import Results
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
     from autotune.values import Value
@@ -36,13 +36,13 @@ def lookup(
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
     from autotune.cli.parsing import integer, pairs
-    from autotune.tuned import lookup as _lookup
+    from autotune.tuned.lookup import lookup as find_tuned
 
     problem: dict[str, Any] = {}
     for name, text in pairs(",".join(fields)).items():
         number = integer(text)
         problem[name] = text if number is None else number
-    found = _lookup.lookup(kernel, arch=arch, device=device, **problem)
+    found = find_tuned(kernel, arch=arch, device=device, **problem)
     facts = {
         "kernel": kernel,
         "problem": problem,
@@ -197,7 +197,7 @@ def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
 
     try:
         kernel = find_kernel(record.kernel, spaces)
-        if record.device.known().compiles_for_arch:
+        if record.device.planned_for().compiles_for_arch:
             return enumerate_space(kernel, for_arch(record.device.arch))
         return enumerate_space(kernel, backend(record.device.backend).devices()[0])
     except (AutotuneError, IndexError):
@@ -214,9 +214,9 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     """
     from autotune.errors import UsageError
     from autotune.report.publish import tuned_folder
-    from autotune.tuned import record as tuned
+    from autotune.tuned.files import read_all
 
-    found = tuned.read_all(folder or tuned_folder(), kernel)
+    found = read_all(folder or tuned_folder(), kernel)
     chosen = [one for one in found if device in (None, one.device.name, one.device.folder)]
     if not chosen:
         where = f" on {device}" if device else ""
@@ -237,27 +237,12 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     metavar="DIR",
     help="Folder of tuned records; default: yours.",
 )
-@click.option(
-    "--refit",
-    is_flag=True,
-    help="Fit anew what answers for problems never measured, as in records of older versions.",
-)
-@SPACES
 @_OUT
-def export(
-    kernel: str,
-    format: str,
-    device: str | None,
-    source: Path | None,
-    refit: bool,
-    spaces: Path | None,
-    out: Path,
-) -> None:
+def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
     """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
 
     \b
     autotune export sgemm header --out include/autotune
-    autotune export sgemm json --refit --from reports --out reports
     """
     from autotune.errors import UsageError, unknown
     from autotune.export import FORMATS, export_measurements, export_records
@@ -266,13 +251,7 @@ def export(
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
     if FORMATS[format].source == "records":
-        records = _records(kernel, device, source)
-        if refit:
-            from autotune.kernel.catalog import find_kernel
-            from autotune.run.recording import refitted
-
-            records = [refitted(one, find_kernel(kernel, spaces)) for one in records]
-        files = export_records(format, records)
+        files = export_records(format, _records(kernel, device, source))
     else:
         files = {}
         for folder, one in _measured(kernel, device).items():
@@ -314,7 +293,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
 
 def _latest(rows: Sequence[Row], parameters: dict[str, tuple[Value, ...]]) -> Results:
     """The rows of the newest one's source."""
-    from autotune.export import Results
+    from autotune.export.t4 import Results
 
     last = rows[-1]
     chosen = [row for row in rows if row.source == last.source]
@@ -343,9 +322,10 @@ def import_(file: Path) -> None:
     autotune import colleague/sgemm.json
     """
     from autotune.report.publish import tuned_folder
-    from autotune.tuned import record as tuned
+    from autotune.tuned.files import read
+    from autotune.tuned.writing import update
 
-    merged = tuned.update(tuned_folder(), tuned.read(file))
+    merged = update(tuned_folder(), read(file))
     for outcome in merged.outcomes:
         click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
 
@@ -361,9 +341,9 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     \b
     autotune compare old/sgemm.json new/sgemm.json
     """
-    from autotune.tuned import record as tuned
+    from autotune.tuned.files import read
 
-    records = [tuned.read(file) for file in files]
+    records = [read(file) for file in files]
     problems = {str(dict(one.problem)): one.problem for r in records for one in r.entries}
     rows = []
     for problem in problems.values():

@@ -198,9 +198,9 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
         return
     published = publish(result, out)
     if as_json:
-        from autotune.tuned import record as tuned
+        from autotune.tuned.writing import encode
 
-        click.echo(tuned.encode(published.record).decode(), nl=False)
+        click.echo(encode(published.record).decode(), nl=False)
     else:
         _show_winners(result, published)
     _say_where(result, published)

@@ -452,7 +452,8 @@ def portfolio(
     from autotune.run.recording import refitted, require_current
     from autotune.run.request import Request
     from autotune.search.session import Budget
-    from autotune.tuned import record as tuned
+    from autotune.tuned.files import read
+    from autotune.tuned.writing import update
     from autotune.values import Problem
 
     seconds = Budget.parse(budget).seconds
@@ -464,7 +465,7 @@ def portfolio(
     path = folder / on.folder / f"{declared.name}.json"
     if not path.exists():
         raise UsageError(f"{path}: nothing is tuned there; run: autotune run {declared.name}")
-    record = tuned.read(path)
+    record = read(path)
     require_current(record, declared)
     problems = tuple(Problem(dict(one.problem)) for one in record.entries)
     cold = any(Timing(entry.timing).is_cold for entry in record.entries)
@@ -474,7 +475,7 @@ def portfolio(
             measured = measure_again(bench, progress, record, seconds)
     finally:
         bench.close()
-    merged = tuned.update(folder, refitted(record, declared, measured)).record
+    merged = update(folder, refitted(record, declared, measured)).record
     if path.with_suffix(".hpp").exists():
         write_atomically(path.with_suffix(".hpp"), render([merged]).encode())
     count = f"{len(measured.configurations)} configurations on {len(problems)} problems"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from autotune.errors import UsageError, unknown
-from autotune.measure.measurement import Measurement
-from autotune.values import Problem, Value
+from autotune.export import t4
 
 if TYPE_CHECKING:
     from autotune.tuned.record import TunedRecord
@@ -28,23 +27,9 @@ class Format:
     source: Literal["records", "measurements"]
 
 
-@dataclass(frozen=True)
-class Results:
-    """All that was measured of one kernel on one problem and device."""
-
-    kernel: str
-    device_name: str
-    problem: Problem
-    #: Declared values of each parameter.
-    parameters: dict[str, tuple[Value, ...]]
-    measurements: Sequence[Measurement]
-    #: When each was measured, ISO 8601; empty where not known.
-    timestamps: Sequence[str] = ()
-
-
 FORMATS = {
-    one.name: one
-    for one in (
+    format.name: format
+    for format in (
         Format("header", "C++17 header with a constexpr lookup", "records"),
         Format("json", "tuned record, what `lookup` reads", "records"),
         Format("wisdom", "Kernel Launcher's wisdom file", "records"),
@@ -78,12 +63,13 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
         from autotune.export import wisdom
 
         return wisdom.render(records)
-    from autotune.tuned.record import encode
+    from autotune.tuned.writing import encode
 
-    return {f"{one.device.folder}/{one.kernel}.json": encode(one).decode() for one in records}
+    files = {f"{record.device.folder}/{record.kernel}.json": encode(record) for record in records}
+    return {name: data.decode() for name, data in files.items()}
 
 
-def export_measurements(format: str, results: Results) -> dict[str, str]:
+def export_measurements(format: str, results: t4.Results) -> dict[str, str]:
     """Export everything that was measured.
 
     Returns
@@ -97,9 +83,7 @@ def export_measurements(format: str, results: Results) -> dict[str, str]:
         If there is no such format.
     """
     _check(format, "measurements")
-    from autotune.export import t4
-
-    render: Any = t4.results if format == "t4" else t4.cache
+    render = t4.results if format == "t4" else t4.cache
     return {f"{results.kernel}-{format}.json": render(results)}
 
 

@@ -1,43 +1,49 @@
 """Tuned records -> one C++17 header with a constexpr lookup.
 
-Knows C++ and the table of `_table`, which lookup in Python walks as well: the header holds the
-same rows in the same order, so both answer alike. Knows nothing of files. Equal records give equal
-bytes.
+Knows C++ and the table of `autotune.tuned.table`, which lookup in Python walks as well: the header
+holds the same rows in the same order, so both answer alike. Equal records give equal bytes.
 
 The text is in ``header.hpp.j2``; this module fills it in.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from autotune import __version__
 from autotune.errors import UsageError
 from autotune.export.reserved import RESERVED
 from autotune.kernel.expression import MAX_INTEGER
-from autotune.tuned.formula import Cost, Term
-from autotune.tuned.record import Entry, TunedRecord, encode
-from autotune.tuned.table import (
+from autotune.tuned.files import Loaded, decode
+from autotune.tuned.formula import waves_of
+from autotune.tuned.record import (
     COMMON_SHARED_BYTES,
+    Cost,
+    Entry,
+    Plan,
+    Prediction,
+    Term,
+    Triple,
+    TunedRecord,
+    Value,
+)
+from autotune.tuned.table import (
     CUDA_ARCH_MACRO,
     SIXTEENTHS,
     Group,
-    Loaded,
     LookupRow,
     LookupTable,
-    Plan,
-    Prediction,
-    Problem,
-    Triple,
-    Value,
+    ProblemKey,
     arch_number,
     build_table,
     pick,
 )
+from autotune.tuned.writing import encode
 
 _INT = range(-(2**31) + 1, 2**31)
 _LONG = range(-MAX_INTEGER, MAX_INTEGER + 1)
@@ -74,7 +80,7 @@ def identifier(name: str) -> str:
 
 def comment(text: str) -> str:
     """Text that cannot end a line comment: printable ASCII, without backslash or trigraph."""
-    printable = "".join(one if " " <= one <= "~" else "?" for one in text)
+    printable = "".join(letter if " " <= letter <= "~" else "?" for letter in text)
     return printable.replace("\\", "/").replace("??", "?.")
 
 
@@ -100,13 +106,14 @@ def literal(value: int) -> str:
     return f"number{{{value}LL}}" if value in _LONG else "number{0, false}"
 
 
-def time(cost: Cost) -> str:
+def time(cost: Cost, multiple: int) -> str:
     """The time of a configuration in C++, as an `estimate` of the header, in several lines."""
     parts = [f"estimate{{{_sum(cost.fixed)}}}"]
-    parts += [f"in_waves({expression(waves)}, {_sum(terms)})" for waves, terms in cost.waves]
+    for slots, terms in cost.waves:
+        parts.append(f"in_waves({expression(waves_of(cost.plan.grid, slots))}, {_sum(terms)})")
     factors = [
         f"unless_multiple({identifier(name)}, {multiple}, {factor!r})"
-        for name, multiple, factor in cost.misaligned
+        for name, factor in cost.misaligned.items()
     ]
     total = "\n    + ".join(parts)
     return "\n    * ".join([f"({total})", *factors]) if factors else total
@@ -151,7 +158,7 @@ class _Writer:
     """The table of some records in C++ words."""
 
     def __init__(self, records: Sequence[TunedRecord]) -> None:
-        self.records = sorted(records, key=lambda one: one.device.folder)
+        self.records = sorted(records, key=lambda record: record.device.folder)
         self.table = _table(self.records)
         self.parameters = {name: identifier(name) for name in self.table.parameters}
         self.fields = {name: identifier(name) for name in self.table.fields}
@@ -166,26 +173,31 @@ class _Writer:
             for i, (name, integer) in enumerate(self.table.fields.items())
             if not integer
         }
-        self.plans: dict[str, Plan] = {}
+        self.plans: dict[bytes, Plan] = {}
         self.shapes: list[str] = []
         self.conditions: list[str] = []
         self.default = self.number(self.table.default.plan)
         # The rows of an architecture with one device are the device's.
-        shared = [one for one in self.table.archs.values() if len(self._devices_of(one)) > 1]
+        shared = [arch for arch in self.table.archs.values() if len(self._devices_of(arch)) > 1]
         self.groups = [*self.table.devices.values(), *shared]
         self.predictions: list[Prediction] = []
         for row in (row for group in self.groups for row in _rows(group)):
             self.number(row.plan)
             if row.prediction is not None and self.prediction(row) < 0:
                 self.predictions.append(row.prediction)
-        for plan in (plan for one in self.predictions for plan in one.plans):
-            self.number(plan)
+        for _, cost in self._costs():
+            self.number(cost.plan)
         named = [arch for plan in self.plans.values() for arch in plan.archs or ()]
         numbers = {arch_number(arch) for arch in named} - {None}
-        self.archs = sorted(one for one in numbers if one is not None) or [0]
+        self.archs = sorted(number for number in numbers if number is not None) or [0]
 
     def _devices_of(self, arch: Group) -> list[Group]:
-        return [one for one in self.table.devices.values() if one.arch == arch.name]
+        return [device for device in self.table.devices.values() if device.arch == arch.name]
+
+    def _costs(self) -> Iterator[tuple[Prediction, Cost]]:
+        for prediction in self.predictions:
+            for cost in prediction.costs:
+                yield prediction, cost
 
     def _categories(self, position: int) -> list[str]:
         rows = [row for group in self.table.devices.values() for row in _rows(group)]
@@ -193,7 +205,7 @@ class _Writer:
 
     def number(self, plan: Plan) -> int:
         """The position of a plan among those of the header."""
-        key = json.dumps(plan)
+        key = msgspec.json.encode(plan)
         self.plans.setdefault(key, plan)
         return list(self.plans).index(key)
 
@@ -211,7 +223,8 @@ class _Writer:
         condition = -1
         if plan.requires is not None:
             condition = _index(self.conditions, expression(plan.requires))
-        bits = sum(1 << i for i, one in enumerate(self.archs) if f"sm_{one}" in (plan.archs or ()))
+        archs = plan.archs or ()
+        bits = sum(1 << i for i, number in enumerate(self.archs) if f"sm_{number}" in archs)
         about = [str(plan.shared_bytes), str(shape), str(condition), f"{bits}ULL"]
         examined = _bool(plan.archs is not None)
         return _joined([*values, _extent(plan.block), *about, examined])
@@ -222,18 +235,18 @@ class _Writer:
             return _bool(value)
         return self.enums[name][value] if isinstance(value, str) else str(value)
 
-    def problem(self, problem: Problem) -> str:
+    def problem(self, problem: ProblemKey) -> str:
         """Values of a problem as arguments."""
-        values = zip(self.fields, problem, strict=True)
-        return _joined(
-            self.enums[name][one] if isinstance(one, str) else _long(one) for name, one in values
-        )
+        return self._values(problem, _long)
 
-    def place(self, place: Problem) -> str:
+    def place(self, place: ProblemKey) -> str:
         """Where a problem lies, as arguments."""
-        values = zip(self.fields, place, strict=True)
+        return self._values(place, str)
+
+    def _values(self, values: ProblemKey, written: Callable[[int], str]) -> str:
         return _joined(
-            self.enums[name][one] if isinstance(one, str) else str(one) for name, one in values
+            self.enums[name][value] if isinstance(value, str) else written(value)
+            for name, value in zip(self.fields, values, strict=True)
         )
 
     def exact_row(self, row: LookupRow) -> str:
@@ -250,18 +263,22 @@ class _Writer:
 
     def prediction(self, row: LookupRow) -> int:
         """The position of a row's prediction among those of the header; -1 where it has none."""
-        found = (i for i, one in enumerate(self.predictions) if one is row.prediction)
-        return next(found, -1)
+        known = enumerate(self.predictions)
+        return next((i for i, prediction in known if prediction is row.prediction), -1)
 
     def prediction_rows(self) -> list[dict[str, str]]:
         """The plans of each prediction, and where they are in the table of all."""
         rows, first = [], 0
-        for one in self.predictions:
-            plans = _joined(str(self.number(plan)) for plan in one.plans)
-            last = first + len(one.costs)
+        for prediction in self.predictions:
+            plans = _joined(str(self.number(cost.plan)) for cost in prediction.costs)
+            last = first + len(prediction.costs)
             rows.append({"span": f"{first}, {last}", "plans": plans})
             first = last
         return rows
+
+    def times(self) -> list[str]:
+        """The time of each cost, in the order of the predictions."""
+        return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self._costs()]
 
     def spans(self) -> dict[Group, str]:
         """Where the rows of each device and architecture are: its arch, and both tables' spans."""
@@ -298,17 +315,14 @@ class _Writer:
 def _table(records: Sequence[TunedRecord]) -> LookupTable:
     if not records:
         raise UsageError("no tuned records to make a header of")
-    kernels = sorted({one.kernel for one in records})
+    kernels = sorted({record.kernel for record in records})
     if len(kernels) > 1:
         raise UsageError(f"a header is of one kernel, not of {', '.join(kernels)}")
 
     def refuse(message: str) -> None:
         raise UsageError(f"{message}; tune again or leave it out")
 
-    loaded = [
-        Loaded("header", one.device.folder, json.loads(encode(one)))
-        for one in sorted(records, key=lambda one: one.device.folder)
-    ]
+    loaded = [Loaded("header", record.device.folder, decode(encode(record))) for record in records]
     return build_table(loaded, refuse)
 
 
@@ -320,25 +334,25 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
     spans = writer.spans()
     kernel = identifier(table.kernel)
     fields = [_field(writer, name, integer) for name, integer in table.fields.items()]
-    integers = [one["name"] for one in fields if one["integer"]]
+    integers = [field["name"] for field in fields if field["integer"]]
     return {
         "kernel": kernel,
         "guard": f"AUTOTUNE_{kernel.upper()}_HPP",
         "version": comment(__version__),
-        "about": [comment(line) for one in writer.records for line in _about(one)],
+        "about": [comment(line) for record in writer.records for line in _about(record)],
         "example": _example(writer),
         "parameters": [
             {"name": cpp, "type": _type(writer, name)} for name, cpp in writer.parameters.items()
         ],
         "fields": fields,
         "no_integers": not integers,
-        "signature": _joined(f"{one['type']} {one['name']}" for one in fields),
-        "arguments": _joined(one["name"] for one in fields),
+        "signature": _joined(f"{field['type']} {field['name']}" for field in fields),
+        "arguments": _joined(field["name"] for field in fields),
         "places": _joined(
-            f"sixteenths(p.{one['name']})" if one["integer"] else f"p.{one['name']}"
-            for one in fields
+            f"sixteenths(p.{field['name']})" if field["integer"] else f"p.{field['name']}"
+            for field in fields
         ),
-        "distance": " + ".join(f"apart(a.{one}, b.{one})" for one in integers) or "0",
+        "distance": " + ".join(f"apart(a.{name}, b.{name})" for name in integers) or "0",
         "devices": _devices(writer, spans),
         "arch_groups": [spans[group] for group in table.archs.values()],
         "enums": list(writer.enums.values()),
@@ -358,12 +372,10 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
             }
             for group in writer.groups
         ],
-        "no_exact": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, {{0, 0, 0}}",
-        "no_near": f"{{{_joined(one['zero'] for one in fields)}}}, 0, -1, -1",
+        "no_exact": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
+        "no_near": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, -1",
         "predictions": writer.prediction_rows(),
-        "times": [
-            time(cost).replace("\n", "\n      ") for one in writer.predictions for cost in one.costs
-        ],
+        "times": writer.times(),
         "assertions": writer.assertions(),
     }
 
@@ -381,7 +393,8 @@ def _field(writer: _Writer, name: str, integer: bool) -> dict[str, Any]:
 
 
 def _devices(writer: _Writer, spans: Mapping[Group, str]) -> list[dict[str, str]]:
-    abouts = {one.device.folder: f"{one.device.name}, {one.device.arch}" for one in writer.records}
+    devices = [record.device for record in writer.records]
+    abouts = {device.folder: f"{device.name}, {device.arch}" for device in devices}
     return [
         {
             "name": cpp,
@@ -417,7 +430,7 @@ def _about(record: TunedRecord) -> list[str]:
     parts = [device.name, device.arch, driver, made.toolchain, made.created[:10]]
     return [
         _joined(part for part in parts if part),
-        *(f"  {_measured(one)}" for one in record.entries),
+        *(f"  {_measured(entry)}" for entry in record.entries),
     ]
 
 
@@ -440,10 +453,10 @@ def _rows(group: Group) -> list[LookupRow]:
     return [*group.exact.values(), *group.nearest.values()]
 
 
-def _index(known: list[str], one: str) -> int:
-    if one not in known:
-        known.append(one)
-    return known.index(one)
+def _index(known: list[str], text: str) -> int:
+    if text not in known:
+        known.append(text)
+    return known.index(text)
 
 
 def _joined(parts: Iterable[str]) -> str:

@@ -31,14 +31,14 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
     """
     files: dict[str, list[str]] = {}
     categories: dict[str, list[str]] = {}
-    for record in sorted(records, key=lambda one: one.device.folder):
+    for record in sorted(records, key=lambda record: record.device.folder):
         sizes = [name for name, kind in record.fields.items() if kind == "integer"]
         if len(sizes) > _MOST_SIZES:
             raise UsageError(
                 f"{record.kernel}: a wisdom file holds {_MOST_SIZES} sizes, not {len(sizes)}"
             )
         for entry in record.entries:
-            category = [one for one in entry.problem.values() if isinstance(one, str)]
+            category = [value for value in entry.problem.values() if isinstance(value, str)]
             key = _key(record.kernel, category)
             if categories.setdefault(key, category) != category:
                 raise UsageError(
@@ -53,7 +53,8 @@ def _key(kernel: str, category: Sequence[str]) -> str:
     name = "-".join([kernel, *category])
     # Kernel Launcher replaces the same characters when it looks for the file.
     return "".join(
-        one if one.isascii() and (one.isalnum() or one in "_-.") else "_" for one in name
+        letter if letter.isascii() and (letter.isalnum() or letter in "_-.") else "_"
+        for letter in name
     )
 
 

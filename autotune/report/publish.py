@@ -16,7 +16,9 @@ from autotune.files import data_folder, write_atomically
 from autotune.report import ReportContent, from_run, write_html, write_markdown
 from autotune.run.recording import record_of
 from autotune.run.run import RunResult
-from autotune.tuned import record as tuned
+from autotune.tuned.files import path_of
+from autotune.tuned.record import TunedRecord
+from autotune.tuned.writing import MergedProblem, update
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,9 @@ class Published:
     """What was written, and the record as it is now."""
 
     #: The record of this run merged with what ``folder`` held.
-    record: tuned.TunedRecord
+    record: TunedRecord
     #: What became of each newly tuned problem.
-    outcomes: Sequence[tuned.MergedProblem]
+    outcomes: Sequence[MergedProblem]
     folder: Path
     json_file: Path
     header_file: Path
@@ -58,9 +60,9 @@ def publish(run: RunResult, out: Path) -> Published:
         If a file cannot be written.
     """
     new = record_of(run)
-    tuned.update(tuned_folder(), new)
-    merged = tuned.update(out, new)
-    json_file = tuned.path_of(out, merged.record)
+    update(tuned_folder(), new)
+    merged = update(out, new)
+    json_file = path_of(out, merged.record)
     folder, name = json_file.parent, merged.record.kernel
     try:
         write_atomically(folder / f"{name}.hpp", render([merged.record]).encode())

@@ -26,7 +26,7 @@ from autotune.retune.stale import (
     Target,
     known_entries,
 )
-from autotune.tuned import lookup as _lookup
+from autotune.tuned.files import device_folders, layers
 from autotune.values import Problem
 
 #: A winner whose time is surely longer than recorded by more than this share is a regression.
@@ -173,8 +173,8 @@ def _recorded(device: Device) -> list[str]:
     """Kernels that have a record for a device in some layer."""
     folders = [
         Path(directory) / device.folder
-        for layer, directory in _lookup.layers()
-        if device.folder in _lookup.device_folders(layer, directory)
+        for layer, directory in layers()
+        if device.folder in device_folders(layer, directory)
     ]
     return sorted({one.stem for folder in folders for one in folder.glob("*.json")})
 

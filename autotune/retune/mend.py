@@ -37,6 +37,8 @@ from autotune.run.run import EFFORTS, Effort, Request, Run, RunResult
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
 from autotune.tuned import record as tuned
+from autotune.tuned.files import path_of, read
+from autotune.tuned.writing import update
 
 #: A winner that is surely slower than recorded by more than this is searched for again.
 FELL_BY = 0.02
@@ -288,13 +290,13 @@ class Mending:
         """Put a confirmed entry where lookup finds it, and into ``out`` where it is the same."""
         layers = {tuned_folder(), *([known.directory] if known.layer != "shipped" else [])}
         for directory in layers:
-            tuned.update(directory, record)
-        path = tuned.path_of(self.orders.out, record)
+            update(directory, record)
+        path = path_of(self.orders.out, record)
         beside = _entry_at(path, known.entry.problem)
         if beside is None or beside.configuration != known.entry.configuration:
             return
         if beside.median_ms == known.entry.median_ms:
-            merged = tuned.update(self.orders.out, record).record
+            merged = update(self.orders.out, record).record
             if path.with_suffix(".hpp").exists():
                 write_atomically(path.with_suffix(".hpp"), render([merged]).encode())
 
@@ -330,7 +332,7 @@ class Mending:
         directories = {one.known.directory: one.known.layer for one in targets if one.known}
         for directory, layer in directories.items():
             if layer == "AUTOTUNE_TUNED":
-                tuned.update(directory, record_of(run))
+                update(directory, record_of(run))
         times = {one.problem: one.finals.winner.median_ms for one in run.problems if one.finals}
         return [
             outcome(one, MendStatus.SEARCHED, "", times[one.problem])
@@ -438,7 +440,7 @@ def _entry_at(path: Path, problem: Mapping[str, int | str]) -> tuned.Entry | Non
     if not path.exists():
         return None
     try:
-        return tuned.read(path).entry(problem)
+        return read(path).entry(problem)
     except RecordError as error:
         warnings.warn(str(error), stacklevel=2)
         return None

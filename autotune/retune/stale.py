@@ -21,9 +21,9 @@ from autotune.kernel.membership import is_member
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
-from autotune.tuned import lookup as _lookup
-from autotune.tuned import record as tuned
-from autotune.tuned.table import moment
+from autotune.tuned.files import DamagedRecord, device_folders, layers, read
+from autotune.tuned.record import Entry, TunedRecord, moment
+from autotune.tuned.table import normal_arch
 from autotune.values import Configuration, Problem
 
 
@@ -51,8 +51,8 @@ class KnownEntry:
 
     layer: str
     directory: Path
-    record: tuned.TunedRecord
-    entry: tuned.Entry
+    record: TunedRecord
+    entry: Entry
 
     @property
     def driver(self) -> str:
@@ -176,7 +176,7 @@ def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tu
         If a selector is wrong, or no device is left.
     """
     found = [choose_device(one) for one in selectors] or _local_devices()
-    wanted = {_lookup.normal_arch(one) for one in archs}
+    wanted = {normal_arch(one) for one in archs}
     chosen = [one for one in found if not wanted or one.arch in wanted]
     if not chosen:
         here = ", ".join(dict.fromkeys(one.arch for one in found))
@@ -194,13 +194,13 @@ def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str
     """
     found: dict[Problem, KnownEntry] = {}
     damaged = []
-    for layer, directory in _lookup.layers():
+    for layer, directory in layers():
         path = Path(directory) / device.folder / f"{name}.json"
-        if device.folder not in _lookup.device_folders(layer, directory) or not path.exists():
+        if device.folder not in device_folders(layer, directory) or not path.exists():
             continue
         try:
-            record = tuned.read(path)
-        except tuned.DamagedRecord as error:
+            record = read(path)
+        except DamagedRecord as error:
             damaged.append(str(error))
             warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from autotune.devices.device import Device
@@ -20,8 +21,9 @@ from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store
-from autotune.tuned.lookup import read_layers, user_folder
-from autotune.tuned.record import update
+from autotune.tuned.files import read_layers, user_folder
+from autotune.tuned.record import Entry
+from autotune.tuned.writing import update
 from autotune.values import Configuration, Problem
 
 #: The kernel of each limit, and the unit of its rate in an entry.
@@ -42,13 +44,13 @@ def known_limits(device: Device) -> Limits | None:
     """
     reached = {name: found for name in _KERNELS if (found := _reached(name, device))}
     rates: dict[str, Any] = {
-        FIELDS[name]: found.entry[_UNITS[name]] for name, found in reached.items()
+        FIELDS[name]: getattr(found.entry, _UNITS[name]) for name, found in reached.items()
     }
     limits, doubts = credible(
         Limits(
             **rates,
             reached_by={
-                name: str(Configuration(found.entry["configuration"]))
+                name: str(Configuration(found.entry.configuration))
                 for name, found in reached.items()
             },
             source={name: found.record for name, found in reached.items()},
@@ -127,7 +129,7 @@ def measure_limits(
         )
         tuning = Run(request, store)
         try:
-            update(user_folder(), record_of(tuning.run()))
+            update(Path(user_folder()), record_of(tuning.run()))
         finally:
             tuning.close()
 
@@ -146,7 +148,7 @@ def limit_problem(name: str, device: Device) -> Problem:
 class _Reached(NamedTuple):
     """An entry, and the record that it is in, for a person."""
 
-    entry: dict[str, Any]
+    entry: Entry
     record: str
 
 
@@ -156,17 +158,17 @@ def _reached(name: str, device: Device) -> _Reached | None:
     for loaded in read_layers(_KERNELS[name]):
         if loaded.folder != device.folder:
             continue
-        if loaded.document["device"].get("sm_count") != device.sm_count:
+        if loaded.record.device.sm_count != device.sm_count:
             continue  # a slice of the GPU
         entries = [
             entry
-            for entry in loaded.document["entries"]
-            if _covers(entry["problem"], wanted)
-            and Timing(entry["timing"]).is_cold
-            and entry.get(_UNITS[name])
+            for entry in loaded.record.entries
+            if _covers(entry.problem, wanted)
+            and Timing(entry.timing).is_cold
+            and getattr(entry, _UNITS[name])
         ]
         if entries:
-            return _Reached(max(entries, key=lambda entry: _size(entry["problem"])), loaded.source)
+            return _Reached(max(entries, key=lambda entry: _size(entry.problem)), loaded.source)
     return None
 
 

@@ -33,7 +33,7 @@ RUNNERS_UP = 5
 
 
 def record_of(run: RunResult) -> tuned.TunedRecord:
-    """The tuned record of one run; merge it into what is known with `tuned.update`.
+    """The tuned record of one run; merge it into what is known with `autotune.tuned.writing.update`.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def record_of(run: RunResult) -> tuned.TunedRecord:
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
-        or tuple(tuned.FallbackRow(problem=one.problem, plan=_plan_of(one)) for one in entries),
+        or tuple(tuned.FallbackRow(problem=one.problem, plan=one.plan) for one in entries),
         provenance=tuned.Provenance(
             version=__version__,
             toolchain=run.toolchain,
@@ -150,19 +150,9 @@ def _matrix(measured: selection.PortfolioTimes) -> tuned.Portfolio:
 
 
 def refitted(
-    record: tuned.TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes | None = None
+    record: tuned.TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes
 ) -> tuned.TunedRecord:
-    """A record with the answers for problems never measured made anew.
-
-    Parameters
-    ----------
-    record : TunedRecord
-        Its winners stay.
-    kernel : Kernel
-        That it is of.
-    measured : Portfolio, optional
-        To make them from; default: the record's own, as for records of older versions, and then
-        no device is needed.
+    """A record whose winners stay, and whose answers for other problems are made anew.
 
     Raises
     ------
@@ -170,10 +160,8 @@ def refitted(
         See `require_current`.
     """
     require_current(record, kernel)
-    matrix = _matrix(measured) if measured else record.portfolio
-    if not matrix.problems:
-        return record
-    portfolio, rows = _with_fallback(kernel, record.device.planned_for(), matrix)
+    device = record.device.planned_for()
+    portfolio, rows = _with_fallback(kernel, device, _matrix(measured))
     known = [dict(row.problem) for row in rows]
     others = (row for row in record.fallback if dict(row.problem) not in known)
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
@@ -215,7 +203,7 @@ def _plan(
     first = binding.launch_sequence(kernel, configuration, problem, device).first
     return tuned.Plan(
         configuration=dict(configuration),
-        block=first.block,
+        block=_three(first.block),
         shared_bytes=first.shared_bytes,
         grid=_completed(
             binding.traced_grid(binding.traced(kernel, configuration, device, problem))
@@ -225,17 +213,21 @@ def _plan(
     )
 
 
-def _plan_of(entry: tuned.Entry) -> tuned.Plan:
-    return tuned.Plan(**{name: getattr(entry, name) for name in tuned.Plan.__struct_fields__})
-
-
 def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> tuned.Plan:
     return _plan(kernel, kernel.default(), problem, device)
 
 
-def _completed(grid: tuple[Json, ...] | None) -> tuple[Json, ...] | None:
+def _completed(grid: tuple[Json, ...] | None) -> tuned.Grid | None:
     """Three dimensions: missing ones are 1."""
-    return None if grid is None else (*grid, 1, 1)[:3]
+    if grid is None:
+        return None
+    x, y, z = (*grid, 1, 1)[:3]
+    return x, y, z
+
+
+def _three(sizes: tuple[int, ...]) -> tuned.Triple:
+    x, y, z = sizes
+    return x, y, z
 
 
 def _steps(
@@ -253,8 +245,8 @@ def _steps(
         steps.append(
             tuned.LaunchStep(
                 entry=str(step.entry),
-                concrete_grid=step.grid,
-                block=step.block,
+                concrete_grid=_three(step.grid),
+                block=_three(step.block),
                 shared_bytes=step.shared_bytes,
                 grid=_completed(grid),
                 args=tuple(one if isinstance(one, str) else int(one) for one in names),

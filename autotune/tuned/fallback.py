@@ -106,10 +106,13 @@ class _Matrix:
         times = [[row[column] for column in group] for row in portfolio.median_ms]
         best = [min(row[p] or math.inf for row in times) for p in range(len(group))]
         self.fractions = [
-            [best_ms / one if one else 0.0 for one, best_ms in zip(row, best, strict=True)]
+            [
+                best_ms / time_ms if time_ms else 0.0
+                for time_ms, best_ms in zip(row, best, strict=True)
+            ]
             for row in times
         ]
-        self.logs = [[math.log(max(one, _FAILED)) for one in row] for row in self.fractions]
+        self.logs = [[math.log(max(share, _FAILED)) for share in row] for row in self.fractions]
 
     def apart(self, p: int, q: int) -> int:
         """Distance of two problems."""

@@ -1,48 +1,37 @@
-"""How long the configurations of a portfolio would take for a problem that was never measured.
+"""How long a configuration would take for a problem that was never measured.
 
-Walks what was fitted when the record was made (`autotune.tuned.prediction` says how); knows neither plans
-nor tables. Standard library only, and only operations that the exported header does bit for bit
-alike: sums and products of doubles in one order, and integers of 64 bits.
+Walks what was fitted when the record was made (`autotune.tuned.prediction` says how); knows no
+tables. Only operations that the exported header does bit for bit alike: sums and products of
+doubles in one order, and integers of 64 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 from autotune.kernel.expression import Json, value_of
-
-#: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
-Term: TypeAlias = "tuple[float, tuple[str, ...]]"
+from autotune.tuned.record import Cost, Grid, Term
 
 
-class Cost(NamedTuple):
-    """The time of one configuration as a function of the problem; see `autotune.tuned.record.Cost`."""
+def time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
+    """The time for a problem whose integers have at most 64 bits.
 
-    fixed: tuple[Term, ...]
-    #: Stored expressions of how many waves a grid takes, with the time of each.
-    waves: tuple[tuple[Json, tuple[Term, ...]], ...]
-    #: Factors where a field is no multiple of so much: field, multiple, factor.
-    misaligned: tuple[tuple[str, int, float], ...]
-
-    def time_ms(self, fields: Mapping[str, Any]) -> float:
-        """The time for a problem whose integers have at most 64 bits.
-
-        Raises
-        ------
-        ValueError
-            If the grid cannot be told.
-        """
-        total = sum_of(self.fixed, fields)
-        for waves, terms in self.waves:
-            total += value_of(waves, fields) * sum_of(terms, fields)
-        for name, multiple, factor in self.misaligned:
-            if fields[name] % multiple:
-                total *= factor
-        return total
+    Raises
+    ------
+    ValueError
+        If the grid cannot be told.
+    """
+    total = _sum_of(cost.fixed, fields)
+    for slots, terms in cost.waves:
+        total += value_of(waves_of(cost.plan.grid, slots), fields) * _sum_of(terms, fields)
+    for name, factor in cost.misaligned.items():
+        if fields[name] % multiple:
+            total *= factor
+    return total
 
 
-def sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
+def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
     """A sum of products."""
     total = 0.0
     for product, names in terms:
@@ -52,8 +41,16 @@ def sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:
     return total
 
 
-def waves_of(grid: Sequence[Json], slots: int) -> Json:
-    """Stored expression of the waves that a grid takes where ``slots`` blocks run at a time."""
+def waves_of(grid: Grid | None, slots: int) -> Json:
+    """Stored expression of the waves that a grid takes where ``slots`` blocks run at a time.
+
+    Raises
+    ------
+    ValueError
+        If the grid is not known.
+    """
+    if grid is None:
+        raise ValueError("a cost without grid")
     blocks: Json = 1
     for axis in grid:
         blocks = axis if blocks == 1 else blocks if axis == 1 else ["*", blocks, axis]

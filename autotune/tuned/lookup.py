@@ -1,38 +1,32 @@
 """From a kernel and a problem to the tuned configuration, and how good the hit is.
 
-Finds record files, keeps the table made of them and the answers given from it. Standard library
-only, because this is what a production process imports; knows nothing of how records come about.
+Keeps the table made of the record files and the answers given from it. Light to import, because
+this is what a production process imports; knows nothing of how records come about.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
 from autotune.tuned.current import current_device, forget
+from autotune.tuned.files import kernel_names, read_layers, stamp, warn
+from autotune.tuned.record import Triple, Value
 from autotune.tuned.table import (
-    CUDA_ARCH_MACRO,
     DEFAULT,
     EXACT,
     NEAREST_PROBLEM,
-    Loaded,
     LookupRow,
     LookupTable,
-    Problem,
-    Triple,
-    Value,
+    ProblemKey,
     build_table,
-    fastest,
-    moment,
+    normal_arch,
     pick,
 )
-
-FORMAT = "autotune tuned record"
-SCHEMA_VERSION = 1
 
 #: Largest extent of a grid on any CUDA device.
 MAX_GRID = 2**31 - 1
@@ -40,9 +34,6 @@ MAX_GRID = 2**31 - 1
 RECHECK_S = 1.0
 #: Answers kept per kernel; a serving process may ask for ever new sizes.
 MAX_ANSWERS = 4096
-
-#: What reading a malformed record can raise.
-MALFORMED = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 
 
 class TunedConfig(Mapping[str, Any]):
@@ -185,12 +176,12 @@ def lookup(
 class _Cached:
     """The table of one kernel in one environment, and the answers given from it."""
 
-    def __init__(self, kernel: str, stamp: tuple[object, ...]) -> None:
-        self.stamp = stamp
+    def __init__(self, kernel: str, state: tuple[object, ...]) -> None:
+        self.state = state
         self.checked_at = time.monotonic()
         self.answers: dict[object, TunedConfig] = {}
-        records = read_layers(kernel)
-        self.table = build_table(records, _warn) if records else None
+        loaded = read_layers(kernel)
+        self.table = build_table(loaded, warn) if loaded else None
 
 
 #: By kernel and the environment variables that decide where records are.
@@ -206,11 +197,11 @@ def clear_cache() -> None:
 def _refreshed(key: object, kernel: str) -> _Cached:
     """What is cached if no file changed since, else a new table."""
     if not isinstance(kernel, str) or not kernel.isidentifier():
-        raise _usage_error(f"the name of a kernel is an identifier, not {kernel!r}")
-    stamp = _stamp(kernel)
+        raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
+    state = stamp(kernel)
     cached = _cache.get(key)
-    if cached is None or cached.stamp != stamp:
-        cached = _cache[key] = _Cached(kernel, stamp)
+    if cached is None or cached.state != state:
+        cached = _cache[key] = _Cached(kernel, state)
     cached.checked_at = time.monotonic()
     return cached
 
@@ -237,7 +228,7 @@ def _answer(
 
 
 def _tuned_config(
-    table: LookupTable, row: LookupRow, quality: str, problem: Problem
+    table: LookupTable, row: LookupRow, quality: str, problem: ProblemKey
 ) -> TunedConfig:
     fields = dict(zip(table.fields, problem, strict=True))
     return TunedConfig(
@@ -254,7 +245,7 @@ def _tuned_config(
     )
 
 
-def _grid(row: LookupRow, problem: Problem, fields: Mapping[str, Any]) -> Triple | None:
+def _grid(row: LookupRow, problem: ProblemKey, fields: Mapping[str, Any]) -> Triple | None:
     """The grid of a row's plan for a problem; None where it is not known or cannot be launched."""
     if row.plan.grid is None:
         return row.grid if row.problem == problem else None
@@ -265,7 +256,7 @@ def _grid(row: LookupRow, problem: Problem, fields: Mapping[str, Any]) -> Triple
     return (x, y, z) if min(x, y, z) >= 0 and max(x, y, z) <= MAX_GRID else None
 
 
-def _values(table: LookupTable, problem: Mapping[str, Any]) -> Problem:
+def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
     """The problem's values in the kernel's order, of the right kinds.
 
     Raises
@@ -275,12 +266,13 @@ def _values(table: LookupTable, problem: Mapping[str, Any]) -> Problem:
     """
     for name in problem:
         if name not in table.fields:
-            raise _unknown(table.kernel, "problem field", name, table.fields)
+            known = unknown("problem field", name, table.fields)
+            raise UsageError(f"{table.kernel}: {known}")
     values: list[int | str] = []
     for name, integer in table.fields.items():
         if name not in problem:
             needed = ", ".join(table.fields)
-            raise _usage_error(f"{table.kernel}: problem field {name!r} is missing (of {needed})")
+            raise UsageError(f"{table.kernel}: problem field {name!r} is missing (of {needed})")
         values.append(_value(table.kernel, name, problem[name], integer))
     return tuple(values)
 
@@ -291,19 +283,7 @@ def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
     if not integer and isinstance(value, str):
         return value
     kind = "an integer" if integer else "a str"
-    raise _usage_error(f"{kernel}: problem field {name}={value!r} must be {kind}")
-
-
-def normal_arch(arch: str | int | None) -> str | None:
-    """``sm_90`` for 90, ``"9.0"``, ``"sm_90a"`` and 900 (`CUDA_ARCH_MACRO`); other names unchanged."""
-    if arch is None:
-        return None
-    name = str(arch).strip().lower()
-    bare = name.removeprefix("sm_").removesuffix("a").replace(".", "")
-    if not bare.isdecimal():
-        return name
-    number = int(bare)
-    return f"sm_{number // 10 if number in CUDA_ARCH_MACRO else number}"
+    raise UsageError(f"{kernel}: problem field {name}={value!r} must be {kind}")
 
 
 def _folder(table: LookupTable, device: Any) -> str | None:
@@ -311,7 +291,7 @@ def _folder(table: LookupTable, device: Any) -> str | None:
     if device is None:
         return None
     known = [str(getattr(device, part, "")) for part in ("uuid", "name")] + [str(device)]
-    return next((table.names[one] for one in known if one in table.names), known[-1])
+    return next((table.names[name] for name in known if name in table.names), known[-1])
 
 
 def _arch_without_gpu(table: LookupTable) -> str | None:
@@ -319,146 +299,6 @@ def _arch_without_gpu(table: LookupTable) -> str | None:
     return next((arch for arch in table.archs if arch == "opencl_cpu"), None)
 
 
-# ---------------------------------------------------------------------- records on disk
-
-
-def layers() -> list[tuple[str, str]]:
-    """Folders of tuned records with their names, the first to be asked first.
-
-    ``AUTOTUNE_TUNED``, the user's data, and what ships with the package; never the current folder.
-    """
-    given = os.environ.get("AUTOTUNE_TUNED")
-    rest = [("user", user_folder()), ("shipped", shipped_folder())]
-    return [("AUTOTUNE_TUNED", given), *rest] if given else rest
-
-
-def user_folder() -> str:
-    """Where runs of this user put tuned records."""
-    data = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local/share")
-    return os.path.join(data, "autotune", "tuned")
-
-
-def shipped_folder() -> str:
-    """Records that came with the package: inside it, or beside it in a checkout."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    bundled = os.path.join(package, "_bundled", "reports")
-    checkout = os.path.dirname(package)
-    # Beside an installed package lies site-packages, whose `reports` would be somebody else's.
-    in_checkout = os.path.exists(os.path.join(checkout, "pyproject.toml"))
-    return os.path.join(checkout, "reports") if in_checkout else bundled
-
-
-def read_layers(kernel: str) -> list[Loaded]:
-    """All readable records of a kernel; others are left out with a warning."""
-    loaded = []
-    for layer, folder, path in _files(kernel):
-        try:
-            with open(path, "rb") as file:
-                document = check(json.loads(file.read()), kernel)
-            loaded.append(Loaded(layer, folder, document))
-        except (OSError, *MALFORMED) as error:
-            _warn(f"{path}: tuned record left out: {type(error).__name__}: {error}")
-    return loaded
-
-
-def check(document: Any, kernel: str) -> dict[str, Any]:
-    """A record's JSON, if a table can be made of it.
-
-    Raises
-    ------
-    ValueError
-        If it is foreign or newer; this and other `MALFORMED` if it is damaged.
-    """
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError("not a tuned record of autotune")
-    version = document["schema_version"]
-    if not isinstance(version, int) or version > SCHEMA_VERSION:
-        raise ValueError(f"schema {version!r} is newer than this autotune")
-    if document["kernel"] != kernel:
-        raise ValueError(f"it is of another kernel, {document['kernel']!r}")
-    moment(document["provenance"]["created"])
-    table = build_table([Loaded("", "", document)])
-    for one in (document["default"], *document["entries"]):
-        if set(one["configuration"]) != set(document["parameters"]):
-            raise ValueError(f"{one['configuration']!r} is not a configuration of this kernel")
-    for group in table.devices.values():
-        for row in (*group.exact.values(), *group.nearest.values()):
-            _tuned_config(table, *pick(table, row.problem, arch=group.arch), row.problem)
-        for row in {id(one.prediction): one for one in group.nearest.values()}.values():
-            fastest(row, dict(zip(table.fields, row.problem, strict=True)), None)
-    portfolio = document["portfolio"]
-    for _, times in zip(portfolio["configurations"], portfolio["median_ms"], strict=True):
-        for _, time_ms in zip(portfolio["problems"], times, strict=True):
-            float(time_ms or 0)
-    return document
-
-
-def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
-    """Layer, device folder and path of every record of a kernel."""
-    for layer, directory in layers():
-        for folder in device_folders(layer, directory):
-            path = os.path.join(directory, folder, f"{kernel}.json")
-            if os.path.exists(path):
-                yield layer, folder, path
-
-
-def device_folders(layer: str, directory: str) -> list[str]:
-    """The folders of a layer, one per device.
-
-    Only what was measured on GPUs ships: a CPU's records that a run left in the checkout's
-    reports are in the user's layer too.
-    """
-    try:
-        with os.scandir(directory) as found:
-            names = sorted(one.name for one in found if one.is_dir())
-        return [one for one in names if layer != "shipped" or not one.startswith("opencl_")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        _warn(f"{directory}: cannot read tuned records: {error.strerror}")
-        return []
-
-
-def _stamp(kernel: str) -> tuple[object, ...]:
-    """Changes whenever a record of the kernel appears, disappears or is replaced."""
-    stamp = []
-    for _, _, path in _files(kernel):
-        try:
-            state = os.stat(path)
-        except OSError:
-            continue
-        stamp.append((path, state.st_mtime_ns, state.st_size, state.st_ino))
-    return tuple(stamp)
-
-
-def _warn(message: str) -> None:
-    import warnings
-
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-
-# ---------------------------------------------------------------------- errors
-
-
-def _usage_error(message: str) -> Exception:
-    from autotune.errors import UsageError
-
-    return UsageError(message)
-
-
-def _unknown(kernel: str, kind: str, name: object, known: Iterable[object]) -> Exception:
-    from autotune.errors import unknown
-
-    return _usage_error(f"{kernel}: {unknown(kind, name, known)}")
-
-
-def _unknown_kernel(kernel: str) -> Exception:
-    from autotune.errors import unknown
-
-    found = set()
-    for layer, directory in layers():
-        for folder in device_folders(layer, directory):
-            files = os.listdir(os.path.join(directory, folder))
-            found |= {file[:-5] for file in files if file.endswith(".json")}
-    message = unknown("kernel", kernel, sorted(found - {kernel}))
-    return _usage_error(f"no tuned record: {message}; make one with: autotune run {kernel}")
+def _unknown_kernel(kernel: str) -> UsageError:
+    known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
+    return UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")

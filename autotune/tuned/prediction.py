@@ -68,7 +68,8 @@ def fitted(
     """
     matrix = _Matrix(portfolio, columns, plans, sm_count)
     curves = matrix.curves(range(len(columns)))
-    costs = tuple(matrix.cost(plan, one) for plan, one in zip(plans, curves, strict=True) if one)
+    pairs = zip(plans, curves, strict=True)
+    costs = tuple(matrix.cost(plan, curve) for plan, curve in pairs if curve)
     return (Prediction(multiple=MULTIPLE, costs=costs), matrix.score()) if costs else None
 
 
@@ -103,7 +104,7 @@ class _Matrix:
         self.names = [name for name, value in self.problems[0].items() if isinstance(value, int)]
         self.single: list[tuple[str, ...]] = [(), *((name,) for name in self.names)]
         self.double = [*self.single, *combinations(self.names, 2)]
-        values = [[one[name] for name in self.names] for one in self.problems]
+        values = [[problem[name] for name in self.names] for problem in self.problems]
         self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
         self.designs = [self._designs(plan) for plan in plans]
 
@@ -119,7 +120,8 @@ class _Matrix:
             parts = [double]
             for slots in self._slots(resident):
                 try:
-                    waves = [value_of(waves_of(plan.grid, slots), one) for one in self.problems]
+                    form = waves_of(plan.grid, slots)
+                    waves = [value_of(form, problem) for problem in self.problems]
                 except ValueError:
                     return {}
                 parts.append(np.array(waves, float)[:, None] * single)
@@ -133,8 +135,11 @@ class _Matrix:
     def _products(self, terms: Sequence[tuple[str, ...]]) -> Array:
         import numpy as np
 
-        factors = [[[float(one[name]) for name in term] for term in terms] for one in self.problems]
-        return np.array([[np.prod(values) for values in row] for row in factors])
+        rows = [
+            [np.prod([float(problem[name]) for name in term]) for term in terms]
+            for problem in self.problems
+        ]
+        return np.array(rows)
 
     def curves(self, known: Sequence[int]) -> list[_Curve | None]:
         """Fit every configuration to its times on the known problems; None where that fails."""
@@ -147,7 +152,7 @@ class _Matrix:
         if not rows:
             return None
         times, misaligned = self.times[configuration, rows], self.misaligned[rows]
-        designs = {r: one[rows] for r, one in self.designs[configuration].items()}
+        designs = {r: design[rows] for r, design in self.designs[configuration].items()}
         aligned = self._fit(designs, times)
         if aligned is None:
             return None
@@ -199,8 +204,8 @@ class _Matrix:
             times = self.times[:, problem]
             # What does not run there, `requires` would tell a lookup.
             predicted = [
-                self.times_of(c, one)[problem] if one and np.isfinite(times[c]) else np.inf
-                for c, one in enumerate(curves)
+                self.times_of(c, curve)[problem] if curve and np.isfinite(times[c]) else np.inf
+                for c, curve in enumerate(curves)
             ]
             share = np.nanmin(times) / times[np.argmin(predicted)]
             logs.append(np.log(share if np.isfinite(min(predicted)) else FAILED))

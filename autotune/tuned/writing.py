@@ -1,0 +1,297 @@
+"""Puts tuned records where lookup finds them: merged per problem, in equal bytes, all or nothing.
+
+Values of equal records are written as equal bytes. Knows nothing of the results store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from autotune.errors import RecordError, UsageError
+from autotune.files import write_atomically
+from autotune.tuned.files import DamagedRecord, decode, path_of, read
+from autotune.tuned.record import (
+    EFFORTS,
+    FORMAT,
+    Entry,
+    FallbackRow,
+    Plan,
+    Portfolio,
+    Prediction,
+    RunnerUp,
+    TunedRecord,
+)
+
+Configured = TypeVar("Configured", bound=Plan | RunnerUp)
+Placed = TypeVar("Placed", bound=Entry | FallbackRow)
+
+
+class MergedProblem(msgspec.Struct, frozen=True):
+    """What became of one newly tuned problem when it was merged."""
+
+    problem: Mapping[str, int | str]
+    action: Literal["added", "replaced", "kept"]
+    reason: str
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """A merged record and, per newly tuned problem, whether it went in."""
+
+    record: TunedRecord
+    outcomes: tuple[MergedProblem, ...]
+
+
+# ---------------------------------------------------------------------- files
+
+
+def write(directory: Path, record: TunedRecord) -> Path:
+    """Write a record atomically, replacing what is there; see `update` to merge.
+
+    Raises
+    ------
+    RecordError
+        If it cannot be written.
+    """
+    path, data = path_of(directory, record), encode(record)
+    with _locked_folder(path):
+        write_atomically(path, data)
+    return path
+
+
+def update(directory: Path, new: TunedRecord) -> Merged:
+    """Merge newly tuned problems into the record on disk and write it.
+
+    Processes that tune on several devices of one name may do so at once. A damaged file is set
+    aside as ``<kernel>.json.damaged``.
+
+    Raises
+    ------
+    RecordError
+        If what is there belongs to something else or to a newer autotune, or cannot be replaced.
+    """
+    path = path_of(directory, new)
+    encode(new)
+    with _locked_folder(path):
+        merged = merge(_existing(path), new)
+        write_atomically(path, encode(merged.record))
+    return merged
+
+
+def _existing(path: Path) -> TunedRecord | None:
+    """The record on disk; None where there is none, or where it is damaged and now set aside."""
+    if not path.exists():
+        return None
+    try:
+        return read(path)
+    except DamagedRecord:
+        path.replace(path.with_name(path.name + ".damaged"))
+        return None
+
+
+@contextlib.contextmanager
+def _locked_folder(path: Path) -> Iterator[None]:
+    """Let one process at a time read, merge and write where a record lies; what it wrote lasts.
+
+    Locks the folder itself, so that no lock file is left behind. File systems without locks go
+    without: a record is replaced whole either way.
+
+    Raises
+    ------
+    RecordError
+        If something there cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+            os.fsync(handle)  # the new name, even across a power failure
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise RecordError(
+            f"{path}: cannot write the tuned record: {error.strerror}; mend that, and run the "
+            "same command again: what was measured is kept"
+        ) from error
+
+
+# ---------------------------------------------------------------------- merging
+
+
+def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
+    """Merge newly tuned problems into a record.
+
+    An entry is replaced only if its source or arguments are stale, or by one of equal or higher
+    effort. What is said once per record comes from the newer; entries of another source stay,
+    marked stale, as long as they name the parameters and problem fields that the kernel has now.
+
+    Raises
+    ------
+    UsageError
+        If the records are of different kernels or devices.
+    """
+    if old is None:
+        return _all_of(new, "added", "not tuned before")
+    if (old.kernel, old.device.folder) != (new.kernel, new.device.folder):
+        raise UsageError(
+            f"cannot merge {new.kernel} on {new.device.name} into {old.kernel} on {old.device.name}"
+        )
+    if (set(old.parameters), old.fields) != (set(new.parameters), new.fields):
+        return _all_of(new, "replaced", "parameters or problem fields changed since")
+    outcomes = tuple(_outcome(old.entry(entry.problem), entry) for entry in new.entries)
+    kept = [outcome.problem for outcome in outcomes if outcome.action == "kept"]
+    taken = [entry for entry in new.entries if entry.problem not in kept]
+    stay = [_aged(entry, new) for entry in old.entries if not _holds(taken, entry.problem)]
+    record = msgspec.structs.replace(
+        new,
+        entries=(*stay, *taken),
+        portfolio=old.portfolio if _is_wider(old.portfolio, new.portfolio) else new.portfolio,
+        fallback=_merged_fallback(old, new, kept),
+    )
+    return Merged(record, outcomes)
+
+
+def _all_of(new: TunedRecord, action: Literal["added", "replaced"], reason: str) -> Merged:
+    """The new record alone."""
+    return Merged(new, tuple(MergedProblem(e.problem, action, reason) for e in new.entries))
+
+
+def _outcome(old: Entry | None, new: Entry) -> MergedProblem:
+    if old is None:
+        return MergedProblem(new.problem, "added", "not tuned before")
+    if old.source != new.source:
+        return MergedProblem(new.problem, "replaced", "the source changed since")
+    if old.arguments != new.arguments:
+        return MergedProblem(new.problem, "replaced", "the arguments changed since")
+    if EFFORTS.index(new.effort) < EFFORTS.index(old.effort):
+        return MergedProblem(
+            new.problem, "kept", f"tuned with more effort before ({old.effort}, now {new.effort})"
+        )
+    return MergedProblem(new.problem, "replaced", f"tuned again with effort {new.effort}")
+
+
+def _aged(entry: Entry, new: TunedRecord) -> Entry:
+    """An old entry that stays, marked stale where its source is no longer the kernel's."""
+    reason = "the source changed since"
+    sources = {entry.source for entry in new.entries}
+    if not sources or entry.source in sources or reason in entry.stale_reasons:
+        return entry
+    return msgspec.structs.replace(entry, stale_reasons=(*entry.stale_reasons, reason))
+
+
+def _is_wider(old: Portfolio, new: Portfolio) -> bool:
+    """Whether the old matrix has more problems; two matrices of different days are never mixed."""
+    return len(old.problems) > len(new.problems)
+
+
+def _merged_fallback(
+    old: TunedRecord, new: TunedRecord, kept: Sequence[Mapping[str, int | str]]
+) -> tuple[FallbackRow, ...]:
+    """Rows of the wider portfolio first; the other's rows for problems that it lacks.
+
+    Where an entry was kept, the row that came with it is kept too.
+    """
+    outdone = [row for row in old.fallback if dict(row.problem) in map(dict, kept)]
+    first = tuple(row for row in new.fallback if not _holds(outdone, row.problem))
+    second = old.fallback
+    if _is_wider(old.portfolio, new.portfolio):
+        first, second = second, first
+    # The other portfolio is left out, and its predictions with it.
+    rest = (row for row in second if not _holds(first, row.problem))
+    return (*first, *(msgspec.structs.replace(row, prediction=None) for row in rest))
+
+
+def _holds(rows: Sequence[Entry | FallbackRow], problem: Mapping[str, int | str]) -> bool:
+    return any(dict(row.problem) == dict(problem) for row in rows)
+
+
+# ---------------------------------------------------------------------- bytes
+
+
+def encode(record: TunedRecord) -> bytes:
+    """The bytes of a record's file: equal for equal records.
+
+    Raises
+    ------
+    RecordError
+        If the record would not be read back: a NaN, a name that is not declared.
+    """
+    document = msgspec.to_builtins(_ordered(record), enc_hook=dict)
+    document = {"format": FORMAT, "schema_version": record.schema_version, **document}
+    document["entries"] = [{"problem": entry["problem"], **entry} for entry in document["entries"]]
+    try:
+        data = (_lines(document) + "\n").encode("ascii")
+    except ValueError as error:
+        raise RecordError(f"{record.kernel}: cannot write the tuned record: {error}") from error
+    decode(data, record.kernel)
+    return data
+
+
+def _ordered(record: TunedRecord) -> TunedRecord:
+    """The same record with names in declared order, and entries in the order of their problems."""
+    fields, parameters = list(record.fields), list(record.parameters)
+
+    def configured(holder: Configured) -> Configured:
+        values = _in_order(holder.configuration, parameters)
+        return msgspec.structs.replace(holder, configuration=values)
+
+    def placed(row: Placed, **changes: Any) -> Placed:
+        return msgspec.structs.replace(row, problem=_in_order(row.problem, fields), **changes)
+
+    def entry(found: Entry) -> Entry:
+        return placed(configured(found), runners_up=tuple(map(configured, found.runners_up)))
+
+    def prediction(found: Prediction) -> Prediction:
+        costs = (msgspec.structs.replace(c, plan=configured(c.plan)) for c in found.costs)
+        return msgspec.structs.replace(found, costs=tuple(costs))
+
+    portfolio = record.portfolio
+    return msgspec.structs.replace(
+        record,
+        default=configured(record.default),
+        entries=tuple(sorted(map(entry, record.entries), key=_problem_values)),
+        fallback=tuple(placed(row, plan=configured(row.plan)) for row in record.fallback),
+        portfolio=msgspec.structs.replace(
+            portfolio,
+            configurations=tuple(_in_order(c, parameters) for c in portfolio.configurations),
+            problems=tuple(_in_order(problem, fields) for problem in portfolio.problems),
+            predictions=tuple(map(prediction, portfolio.predictions)),
+        ),
+    )
+
+
+def _problem_values(entry: Entry) -> list[int | str]:
+    return list(entry.problem.values())
+
+
+def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    known = [name for name in names if name in values]
+    return {name: values[name] for name in [*known, *(set(values) - set(known))]}
+
+
+def _lines(value: Any, depth: int = 0, deepest: int = 3) -> str:
+    """JSON with one line per entry field, table row and cost, so that a diff reads well."""
+    compact = json.dumps(value, allow_nan=False)
+    if depth == deepest or not isinstance(value, dict | list | tuple) or len(compact) < 96:
+        return compact
+    inner = " " * (depth + 1)
+    if isinstance(value, dict):
+        items = [
+            f"{json.dumps(key)}: {_lines(held, depth + 1, 5 if key == 'predictions' else deepest)}"
+            for key, held in value.items()
+        ]
+    else:
+        items = [_lines(held, depth + 1, deepest) for held in value]
+    body = f",\n{inner}".join(items)
+    left, right = "{}" if isinstance(value, dict) else "[]"
+    return f"{left}\n{inner}{body}\n{' ' * depth}{right}"
