@@ -230,7 +230,7 @@ def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(
     measure = worker.measure
 
     def watched(*given):
-        at_work.append((compilers._at_work, *begun_or_waiting(compilers)))
+        at_work.append((len(compilers._at_work), *begun_or_waiting(compilers)))
         return measure(*given)
 
     monkeypatch.setattr(worker, "measure", watched)

@@ -19,7 +19,8 @@ from autotune.measure import probe, probe_task
 from autotune.measure.compiler import Compiled, compile_now
 from autotune.measure.probe import MeasuredLimits, known_limits, limits_file, limits_of
 from autotune.measure.probe_task import Found, Rate, Variant
-from autotune.measure.worker import Worker, WorkerDied, WorkerTimeout
+from autotune.measure.process import ChildDied, ChildTimeout
+from autotune.measure.worker import Worker
 from autotune.values import Configuration
 
 H100 = Device(
@@ -193,15 +194,15 @@ class FailingWorker:
             return Compiled(Binary(b"", (), "", "key"), "", "", 0.0)
         if task is os._exit:
             self.ended = True
-            raise WorkerDied("exit code 1")
+            raise ChildDied("exit code 1")
         raise self.error
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        WorkerDied("killed by signal 9"),
-        WorkerTimeout("no answer after 300 s"),
+        ChildDied("killed by signal 9"),
+        ChildTimeout("no answer after 300 s"),
         MemoryError("no room"),
         LaunchError("no read probe runs"),
         ContextLostError("illegal address"),

@@ -230,14 +230,15 @@ def _doubt(limits: MeasuredLimits, device: Device) -> str:
 def _measured(
     device: Device, worker: Worker | None, compilers: CompilerPool | None
 ) -> MeasuredLimits:
-    from autotune.measure.worker import Worker, WorkerDied, WorkerTimeout
+    from autotune.measure.process import ChildDied, ChildTimeout
+    from autotune.measure.worker import Worker
 
     with ExitStack() as stack:
         if worker is None:
             worker = stack.enter_context(Worker())
         try:
             found, toolchain = _found(device, worker, compilers)
-        except (WorkerDied, WorkerTimeout, MemoryError) as error:
+        except (ChildDied, ChildTimeout, MemoryError) as error:
             raise AutotuneError(
                 f"{device.name}: the limits could not be measured: {error}"
             ) from error
@@ -266,7 +267,7 @@ def _found(device: Device, worker: Worker, compilers: CompilerPool | None) -> tu
     """Compile all variants and run them in the worker."""
     from autotune.devices.base import ContextLostError, LaunchError
     from autotune.measure import probe_task
-    from autotune.measure.worker import WorkerDied
+    from autotune.measure.process import ChildDied
 
     variants = probe_task.variants(device)
     jobs = [probe_task.compile_job(one, device) for one in variants]
@@ -285,7 +286,7 @@ def _found(device: Device, worker: Worker, compilers: CompilerPool | None) -> tu
     except LaunchError as error:
         raise AutotuneError(f"{device.name}: the limits could not be measured: {error}") from error
     except ContextLostError as error:
-        with suppress(WorkerDied):  # nothing else can be done in that process
+        with suppress(ChildDied):  # nothing else can be done in that process
             worker.run(PROBE_TIMEOUT_S, os._exit, 1)
         raise AutotuneError(f"{device.name}: a probe broke the device context: {error}") from error
     return found, jobs[0].toolchain

@@ -19,9 +19,10 @@ from autotune.devices.base import ContextLostError, LaunchError, Timer
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
 from autotune.measure.measurement import Status
+from autotune.measure.process import ChildDied, ChildTimeout
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.verify import WrongResult
-from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker, WorkerDied, WorkerTimeout
+from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
 
 #: Batches of hot calls of each contender after the race.
 _HOT_BATCHES = 5
@@ -114,9 +115,9 @@ def race(
                     progress.file,
                     is_stuck=progress.watch(limits_s),
                 )
-            except (WorkerTimeout, WorkerDied) as error:
+            except (ChildTimeout, ChildDied) as error:
                 culprit = entered[progress.running] if progress.running >= 0 else -1
-                if isinstance(error, WorkerDied) and culprit not in suspects:
+                if isinstance(error, ChildDied) and culprit not in suspects:
                     suspects.add(culprit)
                 elif culprit < 0:
                     raise AutotuneError(
@@ -131,8 +132,8 @@ def race(
         worker.renew()
 
 
-def _failure(error: WorkerTimeout | WorkerDied, limit_s: float) -> Elimination:
-    if isinstance(error, WorkerTimeout):
+def _failure(error: ChildTimeout | ChildDied, limit_s: float) -> Elimination:
+    if isinstance(error, ChildTimeout):
         return Elimination(Status.TIMED_OUT, f"no sample in {limit_s:g} s; the kernel hangs")
     return Elimination(Status.CRASHED, f"the process died twice: {error}")
 
