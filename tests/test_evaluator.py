@@ -239,7 +239,7 @@ def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(
 
 
 def begun_or_waiting(compilers):
-    return {*compilers._begun, *compilers._asked, *compilers._likely}
+    return {*compilers._unfetched, *compilers._asked, *compilers._likely}
 
 
 def test_a_cpu_does_not_compile_ahead(evaluator, compilers):

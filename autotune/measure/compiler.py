@@ -190,8 +190,8 @@ class CompilerPool:
         #: What will be compiled next, and then, by key.
         self._asked: dict[str, _Wish] = {}
         self._likely: dict[str, _Wish] = {}
-        #: What was begun and not fetched, by key; of that, what nobody asked for, oldest first.
-        self._begun: dict[str, Future[Compiled]] = {}
+        #: What nobody fetched yet, by key; of that, what nobody asked for, oldest first.
+        self._unfetched: dict[str, Future[Compiled]] = {}
         self._unasked: dict[str, None] = {}
         self._at_work: set[Child] = set()
         self._children = Children()
@@ -209,16 +209,17 @@ class CompilerPool:
         """Have something compiled that will be fetched; returns at once."""
         with self._changed:
             self._unasked.pop(job.key, None)
-            if job.key not in self._begun and job.key not in self._asked:
+            if job.key not in self._unfetched:
                 self._likely.pop(job.key, None)
-                self._asked[job.key] = _Wish(job)
+                wish = self._asked.setdefault(job.key, _Wish(job))
+                self._unfetched[job.key] = wish.future
             self.start()
 
     def suggest(self, jobs: Iterable[CompileJob]) -> None:
         """Say what will likely be asked for next, best first; returns at once."""
         with self._changed:
             wishes = {**{job.key: _Wish(job) for job in jobs}, **self._likely}
-            known = {*self._begun, *self._asked}
+            known = {*self._unfetched, *self._asked}
             new = ((key, wish) for key, wish in wishes.items() if key not in known)
             self._likely = dict(islice(new, self._most_likely))
             self.start()
@@ -236,7 +237,7 @@ class CompilerPool:
     def ready(self, job: CompileJob) -> bool:
         """Whether `result` would answer at once."""
         with self._changed:
-            future = self._begun.get(job.key)
+            future = self._unfetched.get(job.key)
             return future is not None and future.done()
 
     def forget(self) -> None:
@@ -261,7 +262,7 @@ class CompilerPool:
     def _give_up(self) -> None:
         for wish in self._asked.values():
             wish.future.set_exception(AutotuneError(ENDED))
-        for waiting in (self._asked, self._likely, self._begun, self._unasked):
+        for waiting in (self._asked, self._likely, self._unfetched, self._unasked):
             waiting.clear()
 
     def _fetched(self, job: CompileJob) -> Future[Compiled]:
@@ -270,11 +271,9 @@ class CompilerPool:
             if self._children.is_ended:
                 raise AutotuneError(ENDED)
             self.submit(job)
-            if job.key in self._begun:
-                return self._begun.pop(job.key)
-            wish = self._asked.pop(job.key)
-            self._asked = {job.key: replace(wish, is_fetched=True), **self._asked}
-            return wish.future
+            if job.key in self._asked:
+                self._asked = {job.key: self._asked.pop(job.key), **self._asked}
+            return self._unfetched.pop(job.key)
 
     def _work(self) -> None:
         """Compile in a process of this thread's own, until the processes are ended."""
@@ -288,7 +287,7 @@ class CompilerPool:
                     if isinstance(compiled, Compiled):
                         wish.future.set_result(compiled)
                     elif isinstance(compiled, ChildGone):  # killed while it was idle
-                        self._put_back(wish)
+                        self._asked = {wish.job.key: wish, **self._asked}
                     else:
                         wish.future.set_exception(compiled)
                     self._drop_oldest()
@@ -311,10 +310,8 @@ class CompilerPool:
             waiting = self._asked or self._likely
             key = next(iter(waiting))
             wish = waiting.pop(key)
-            if not wish.is_fetched:
-                self._begun[key] = wish.future
             if waiting is self._likely:
-                self._unasked[key] = None
+                self._unfetched[key], self._unasked[key] = wish.future, None
             self._at_work.add(child)
             return child, wish
 
@@ -332,18 +329,11 @@ class CompilerPool:
         except Exception as error:  # for whoever waits
             return error
 
-    def _put_back(self, wish: _Wish) -> None:
-        """Have a job begun anew that was not begun after all."""
-        key = wish.job.key
-        is_fetched = self._begun.pop(key, None) is None
-        self._unasked.pop(key, None)
-        self._asked = {key: replace(wish, is_fetched=is_fetched), **self._asked}
-
     def _drop_oldest(self) -> None:
         """Keep only so much of what nobody asked for; the rest is in the cache on disk."""
         for key in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
             del self._unasked[key]
-            self._begun.pop(key, None)
+            self._unfetched.pop(key, None)
 
     def _new_child(self) -> Child:
         return self._children.begin(partial(_begin_compiler, self._backend_name))
@@ -366,8 +356,6 @@ class _Wish:
 
     job: CompileJob
     future: Future[Compiled] = field(default_factory=Future)
-    #: Whether the future was fetched before the job was begun.
-    is_fetched: bool = False
 
 
 def _begin_compiler(backend_name: str) -> None:
