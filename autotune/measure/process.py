@@ -45,7 +45,7 @@ class ChildDied(Exception):
 
 
 class ChildGone(ChildDied):
-    """The process ended before it took the task up: another can do it."""
+    """The process ended before it took the task up, which another can do."""
 
 
 class ChildTimeout(Exception):
@@ -100,6 +100,7 @@ class Child:
         except RuntimeError as error:  # no more threads
             self._failure = error
             self._its_end.close()
+            self._gone.set()
 
     def ask(
         self,

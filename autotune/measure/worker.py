@@ -18,7 +18,7 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.process import Child, ChildDied, ChildGone, Children, ChildTimeout
+from autotune.measure.process import Child, ChildDied, Children, ChildTimeout
 from autotune.measure.tasks import Job, Reply
 from autotune.measure.timing import StoppingRule
 from autotune.measure.verify import WrongResult
@@ -105,7 +105,7 @@ class Worker:
         AutotuneError
             If that fails; retrying would not help.
         """
-        if self._prepared == job:
+        if self._prepared == job and self._child is not None and self._child.is_ready:
             return
         self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
         self._prepared = job
@@ -133,16 +133,13 @@ class Worker:
         with self._turn:
             if self._child is None:
                 self._child = self._children.begin()
-            while True:
-                if not self._child.is_ready:  # killed while idle, or left by a Ctrl-C
-                    self._replace()
-                try:
-                    return self._child.ask(timeout_s, task, *args, is_stuck=is_stuck)
-                except ChildGone:  # killed while idle, a moment ago
-                    continue
-                except (ChildDied, ChildTimeout):
-                    self._replace()
-                    raise
+            elif not self._child.is_ready:  # killed while idle, or left by a Ctrl-C
+                self._replace()
+            try:
+                return self._child.ask(timeout_s, task, *args, is_stuck=is_stuck)
+            except (ChildDied, ChildTimeout):
+                self._replace()
+                raise
 
     def renew(self) -> None:
         """Begin a new process: the context of this one is lost."""
