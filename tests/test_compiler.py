@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from sample_spaces import SOURCE, changed, write_space
 
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
-from autotune.errors import SpecError
+from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.measure import compiler
@@ -26,6 +27,7 @@ from autotune.measure.compiler import (
     compiled_for,
     first_error,
 )
+from autotune.measure.process import ENDED
 from autotune.values import Configuration, Problem
 
 C, PROBLEM = Configuration(BLOCK=32), Problem(n=1000)
@@ -67,8 +69,12 @@ OPTIONS = "@scale.options\ndef options(c):\n    return {}\n\n\n@scale.launch"
 
 
 def test_compilers_stand_back_for_the_processes_that_measure():
+    before = children()
     with CompilerPool(1) as own:
-        assert own._pool.schedule(os.nice, args=[0]).result() == min(19, os.nice(0) + 10)
+        own.start()
+        wait_until(lambda: children() - before)
+        (process,) = children() - before
+        wait_until(lambda: os.getpriority(os.PRIO_PROCESS, process) == min(19, os.nice(0) + 10))
 
 
 def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
@@ -93,10 +99,10 @@ def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
 def test_the_key_changes_with_an_included_file(tmp_path):
     source = '#include "helper.h"\n' + SOURCE
     (tmp_path / "kernels").mkdir()
-    (tmp_path / "kernels" / "helper.h").write_text("// one\n")
-    one = keyed(tmp_path, source=source)
-    (tmp_path / "kernels" / "helper.h").write_text("// two\n")
-    assert keyed(tmp_path, source=source) != one
+    (tmp_path / "kernels" / "helper.h").write_text("// before\n")
+    before = keyed(tmp_path, source=source)
+    (tmp_path / "kernels" / "helper.h").write_text("// after\n")
+    assert keyed(tmp_path, source=source) != before
 
 
 def test_the_key_does_not_change_with_what_does_not_decide_the_code(tmp_path, tmp_path_factory):
@@ -248,11 +254,11 @@ def pool():
 
 
 def children():
-    """Process ids of this process's compilers; spawned ones, not multiprocessing's own helper."""
+    """Process ids of this process's compilers."""
     pids = " ".join(
         file.read_text() for file in Path(f"/proc/{os.getpid()}/task").glob("*/children")
     )
-    return {int(pid) for pid in pids.split() if "spawn_main" in command_line(pid)}
+    return {int(pid) for pid in pids.split() if "autotune" in command_line(pid)}
 
 
 def command_line(pid):
@@ -307,19 +313,17 @@ def test_what_was_submitted_becomes_ready(pool, job):
     assert pool.result(fresh).binary is not None
 
 
-def test_a_compiler_that_hangs_is_given_up_and_the_next_job_compiles(
-    pool, job, tmp_path, monkeypatch
-):
+def test_a_compiler_that_hangs_is_given_up_and_the_next_job_compiles(job, tmp_path):
     stuck, innocent = blocked(tmp_path, job), replace(job, source=job.source + "// innocent\n")
-    monkeypatch.setattr(compiler, "COMPILE_TIMEOUT_S", 2.0)
-    pool.submit(stuck)
-    monkeypatch.undo()
-    pool.submit(innocent)
-    found = pool.result(stuck)
-    assert found.binary is None
-    assert found.timed_out
-    assert "compiling took longer than" in found.message
-    assert pool.result(innocent).binary is not None
+    compile_now(innocent)  # from the cache it takes no time
+    with CompilerPool(1, timeout_s=2.0) as own:
+        own.submit(stuck)
+        own.submit(innocent)
+        found = own.result(stuck)
+        assert found.binary is None
+        assert found.timed_out
+        assert found.message == "compiling took longer than 2 s"
+        assert own.result(innocent).binary is not None
 
 
 def test_a_compiler_process_that_dies_fails_its_own_job_only(pool, job, tmp_path):
@@ -339,7 +343,7 @@ def test_a_compiler_process_that_dies_fails_its_own_job_only(pool, job, tmp_path
 
 
 def test_a_compiler_process_killed_while_idle_is_replaced(pool, job):
-    """As the kernel does when memory is short; pebble gives up its whole pool then."""
+    """As the kernel does when memory is short."""
     assert pool.result(replace(job, source=job.source + "// before\n")).binary is not None
     (process,) = children()
     os.kill(process, signal.SIGKILL)
@@ -361,12 +365,11 @@ def test_what_nobody_waits_for_any_more_is_cancelled(pool, job, tmp_path):
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp_path, monkeypatch):
-    monkeypatch.setattr(compiler, "LIKELY", 3)
+def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp_path):
     old, older, asked, late, new, newer = (
         replace(job, source=job.source + f"// {n}\n") for n in range(6)
     )
-    with CompilerPool(1) as own:
+    with CompilerPool(1, likely=3) as own:
         own.submit(blocked(tmp_path, job))
         pipe = wait_for_reader(tmp_path / "pipe.h")
         own.suggest([old, older])
@@ -378,20 +381,19 @@ def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp
         wait_until(lambda: own.ready(old))
         assert own.ready(asked)
         assert not own.ready(older)  # pushed out: there was room for three
-    written = [compiler._cached_file(one.key) for one in (late, asked, newer, new, old)]
+    written = [compiler._cached_file(made.key) for made in (late, asked, newer, new, old)]
     assert written == sorted(written, key=lambda file: file.stat().st_mtime_ns)
     assert not compiler._cached_file(older.key).exists()
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_suggestions_that_nobody_fetches_do_not_pile_up(job, monkeypatch):
-    monkeypatch.setattr(compiler, "LIKELY", 2)
+def test_suggestions_that_nobody_fetches_do_not_pile_up(job):
     jobs = [replace(job, source=job.source + f"// {n}\n") for n in range(6)]
-    with CompilerPool(1) as own:
-        for one in jobs:
-            own.suggest([one])
-            wait_until(lambda one=one: own.ready(one))
-        assert [own.ready(one) for one in jobs] == [False] * 4 + [True] * 2
+    with CompilerPool(1, likely=2) as own:
+        for likely in jobs:
+            own.suggest([likely])
+            wait_until(lambda likely=likely: own.ready(likely))
+        assert [own.ready(likely) for likely in jobs] == [False] * 4 + [True] * 2
         assert own.result(jobs[0]).binary is not None  # from the cache on disk
 
 
@@ -410,6 +412,23 @@ def test_closing_ends_the_processes_whatever_they_do(job, tmp_path):
         (process,) = children() - before
     os.close(pipe)
     assert process not in children()
+
+
+def test_whoever_waits_is_told_when_the_pool_is_closed(job, tmp_path):
+    """For what is compiled, for what waits, and for what is asked too late."""
+    own, waiting = CompilerPool(1), replace(job, source=job.source + "// waits\n")
+    with ThreadPoolExecutor(2) as threads:
+        asked = [threads.submit(own.result, blocked(tmp_path, job))]
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        asked.append(threads.submit(own.result, waiting))
+        wait_until(lambda: own._asked)
+        own.close()
+        os.close(pipe)
+        for future in asked:
+            with pytest.raises(AutotuneError, match=ENDED):
+                future.result(60)
+    with pytest.raises(AutotuneError, match=ENDED):
+        own.result(waiting)
 
 
 def test_a_template_is_instantiated_by_its_name_expression() -> None:

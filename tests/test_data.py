@@ -1,6 +1,7 @@
 """Inputs and expected outputs: exact where they must be, made once, made again when damaged."""
 
 import json
+import multiprocessing
 import os
 import shutil
 import time
@@ -16,7 +17,6 @@ from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.measure import data
 from autotune.measure.data import EXACT, RANDOM, Argument, Draw, prepare, present
-from autotune.measure.process import spawn_context
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1000)
@@ -397,7 +397,7 @@ def _prepare_at_once(file, barrier, results):
 
 def test_processes_that_make_the_same_data_at_once_all_get_them(kernel):
     given = kernel()
-    context = spawn_context()
+    context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(3), context.Queue()
     running = [
         context.Process(target=_prepare_at_once, args=(given.file, barrier, results))
@@ -494,7 +494,7 @@ def test_a_reference_that_changes_its_arguments_changes_no_input(kernel):
 
 def test_a_cache_that_cannot_be_written_says_what_to_do(kernel, tmp_path):
     """A full disk, seen here as a limit on the size of files."""
-    process = spawn_context().Process(
+    process = multiprocessing.get_context("spawn").Process(
         target=_prepare_on_a_full_disk, args=(kernel().file, tmp_path)
     )
     process.start()

@@ -235,14 +235,14 @@ def test_an_equal_binary_with_another_workspace_is_measured_by_itself(evaluator,
 def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(evaluator, compilers, worker):
     made = evaluator()
     at_work = []
-    worker.watch(lambda: at_work.append((compilers._at_work, *begun_or_waiting(compilers))))
+    worker.watch(lambda: at_work.append((len(compilers._at_work), *begun_or_waiting(compilers))))
     batch = [Configuration(BLOCK=block) for block in (32, 64, 128)]
     assert [measurement.status for measurement in made.measure(batch)] == [Status.OK] * 3
     assert at_work == [(0,)] * 3
 
 
 def begun_or_waiting(compilers):
-    return {*compilers._begun, *compilers._asked, *compilers._likely}
+    return {*compilers._unfetched, *compilers._asked, *compilers._likely}
 
 
 def test_a_cpu_does_not_compile_ahead(evaluator, compilers):

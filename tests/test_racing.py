@@ -145,9 +145,9 @@ def assert_one_time_for_all(job, heats, max_seconds):
 def test_all_contenders_are_timed_in_every_round(worker, job):
     given = job()
     raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
-    assert [len(one) for one in raced.samples_ms] == [9, 9, 9]
-    assert all(sample > 0 for one in raced.samples_ms for sample in one)
-    assert all(one is not None and one > 0 for one in raced.hot_ms)
+    assert [len(samples) for samples in raced.samples_ms] == [9, 9, 9]
+    assert all(sample > 0 for samples in raced.samples_ms for sample in samples)
+    assert all(time_ms is not None and time_ms > 0 for time_ms in raced.hot_ms)
     assert raced.launched_by == "stream"  # OpenCL has no graphs
     assert raced.failures == {}
 
@@ -155,7 +155,7 @@ def test_all_contenders_are_timed_in_every_round(worker, job):
 def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
     given = job()
     raced = race(worker, given, contenders(given), 50, 1, max_seconds=0)
-    assert [len(one) for one in raced.samples_ms] == [1, 1, 1]
+    assert [len(samples) for samples in raced.samples_ms] == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -176,13 +176,13 @@ def test_one_that_fails_is_out_and_the_others_go_on(
     raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=3600)
     assert time.monotonic() - start < 600, "what hangs would be waited for all the time of the race"
     assert_one_time_for_all(given, heats, max_seconds=3600)
-    assert {place: (one.status, one.message) for place, one in raced.failures.items()} == {
-        1: (status, message)
-    }
-    assert [len(one) for one in raced.samples_ms] == [9, 0, 9]
-    assert [one is None for one in raced.hot_ms] == [False, True, False]
+    assert {
+        place: (failure.status, failure.message) for place, failure in raced.failures.items()
+    } == {1: (status, message)}
+    assert [len(samples) for samples in raced.samples_ms] == [9, 0, 9]
+    assert [time_ms is None for time_ms in raced.hot_ms] == [False, True, False]
     again = race(worker, given, contenders(given)[::2], 3, 1, 60)
-    assert [len(one) for one in again.samples_ms] == [3, 3], "the worker is as good as new"
+    assert [len(samples) for samples in again.samples_ms] == [3, 3], "the worker is as good as new"
 
 
 def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tmp_path):
@@ -191,7 +191,7 @@ def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tm
     raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
     assert_one_time_for_all(given, heats=2, max_seconds=60)
     assert raced.failures == {}
-    assert [len(one) for one in raced.samples_ms] == [9, 9, 9]
+    assert [len(samples) for samples in raced.samples_ms] == [9, 9, 9]
 
 
 def test_one_that_cannot_even_enter_is_out(worker, job):
@@ -199,7 +199,7 @@ def test_one_that_cannot_even_enter_is_out(worker, job):
     raced = race(worker, given, contenders(given), 3, 1, 60)
     assert raced.failures[1].status is Status.LAUNCH_FAILED
     assert "WORK_GROUP_SIZE" in raced.failures[1].message
-    assert [len(one) for one in raced.samples_ms] == [3, 0, 3]
+    assert [len(samples) for samples in raced.samples_ms] == [3, 0, 3]
 
 
 def test_a_vendor_call_of_another_backend_has_no_samples_and_did_not_fail(worker, job):
@@ -207,7 +207,7 @@ def test_a_vendor_call_of_another_backend_has_no_samples_and_did_not_fail(worker
     given = job(("@scale.launch", baseline))
     entered = [contenders(given)[0], Contender(Configuration(), None, "blas")]
     raced = race(worker, given, entered, 3, 1, 60)
-    assert [len(one) for one in raced.samples_ms] == [3, 0]
+    assert [len(samples) for samples in raced.samples_ms] == [3, 0]
     assert raced.failures == {}
 
 

@@ -80,7 +80,7 @@ def test_a_locked_store_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_devi
             _tune(file, opencl_device, lock)
     with Store.open(file) as store:
         kept = [row.measurement.configuration for row in store.rows()]
-    assert kept == [one.measurement.configuration for one in seen]
+    assert kept == [event.measurement.configuration for event in seen]
     _tune(file, opencl_device)
     with Store.open(file) as store:
         counts = Counter(row.measurement.configuration for row in store.rows())

@@ -102,16 +102,16 @@ class TestSmallProblems:
         problem = Problem(m=4096, n=4096, k=4096)
         for configuration in (kernel.default(), *map(kernel.completed, kernel.seeds)):
             small = sanitize.small_problems(kernel, configuration, problem)
-            allowed = [one for one in kernel.edge_problems if kernel.allows(configuration, one)]
+            allowed = [edge for edge in kernel.edge_problems if kernel.allows(configuration, edge)]
             assert small == allowed
-            assert all(one["m"] * one["n"] < 1 << 20 for one in small)
+            assert all(edge["m"] * edge["n"] < 1 << 20 for edge in small)
 
     def test_static_fields_are_the_binarys(self) -> None:
         """An odd size with another of them would need another binary."""
         kernel = find_kernel("prefetch")
         problem = kernel.problems["cuda"][0]
-        for one in sanitize.small_problems(kernel, kernel.default(), problem):
-            assert all(one[name] == problem[name] for name in kernel.static)
+        for small in sanitize.small_problems(kernel, kernel.default(), problem):
+            assert all(small[name] == problem[name] for name in kernel.static)
 
     def test_without_odd_sizes_the_problem_is_halved_while_it_is_allowed(
         self, tmp_path: Path
@@ -167,7 +167,7 @@ class TestPrograms:
 
 class TestWords:
     @pytest.mark.parametrize("log", WORDS, ids=lambda log: log.split()[2])
-    def test_the_first_finding_without_addresses(self, log: str) -> None:
+    def test_the_first_fault_without_addresses(self, log: str) -> None:
         assert sanitize.parsed(log) == WORDS[log]
 
     @pytest.mark.parametrize(
@@ -184,5 +184,5 @@ class TestWords:
         ],
         ids=["clean", "nothing", "warning", "target", "api"],
     )
-    def test_what_is_no_finding(self, log: str) -> None:
+    def test_what_is_no_fault(self, log: str) -> None:
         assert sanitize.parsed(log) is None

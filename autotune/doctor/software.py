@@ -18,7 +18,7 @@ from autotune.doctor.nvidia import PROC, Nvidia
 #: machine's own toolkit serves as well (the check of NVRTC finds out).
 EXTRAS: dict[str, tuple[str, ...]] = {
     "tune": (
-        "cmaes", "kernel-tuner", "numpy", "nvidia-ml-py", "optuna", "pandas", "pebble", "plotly",
+        "cmaes", "kernel-tuner", "numpy", "nvidia-ml-py", "optuna", "pandas", "plotly",
         "scipy", "sqlalchemy",
     ),
     "cpu": ("intel-cmplr-lib-rt", "intel-opencl-rt", "pyopencl"),

@@ -12,8 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from concurrent.futures import BrokenExecutor, Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -28,12 +27,12 @@ from autotune.devices.base import CompileError, ResourceError
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
+from autotune.errors import AutotuneError
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
-from autotune.measure.pool import ChildPool
-from autotune.measure.process import awaited, begin_child
+from autotune.measure.process import ENDED, Child, ChildDied, ChildGone, Children, ChildTimeout
 from autotune.values import Configuration, Problem
 
 #: A compile that takes longer is given up.
@@ -110,7 +109,7 @@ def compile_job(
         options=kernel.compiler_options(configuration, device),
         device=device,
         toolchain=backend(device.backend).toolchain(),
-        entries=tuple(dict.fromkeys(str(one.entry) for one in launches)),
+        entries=tuple(dict.fromkeys(str(launch.entry) for launch in launches)),
     )
 
 
@@ -160,9 +159,8 @@ class CompilerPool:
     """Compiler processes that work ahead of whoever waits for a binary.
 
     What was asked for is compiled first, in that order. Processes that this leaves idle work on what
-    is likely to be asked for next, the newest word first; of that at most `LIKELY` jobs wait, and
-    what newer words push out is dropped. No process has a second job in store, so that what is asked
-    for waits until the first of them is free and no longer. Any thread may ask.
+    is likely to be asked for next, the newest word first. No process has a second job in store, so
+    that what is asked for waits until the first of them is free and no longer. Any thread may ask.
 
     Parameters
     ----------
@@ -170,153 +168,175 @@ class CompilerPool:
         How many compile at once.
     backend_name : str, optional
         Whose compiler each process loads when it begins; without, at its first job.
+    timeout_s : float
+        A compile that takes longer is given up.
+    likely : int
+        Jobs that wait because they are likely to be asked for, and binaries kept in memory for the
+        same reason; what newer words push out is dropped.
     """
 
-    def __init__(self, processes: int, backend_name: str = "") -> None:
+    def __init__(
+        self,
+        processes: int,
+        backend_name: str = "",
+        timeout_s: float = COMPILE_TIMEOUT_S,
+        likely: int = LIKELY,
+    ) -> None:
         self.processes = processes
         self._backend_name = backend_name
-        self._lock = threading.RLock()
-        self._closed = False
+        self._timeout_s, self._most_likely = timeout_s, likely
+        #: Held to look at what follows; told when there is more to do.
+        self._changed = threading.Condition(threading.RLock())
         #: What will be compiled next, and then, by key.
         self._asked: dict[str, _Wish] = {}
         self._likely: dict[str, _Wish] = {}
-        #: What was begun and not fetched, by key; of that, what nobody asked for, oldest first.
-        self._begun: dict[str, Future[Compiled]] = {}
+        #: What nobody fetched yet, by key; of that, what nobody asked for, oldest first.
+        self._unfetched: dict[str, Future[Compiled]] = {}
         self._unasked: dict[str, None] = {}
-        self._at_work = 0
-        self._pool = self._new_pool()
+        self._at_work: set[Child] = set()
+        self._children = Children()
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Start the processes, which else happens at the first job; returns at once."""
-        with self._lock:
-            self._feed()
+        with self._changed:
+            while len(self._threads) < self.processes:
+                self._threads.append(threading.Thread(target=self._work, daemon=True))
+                self._threads[-1].start()
+            self._changed.notify_all()
 
     def submit(self, job: CompileJob) -> None:
         """Have something compiled that will be fetched; returns at once."""
-        with self._lock:
+        with self._changed:
             self._unasked.pop(job.key, None)
-            if job.key not in self._begun and job.key not in self._asked:
+            if job.key not in self._unfetched:
                 self._likely.pop(job.key, None)
-                self._asked[job.key] = _Wish(job)
-            self._feed()
+                wish = self._asked.setdefault(job.key, _Wish(job))
+                self._unfetched[job.key] = wish.future
+            self.start()
 
     def suggest(self, jobs: Iterable[CompileJob]) -> None:
         """Say what will likely be asked for next, best first; returns at once."""
-        with self._lock:
+        with self._changed:
             wishes = {**{job.key: _Wish(job) for job in jobs}, **self._likely}
-            known = {*self._begun, *self._asked}
+            known = {*self._unfetched, *self._asked}
             new = ((key, wish) for key, wish in wishes.items() if key not in known)
-            self._likely = dict(islice(new, LIKELY))
-            self._feed()
+            self._likely = dict(islice(new, self._most_likely))
+            self.start()
 
     def result(self, job: CompileJob) -> Compiled:
-        """Wait for a binary; compiles it next if nobody asked before."""
-        message = ""
-        for _ in range(2):
-            try:
-                return awaited(self._fetched(job), lambda: self._closed)
-            except FutureTimeout:
-                message = f"compiling took longer than {COMPILE_TIMEOUT_S:.0f} s"
-                return Compiled(None, message, message, COMPILE_TIMEOUT_S, timed_out=True)
-            except BrokenExecutor as error:  # an idle process was killed: try in a new pool
-                message = f"the compiler processes died ({error})"
-            except OSError as error:  # pebble's ProcessExpired
-                message = f"the compiler process died ({error})"
-                break
-        return Compiled(None, message, message, 0.0)
+        """Wait for a binary; compiles it next if nobody asked before.
+
+        Raises
+        ------
+        AutotuneError
+            If the processes were ended.
+        """
+        return self._fetched(job).result()
 
     def ready(self, job: CompileJob) -> bool:
         """Whether `result` would answer at once."""
-        with self._lock:
-            future = self._begun.get(job.key)
+        with self._changed:
+            future = self._unfetched.get(job.key)
             return future is not None and future.done()
 
     def forget(self) -> None:
-        """Give up what nobody waits for any more.
-
-        In new processes: pebble loses a task that a process takes up while it is being stopped.
-        """
-        with self._lock:
-            for waiting in (self._asked, self._likely, self._begun, self._unasked):
-                waiting.clear()
-            busy = self._at_work > 0
-            stopped = self._renewed() if busy else None
-        if stopped:
-            stopped.end()
+        """Give up what nobody waits for any more."""
+        with self._changed:
+            self._give_up()
+            given_up = list(self._at_work)
+            for child in given_up:
+                child.kill()  # so that it gets no other job
+        for child in given_up:
+            child.end()
 
     def close(self) -> None:
-        """Stop the processes; whatever they do is given up."""
-        with self._lock:
-            self._closed = True
-            self._asked.clear()
-            self._likely.clear()
-        self._pool.end()
+        """End the processes, whatever they do, for good. Any thread may, and twice."""
+        try:
+            self._children.end()
+        finally:
+            with self._changed:
+                self._give_up()
+                self._changed.notify_all()
+
+    def _give_up(self) -> None:
+        for wish in self._asked.values():
+            wish.future.set_exception(AutotuneError(ENDED))
+        for waiting in (self._asked, self._likely, self._unfetched, self._unasked):
+            waiting.clear()
 
     def _fetched(self, job: CompileJob) -> Future[Compiled]:
         """The future of a job, which is then nobody else's; one that waits is begun next."""
-        with self._lock:
+        with self._changed:
+            if self._children.is_ended:
+                raise AutotuneError(ENDED)
             self.submit(job)
-            if job.key in self._begun:
-                return self._begun.pop(job.key)
-            wish = self._asked.pop(job.key)
-            self._asked = {job.key: replace(wish, is_fetched=True), **self._asked}
-            return wish.future
+            if job.key in self._asked:
+                self._asked = {job.key: self._asked.pop(job.key), **self._asked}
+            return self._unfetched.pop(job.key)
 
-    def _feed(self) -> None:
-        """Give idle processes something to do."""
-        if self._closed:
-            return
-        if not self._pool.active:  # pebble gives up the pool when an idle process is killed
-            threading.Thread(target=self._renewed().end, daemon=True).start()
-        while self._at_work < self.processes and (self._asked or self._likely):
+    def _work(self) -> None:
+        """Compile in a process of this thread's own, until the processes are ended."""
+        with suppress(AutotuneError):  # they were ended
+            child = self._new_child()
+            while True:
+                child, wish = self._next(child)
+                compiled = self._compiled(child, wish.job)
+                with self._changed:
+                    self._at_work.discard(child)
+                    if isinstance(compiled, Compiled):
+                        wish.future.set_result(compiled)
+                    elif isinstance(compiled, ChildGone):  # killed while it was idle
+                        self._asked = {wish.job.key: wish, **self._asked}
+                    else:
+                        wish.future.set_exception(compiled)
+                    self._drop_oldest()
+
+    def _next(self, child: Child) -> tuple[Child, _Wish]:
+        """Wait for a job; returns it, and a process for it: a new one where this has ended.
+
+        Raises
+        ------
+        AutotuneError
+            If the processes were ended.
+        """
+        with self._changed:
+            while not (self._asked or self._likely or self._children.is_ended):
+                self._changed.wait()
+            if self._children.is_ended:
+                self._give_up()
+            if self._children.is_ended or not child.is_ready:
+                child = self._new_child()
             waiting = self._asked or self._likely
             key = next(iter(waiting))
             wish = waiting.pop(key)
-            if not wish.is_fetched:
-                self._begun[key] = wish.future
             if waiting is self._likely:
-                self._unasked[key] = None
-            self._begin(wish)
+                self._unfetched[key], self._unasked[key] = wish.future, None
+            self._at_work.add(child)
+            return child, wish
 
-    def _begin(self, wish: _Wish) -> None:
+    def _compiled(self, child: Child, job: CompileJob) -> Compiled | Exception:
         try:
-            task = self._pool.schedule(compile_now, args=[wish.job], timeout=COMPILE_TIMEOUT_S)
-        except RuntimeError as error:  # pebble gave it up just now
-            wish.future.set_exception(BrokenExecutor(str(error)))
-            return
-        self._at_work += 1
-        task.add_done_callback(partial(self._ended, self._pool, wish.future))
-
-    def _ended(self, pool: ChildPool, future: Future[Compiled], task: Future[Compiled]) -> None:
-        """Pass a task's end on to who waits for it, and go on; called in a thread of pebble's."""
-        if task.cancelled():
-            future.cancel()
-        elif (error := task.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(task.result())
-        with self._lock:
-            if pool is self._pool:
-                self._at_work -= 1
-                self._drop_oldest()
-                self._feed()
+            return child.ask(self._timeout_s, compile_now, job)
+        except ChildTimeout:
+            message = f"compiling took longer than {self._timeout_s:.0f} s"
+            return Compiled(None, message, message, self._timeout_s, timed_out=True)
+        except ChildGone as error:
+            return error
+        except ChildDied as error:
+            message = f"the compiler process died ({error})"
+            return Compiled(None, message, message, 0.0)
+        except Exception as error:  # for whoever waits
+            return error
 
     def _drop_oldest(self) -> None:
         """Keep only so much of what nobody asked for; the rest is in the cache on disk."""
-        for key in list(self._unasked)[: max(0, len(self._unasked) - LIKELY)]:
+        for key in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
             del self._unasked[key]
-            self._begun.pop(key, None)
+            self._unfetched.pop(key, None)
 
-    def _renewed(self) -> ChildPool:
-        """Go on with new processes; returns the old pool, for the caller to stop."""
-        old, self._pool = self._pool, self._new_pool()
-        self._at_work = 0
-        return old
-
-    def _new_pool(self) -> ChildPool:
-        # Initialized from this module, which is what takes time to import.
-        begin = partial(_begin_compiler, self._backend_name)
-        return ChildPool(self.processes, begin, "compiling in parallel")
+    def _new_child(self) -> Child:
+        return self._children.begin(partial(_begin_compiler, self._backend_name))
 
     def __enter__(self) -> CompilerPool:
         return self
@@ -336,17 +356,13 @@ class _Wish:
 
     job: CompileJob
     future: Future[Compiled] = field(default_factory=Future)
-    #: Whether the future was fetched before the job was begun.
-    is_fetched: bool = False
 
 
-def _begin_compiler(backend_name: str, parent: int) -> None:
-    begin_child(parent)
+def _begin_compiler(backend_name: str) -> None:
     if hasattr(os, "nice"):
         os.nice(_NICENESS)
     if backend_name:
-        with suppress(Exception):  # whatever is wrong, the first job will tell
-            backend(backend_name).toolchain()
+        backend(backend_name).toolchain()
 
 
 def _cached_file(key: str) -> Path:

@@ -1,56 +1,284 @@
-"""How every child process of ours begins: it dies with its parent and leaves Ctrl-C to it."""
+"""Child processes that do what they are asked, one task at a time, and can always be ended.
+
+They die with their parent, leave Ctrl-C to it, and print to stderr only.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from contextlib import suppress
-from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import TypeVar
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, TypeVar
 
 from autotune.errors import AutotuneError
 
-T = TypeVar("T")
+R = TypeVar("R")
 
 #: prctl option: signal to get when the parent dies. Source: prctl(2).
 _PR_SET_PDEATHSIG = 1
+#: Longest time until a process is ready for tasks: an interpreter, and imports from a slow disk.
+_BEGIN_TIMEOUT_S = 600.0
+#: Longest time from SIGKILL to the end: a driver takes some to give the memory of a device back.
+_END_TIMEOUT_S = 60.0
+#: Between two looks at whether a task is stuck.
+_GLANCE_S = 0.1
+#: What whoever waits is told when the processes are ended.
+ENDED = "the processes of the run were ended"
+#: What the interpreter of a child runs. Modules are found where the parent finds them; its main
+#: module is not imported again, so that a script needs no guard against that.
+_PROGRAM = (
+    f"import sys; sys.path[:] = sys.argv[3:]; from {__name__} import serve; serve(*sys.argv[1:3])"
+)
 
 
-class _Child(SpawnProcess):
-    """A child to which Ctrl-C cannot come while it starts up, before `begin_child`."""
+class ChildDied(Exception):
+    """The process ended before it answered."""
+
+
+class ChildGone(ChildDied):
+    """The process ended before it took the task up, which another can do."""
+
+
+class ChildTimeout(Exception):
+    """A task took too long; its process was killed."""
+
+
+class Child:
+    """One process, not begun yet; see `Children.begin`.
+
+    Parameters
+    ----------
+    begin : callable, optional
+        What it does first: a function of a module. Where that fails, the first task will tell.
+    """
+
+    def __init__(self, begin: Callable[[], object] | None = None) -> None:
+        #: Held while the process is started or killed.
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_killed = False
+        #: Set once the process has ended, or was not started.
+        self._gone = threading.Event()
+        self._death = "killed before it was started"
+        self._failure: Exception | None = None
+        self._connection, self._its_end = Pipe()
+        self._connection.send(begin)  # waits there until the process reads it
+        self._is_begun = False
+        #: Whether it owes an answer: whoever broke off (Ctrl-C) left it so.
+        self._is_asked = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 before it has one."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has ended, or was not started."""
+        return self._gone.is_set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it lives, and will do what it is asked next."""
+        if self._is_killed or self._is_asked or self.is_gone:
+            return False
+        return not (self._is_begun and self._connection.poll())  # unasked: the end of the pipe
 
     def start(self) -> None:
-        if not hasattr(signal, "pthread_sigmask"):
-            super().start()
-            return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # a child inherits it
+        """Start the process; returns at once."""
         try:
-            super().start()
+            threading.Thread(target=self._keep, daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            self._failure = error
+            self._its_end.close()
+            self._gone.set()
+
+    def ask(
+        self,
+        timeout_s: float,
+        task: Callable[..., R],
+        *args: Any,
+        is_stuck: Callable[[], bool] | None = None,
+    ) -> R:
+        """Have something done, and wait for the answer; for one thread at a time.
+
+        Parameters
+        ----------
+        timeout_s : float
+            Longest time it may take, from when the process is ready.
+        task : callable
+            A function of a module.
+        *args
+            Its arguments.
+        is_stuck : callable, optional
+            Asked now and then; once it is true the process is killed, before its time.
+
+        Raises
+        ------
+        ChildTimeout
+            If it took too long; the process has ended.
+        ChildDied, ChildGone
+            If the process ended.
+        AutotuneError
+            If it could not be started, or another thread has killed it.
+        """
+        message = pickle.dumps((task, args), pickle.HIGHEST_PROTOCOL)
+        self._is_asked = True
+        try:
+            if not self._is_begun:
+                self._received(_BEGIN_TIMEOUT_S, None)
+                self._is_begun = True
+            self._connection.send_bytes(message)
+            answer = self._received(timeout_s, is_stuck)
+        except (EOFError, ConnectionError) as error:
+            if self._is_killed:  # by another thread
+                raise AutotuneError(ENDED) from error
+            self.end()
+            if self._failure is not None:
+                raise AutotuneError(f"no process can be started: {self._failure}") from error
+            # A socket whose other end is closed reports a reset while that has not read everything.
+            is_gone = self._is_begun and isinstance(error, ConnectionError)
+            raise (ChildGone if is_gone else ChildDied)(self._death) from error
+        self._is_asked = False
+        is_done, result = pickle.loads(answer)
+        if is_done:
+            return result  # type: ignore[no-any-return]
+        raise result
+
+    def _received(self, timeout_s: float, is_stuck: Callable[[], bool] | None) -> bytes:
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if self._connection.poll(min(left_s, _GLANCE_S) if is_stuck else left_s):
+                return self._connection.recv_bytes()
+            if left_s == 0.0 or (is_stuck is not None and is_stuck()):
+                self.end()
+                raise ChildTimeout("no progress" if left_s else f"no answer after {timeout_s:g} s")
+
+    def kill(self) -> None:
+        """Kill the process, whatever it is doing; returns at once. Any thread may, and twice."""
+        with self._lock:
+            self._is_killed = True
+            if self._process is not None:
+                self._process.kill()
+
+    def end(self) -> None:
+        """Kill the process and wait until it has ended. Any thread may, twice, and after a Ctrl-C.
+
+        Raises
+        ------
+        AutotuneError
+            If it does not end.
+        """
+        self.kill()
+        if self._process is not None and not self._gone.wait(_END_TIMEOUT_S):
+            raise AutotuneError(
+                f"process {self.pid} was killed and has not ended after {_END_TIMEOUT_S:g} s: a "
+                "driver holds it; run: dmesg"
+            )
+
+    def _keep(self) -> None:
+        """Start the process and wait for its end, in a thread that lasts as long as it does.
+
+        A child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and
+        those who ask are threads of a search, which ends earlier.
+        """
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, {signal.SIGINT}
+        )  # for the child, until `begin_child`
+        try:
+            with self._lock:
+                if not self._is_killed:
+                    self._process = self._started()
+        except OSError as error:
+            self._failure = error
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._its_end.close()
+            if self._process is not None:
+                code = self._process.wait()
+                self._death = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+            self._gone.set()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        handle = self._its_end.fileno()
+        arguments = [str(handle), str(os.getpid()), *sys.path]
+        return subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[handle],
+        )
 
 
-class _Context(SpawnContext):
-    Process = _Child
+class Children:
+    """The processes of one owner, who can end all of them at any time, for good."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._all: list[Child] = []
+        self.is_ended = False
+
+    def begin(self, begin: Callable[[], object] | None = None) -> Child:
+        """Begin another process; returns at once. See `Child`.
+
+        Raises
+        ------
+        AutotuneError
+            If they were ended.
+        """
+        with self._lock:
+            if self.is_ended:
+                raise AutotuneError(ENDED)
+            child = Child(begin)
+            self._all = [child, *(known for known in self._all if not known.is_gone)]
+            child.start()
+        return child
+
+    def end(self) -> None:
+        """End all of them, whatever they are doing. Any thread may, twice, and after a Ctrl-C."""
+        with self._lock:
+            self.is_ended = True
+        for child in self._all:
+            child.kill()
+        for child in self._all:
+            child.end()
 
 
-def spawn_context() -> SpawnContext:
-    """The way to start children: a fresh interpreter, since device run-times survive no fork."""
-    if hasattr(signal, "pthread_sigmask"):
-        # Python's helper starts here, as it unblocks SIGINT when it starts; and it outlives us when
-        # the terminal goes, where a second one would not know what the first was told.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return _Context()
+# ------------------------------------------------------------------ in the child
+
+
+def serve(handle: str, parent: str) -> None:
+    """Do what is asked until the parent is gone.
+
+    Parameters
+    ----------
+    handle : str
+        File descriptor of this end of the pipe.
+    parent : str
+        Process id of the parent.
+    """
+    begin_child(int(parent))
+    os.set_inheritable(int(handle), False)
+    connection = Connection(int(handle))
+    with suppress(Exception):
+        if (begin := connection.recv()) is not None:
+            begin()
+    with suppress(EOFError, ConnectionError):  # the parent is gone
+        connection.send_bytes(b"")
+        while True:
+            connection.send_bytes(_answer(connection.recv_bytes()))
 
 
 def begin_child(parent: int) -> None:
-    """Prepare a child process; the initializer of every pool.
+    """Prepare a child process.
 
     Parameters
     ----------
@@ -58,13 +286,8 @@ def begin_child(parent: int) -> None:
         Process id of the parent: if it is already gone, so is this child.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # Pebble's own handler is Python, which a kernel or compiler that hangs never comes back to: each
-    # process would then take 3 s to be stopped, one after the other.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    # When the thread of the parent that started this process ends; see `ChildPool`.
-    with suppress(OSError, AttributeError):  # not Linux: the pool's own pipes end it a little later
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with suppress(OSError, AttributeError):  # not Linux: its pipe ends it a little later
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
@@ -72,17 +295,16 @@ def begin_child(parent: int) -> None:
     os.dup2(2, 1)
 
 
-def awaited(future: Future[T], is_ended: Callable[[], bool]) -> T:
-    """The result of a future, unless another thread has ended the processes that would bring it.
-
-    Pebble loses a task that a process takes up while it is being stopped.
-
-    Raises
-    ------
-    AutotuneError
-        If they were ended.
-    """
-    while not wait([future], timeout=0.5).done:
-        if is_ended():
-            raise AutotuneError("the processes of the run were ended")
-    return future.result()
+def _answer(message: bytes) -> bytes:
+    """Do a task; whether that succeeded, and its result or exception."""
+    try:
+        task, args = pickle.loads(message)
+        return pickle.dumps((True, task(*args)), pickle.HIGHEST_PROTOCOL)
+    except BaseException as error:
+        error.add_note(f"In the child process:\n{traceback.format_exc()}")
+        try:
+            answer = pickle.dumps((False, error))
+            pickle.loads(answer)
+        except Exception:  # the parent could not read it
+            return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")))
+        return answer

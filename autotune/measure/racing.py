@@ -19,9 +19,10 @@ from autotune.devices.base import ContextLostError, LaunchError, Timer
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
 from autotune.measure.measurement import Status
+from autotune.measure.process import ChildDied, ChildTimeout
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.verify import WrongResult
-from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker, WorkerDied, WorkerTimeout
+from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
 
 #: Batches of hot calls of each contender after the race.
 _HOT_BATCHES = 5
@@ -92,49 +93,78 @@ def race(
     suspects: set[int] = set()
     end, least_s = time.monotonic() + max_seconds, min(_LEAST_SECONDS, max_seconds)
     while True:
-        entered = [i for i in range(len(contenders)) if i not in failures]
+        entered = [place for place in range(len(contenders)) if place not in failures]
+        running = [contenders[place] for place in entered]
         left_s = max(least_s, end - time.monotonic())
         worker.prepare(job)
-        with tempfile.TemporaryDirectory() as folder:
-            progress = Progress.made(Path(folder) / "progress")
-            running = [contenders[i] for i in entered]
-            limits_s = [
-                PREPARE_TIMEOUT_S if one.baseline else worker.measure_timeout_s for one in running
-            ]
-            try:
-                heat = worker.run(
-                    left_s + PREPARE_TIMEOUT_S,
-                    run_heat,
-                    job,
-                    running,
-                    rounds,
-                    seed,
-                    left_s,
-                    by_stream,
-                    progress.file,
-                    is_stuck=progress.watch(limits_s),
-                )
-            except (WorkerTimeout, WorkerDied) as error:
-                culprit = entered[progress.running] if progress.running >= 0 else -1
-                if isinstance(error, WorkerDied) and culprit not in suspects:
-                    suspects.add(culprit)
-                elif culprit < 0:
-                    raise AutotuneError(
-                        f"the device process failed at the race: {error}"
-                    ) from error
-                else:
-                    failures[culprit] = _failure(error, limits_s[progress.running])
-                continue
-        failures.update({entered[i]: failure for i, failure in heat.failures.items()})
+        heat = _watched(worker, job, running, rounds, seed, left_s, by_stream)
+        if isinstance(heat, _Broken):
+            culprit = entered[heat.place] if heat.place >= 0 else -1
+            if isinstance(heat.error, ChildDied) and culprit not in suspects:
+                suspects.add(culprit)
+            elif culprit < 0:
+                raise AutotuneError(
+                    f"the device process failed at the race: {heat.error}"
+                ) from heat.error
+            else:
+                failures[culprit] = heat.elimination
+            continue
+        failures.update({entered[place]: failure for place, failure in heat.failures.items()})
         if not heat.context_lost:
             return _placed(heat, entered, len(contenders), failures)
         worker.renew()
 
 
-def _failure(error: WorkerTimeout | WorkerDied, limit_s: float) -> Elimination:
-    if isinstance(error, WorkerTimeout):
-        return Elimination(Status.TIMED_OUT, f"no sample in {limit_s:g} s; the kernel hangs")
-    return Elimination(Status.CRASHED, f"the process died twice: {error}")
+@dataclass(frozen=True)
+class _Broken:
+    """A heat that the process did not survive."""
+
+    #: Whose turn it was; -1 before the first.
+    place: int
+    error: ChildTimeout | ChildDied
+    #: How long that turn may take.
+    limit_s: float
+
+    @property
+    def elimination(self) -> Elimination:
+        if isinstance(self.error, ChildTimeout):
+            message = f"no sample in {self.limit_s:g} s; the kernel hangs"
+            return Elimination(Status.TIMED_OUT, message)
+        return Elimination(Status.CRASHED, f"the process died twice: {self.error}")
+
+
+def _watched(
+    worker: Worker,
+    job: Job,
+    running: Sequence[Contender],
+    rounds: int,
+    seed: int,
+    left_s: float,
+    by_stream: bool,
+) -> Heat | _Broken:
+    """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
+    limits_s = [
+        PREPARE_TIMEOUT_S if contender.baseline else worker.measure_timeout_s
+        for contender in running
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        progress = Progress.made(Path(folder) / "progress")
+        try:
+            return worker.run(
+                left_s + PREPARE_TIMEOUT_S,
+                run_heat,
+                job,
+                running,
+                rounds,
+                seed,
+                left_s,
+                by_stream,
+                progress.file,
+                is_stuck=progress.watch(limits_s),
+            )
+        except (ChildTimeout, ChildDied) as error:
+            place = progress.running
+            return _Broken(place, error, limits_s[place] if place >= 0 else PREPARE_TIMEOUT_S)
 
 
 def _placed(
@@ -229,20 +259,21 @@ def run_heat(
     progress, failures = Progress(progress_file), dict[int, Elimination]()
     try:
         entrants = [
-            _entrant(job, one, place, progress, failures) for place, one in enumerate(contenders)
+            _entrant(job, contender, place, progress, failures)
+            for place, contender in enumerate(contenders)
         ]
-        timers = [one for one in entrants if one is not None]
+        timers = [entrant for entrant in entrants if entrant is not None]
         for timer in timers if by_stream else ():
             timer.by_stream()
         executor, _ = tasks.current()
         samples = tasks.interleaved(executor, entrants, rounds, seed, max_seconds)
-        hot = [one.hot(_HOT_BATCHES) if one else [] for one in entrants]
+        hot = [entrant.hot(_HOT_BATCHES) if entrant else [] for entrant in entrants]
     except ContextLostError as error:
         failures[progress.running] = Elimination(Status.CRASHED, str(error))
         return Heat((), (), "", failures, context_lost=True)
     return Heat(
         samples_ms=tuple(map(tuple, samples)),
-        hot_ms=tuple(median(one) if one else None for one in hot),
+        hot_ms=tuple(median(times) if times else None for times in hot),
         launched_by=timers[0].launched_by if timers else "",
         failures=failures,
     )

@@ -56,7 +56,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class SanitizerFault:
-    """The first fault that a tool reports."""
+    """The first fault that a tool reports of a configuration."""
 
     tool: str
     #: In the tool's words, without addresses.
@@ -73,7 +73,7 @@ class SanitizerFault:
 class SanitizerReport:
     """What all tools say of some configurations; whoever is not named is clean."""
 
-    findings: Mapping[Configuration, SanitizerFault] = field(default_factory=dict)
+    faults: Mapping[Configuration, SanitizerFault] = field(default_factory=dict)
     #: How many configurations a tool has no answer for, and why.
     unchecked: tuple[str, ...] = ()
 
@@ -109,10 +109,10 @@ def small_problems(kernel: Kernel, configuration: Configuration, problem: Proble
     sizes halved. All with the same static fields, which are compiled in.
     """
     odd = [
-        one
-        for one in kernel.edge_problems
-        if all(one[name] == problem[name] for name in kernel.static)
-        and kernel.allows(configuration, one)
+        edge
+        for edge in kernel.edge_problems
+        if all(edge[name] == problem[name] for name in kernel.static)
+        and kernel.allows(configuration, edge)
     ]
     return odd or [_halved(kernel, configuration, problem)]
 
@@ -134,7 +134,7 @@ def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -
     """
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         together = pool.map(partial(_run, program, trials, timeout_s), TOOLS)
-        suspected = [tool for tool, said in zip(TOOLS, together, strict=True) if not said.is_clean]
+        suspected = [tool for tool, said in zip(TOOLS, together, strict=True) if said != _Said()]
         own: dict[Configuration, list[Trial]] = {}
         for trial in trials:
             own.setdefault(trial.configuration, []).append(trial)
@@ -143,30 +143,28 @@ def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -
             for tool in suspected
             for configuration, mine in own.items()
         }
-        said = {key: future.result() for key, future in alone.items()}
-    findings: dict[Configuration, SanitizerFault] = {}
-    for (configuration, _), one in said.items():
-        if one.finding is not None:
-            findings.setdefault(configuration, one.finding)
+        answers = {key: future.result() for key, future in alone.items()}
+    faults: dict[Configuration, SanitizerFault] = {}
+    for (configuration, _), said in answers.items():
+        if said.fault is not None:
+            faults.setdefault(configuration, said.fault)
     failures = Counter(
-        f"not checked by {tool}: {one.failure}" for (_, tool), one in said.items() if one.failure
+        f"not checked by {tool}: {said.failure}"
+        for (_, tool), said in answers.items()
+        if said.failure
     )
     return SanitizerReport(
-        findings, tuple(f"{n} configurations {why}" for why, n in failures.items())
+        faults, tuple(f"{count} configurations {why}" for why, count in failures.items())
     )
 
 
 @dataclass(frozen=True)
 class _Said:
-    """What came of one process."""
+    """What came of one process; nothing where all is well."""
 
-    finding: SanitizerFault | None = None
+    fault: SanitizerFault | None = None
     #: Why there is no answer; empty where there is.
     failure: str = ""
-
-    @property
-    def is_clean(self) -> bool:
-        return self.finding is None and not self.failure
 
 
 def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> _Said:
@@ -188,21 +186,21 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
     # After a lost context, what CuPy cannot free complains below the last word.
     words_of_end = [line for line in lines if line == "done" or line.startswith("failed on ")]
     last = (words_of_end or lines or [""])[-1]
-    finding = parsed(words)
-    if finding is not None:
+    text = parsed(words)
+    if text is not None:
         lost = re.match(r"failed on (?P<problem>.*?): ", last)
-        return _Said(SanitizerFault(tool, finding, lost["problem"] if lost else ""))
+        return _Said(SanitizerFault(tool, text, lost["problem"] if lost else ""))
     if code is None:
         return _Said(failure=f"not done after {timeout_s:g} s")
-    if last == "done":  # warnings alone, which are no findings, have an exit code too
+    if last == "done":  # warnings alone, which are no faults, have an exit code too
         return _Said()
     return _Said(failure=last or f"exit code {code}, and no word")
 
 
 def parsed(log: str) -> str | None:
-    """The first finding in what a tool printed, on one line; None where it found nothing.
+    """The first fault in what a tool printed, on one line; None where it found nothing.
 
-    A finding begins at the margin and names a place in a kernel, there or in the indented lines
+    A fault begins at the margin and names a place in a kernel, there or in the indented lines
     that follow. All else is about the program: how it ended, what the tool could not do. Of races,
     warnings are left out: in the tool's words, they may be meant.
     """
@@ -211,7 +209,8 @@ def parsed(log: str) -> str | None:
         if line.startswith("  "):
             continue
         details = list(takewhile(_is_detail, lines[index + 1 :]))
-        text = " ".join(one.strip() for one in (line, *details) if "Address 0x" not in one)
+        kept = (words.strip() for words in (line, *details) if "Address 0x" not in words)
+        text = " ".join(kept)
         if _PLACE.search(text) and not text.startswith("Warning"):
             return _ADDRESS.sub("", text).strip().replace(" Access ", ": access ")
     return None

@@ -21,8 +21,8 @@ from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
-from autotune.kernel import launches as binding
 from autotune.kernel.catalog import load_file
+from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure import verify
 from autotune.measure.data import EXACT, RANDOM, Dataset, present
@@ -131,8 +131,10 @@ def prepare(job: Job) -> None:
         _state.executor = backend(job.device.backend).open(job.device)
     _state.kernel = load_file(job.space_file)
     # Another job may have needed their room on the disk.
-    datasets = [present(_state.kernel, job.problem, one) for one in job.datasets]
-    _state.data = verify.DeviceData(_state.executor, {one.name: one for one in datasets})
+    datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
+    _state.data = verify.DeviceData(
+        _state.executor, {dataset.name: dataset for dataset in datasets}
+    )
     _state.job = job
     if is_new:  # what the first configuration would wait for, while it is compiled
         _state.executor.calibrate()
@@ -147,40 +149,43 @@ def measure(
     best_samples_ms: tuple[float, ...],
 ) -> Reply:
     """Verify a configuration on every data set, then time it."""
+    return _reply(
+        job,
+        configuration,
+        binary,
+        lambda draft, ready: (
+            _slow_when_verified(draft, ready, job, rule, best_samples_ms)
+            or _timed(draft, ready, job, rule, best_samples_ms)
+        ),
+    )
+
+
+def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
+    """Verify a configuration without timing it: for other seeds and edge problems."""
+    return _reply(job, configuration, binary, lambda draft, _: draft)
+
+
+def _reply(
+    job: Job,
+    configuration: Configuration,
+    binary: Binary,
+    finish: Callable[[Measurement, _Loaded], Measurement],
+) -> Reply:
+    """Verify a configuration and go on with that; whatever fails is its measurement too."""
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     start = time.perf_counter()
     try:
         ready = _Loaded(job, configuration, binary)
         checks = ready.verify()
-        verified = time.perf_counter()
         draft = replace(
             draft,
             checks=checks,
-            verify_s=verified - start,
+            verify_s=time.perf_counter() - start,
             dynamic_shared_bytes=ready.plan.first.shared_bytes,
         )
-        return Reply(
-            _slow_when_verified(draft, ready, job, rule, best_samples_ms)
-            or _timed(draft, ready, job, rule, best_samples_ms)
-        )
+        return Reply(finish(draft, ready))
     except verify.WrongResult as error:
         wrong = replace(draft, checks=error.checks, verify_s=time.perf_counter() - start)
-        return Reply(_failed(wrong, Status.WRONG_RESULT, str(error)))
-    except LaunchError as error:
-        return Reply(_failed(draft, Status.LAUNCH_FAILED, str(error)))
-    except MemoryError as error:
-        return _without_room(draft, job, error)
-    except ContextLostError as error:
-        return Reply(_failed(draft, Status.CRASHED, str(error)), context_lost=True)
-
-
-def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
-    """Verify a configuration without timing it: for other seeds and edge problems."""
-    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
-    try:
-        return Reply(replace(draft, checks=_Loaded(job, configuration, binary).verify()))
-    except verify.WrongResult as error:
-        wrong = replace(draft, checks=error.checks)
         return Reply(_failed(wrong, Status.WRONG_RESULT, str(error)))
     except LaunchError as error:
         return Reply(_failed(draft, Status.LAUNCH_FAILED, str(error)))
@@ -202,12 +207,12 @@ def interleaved(
     list of list of float
         Milliseconds of every round, by contender.
     """
-    order = [i for i, one in enumerate(takes) if one is not None]
+    order = [index for index, take in enumerate(takes) if take is not None]
     samples: list[list[float]] = [[] for _ in takes]
-    timers = [cast(Timer, one) for one in takes if hasattr(one, "by_stream")]
-    if any(one.launched_by == "stream" for one in timers):
-        for one in timers:
-            one.by_stream()
+    timers = [cast(Timer, take) for take in takes if hasattr(take, "by_stream")]
+    if any(timer.launched_by == "stream" for timer in timers):
+        for timer in timers:
+            timer.by_stream()
     for index in order:
         takes[index](1)  # type: ignore[misc]  # None was left out: the first launch pays for loading
     shuffle = random.Random(seed)
@@ -236,7 +241,7 @@ class _Loaded:
         assert _state.kernel and _state.data and _state.executor
         self.data, self.executor = _state.data, _state.executor
         kernel = _state.kernel
-        self.plan = binding.launch_sequence(kernel, configuration, job.problem, job.device)
+        self.plan = launch_sequence(kernel, configuration, job.problem, job.device)
         self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
         self.binary = binary
         self._bound: dict[str, tuple[Any, verify.Steps]] = {}
@@ -247,7 +252,7 @@ class _Loaded:
     def bind(self, dataset: str) -> tuple[Any, verify.Steps]:
         """Module and steps on a data set."""
         if dataset not in self._bound:
-            steps = binding.bound(
+            steps = bound(
                 self.plan,
                 self.data.names,
                 self.data.all_buffers(),
@@ -436,7 +441,11 @@ def take(job: Job, contender: Contender) -> Timer | None:
 def _take_baseline(job: Job, name: str) -> Timer | None:
     assert _state.kernel and _state.data and _state.executor
     wanted = (name, job.device.backend)
-    matching = [one for one in _state.kernel.baselines if (one.name, one.backend) == wanted]
+    matching = [
+        baseline
+        for baseline in _state.kernel.baselines
+        if (baseline.name, baseline.backend) == wanted
+    ]
     if not matching:  # OpenCL has no vendor library to call
         return None
     _state.data.refresh(RANDOM, with_scratch=True)
@@ -444,7 +453,7 @@ def _take_baseline(job: Job, name: str) -> Timer | None:
     if call is None:  # the library has nothing like this problem
         return None
     call()
-    wrong = [one for one in verify.outputs(_state.data, RANDOM) if not one.is_right]
+    wrong = [result for result in verify.outputs(_state.data, RANDOM) if not result.is_right]
     if wrong:
         raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
     return _state.executor.timer_of(call, job.cold)
@@ -453,8 +462,8 @@ def _take_baseline(job: Job, name: str) -> Timer | None:
 def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:
     """Arguments as a vendor call gets them: buffers with type and shape, scalars as they are."""
     arrays = {
-        one.name: (data.buffers[one.name], np.dtype(one.dtype), one.shape)
-        for one in data.arguments
-        if one.name in data.buffers
+        argument.name: (data.buffers[argument.name], np.dtype(argument.dtype), argument.shape)
+        for argument in data.arguments
+        if argument.name in data.buffers
     }
     return {**arrays, **data.scalars(RANDOM)}

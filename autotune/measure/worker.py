@@ -5,10 +5,10 @@ Knows that tasks can hang, kill their process or break their context; not what t
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, wait
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -18,8 +18,7 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.pool import ChildPool
-from autotune.measure.process import awaited, begin_child
+from autotune.measure.process import Child, ChildDied, Children, ChildTimeout
 from autotune.measure.tasks import Job, Reply
 from autotune.measure.timing import StoppingRule
 from autotune.measure.verify import WrongResult
@@ -34,16 +33,6 @@ MEASURE_TIMEOUT_S = 20.0
 #: Processes that stand by: one that dies without a word is replaced twice within a second, and to
 #: import what a GPU needs takes longer than that.
 _STANDBYS = 2
-#: Between two looks at whether a task is stuck.
-_GLANCE_S = 0.1
-
-
-class WorkerDied(Exception):
-    """The process ended in the middle of a task."""
-
-
-class WorkerTimeout(Exception):
-    """A task took too long; its process was killed."""
 
 
 class Worker:
@@ -65,12 +54,19 @@ class Worker:
     ) -> None:
         self.measure_timeout_s = measure_timeout_s
         self._standby_for = standby_for
-        self._standbys: list[ChildPool] = []
+        #: Held for a task, as the process does one at a time.
+        self._turn = threading.Lock()
+        self._children = Children()
+        self._child: Child | None = None
+        self._standbys: list[Child] = []
         #: Processes that had to be replaced so far.
         self.respawns = 0
         self._prepared: Job | None = None
-        self._closed = False
-        self._pool = self._new_pool()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the process; 0 before there is one."""
+        return self._child.pid if self._child else 0
 
     def measure(
         self,
@@ -109,11 +105,12 @@ class Worker:
         AutotuneError
             If that fails; retrying would not help.
         """
-        if self._prepared == job:
+        if self._prepared == job and self._child is not None and self._child.is_ready:
             return
         self._final(PREPARE_TIMEOUT_S, tasks.prepare, job)
         self._prepared = job
-        self._keep_standbys()
+        with self._turn:
+            self._keep_standbys()
 
     def run(
         self,
@@ -122,61 +119,36 @@ class Worker:
         *args: Any,
         is_stuck: Callable[[], bool] | None = None,
     ) -> R:
-        """Run any task in the process.
-
-        Parameters
-        ----------
-        timeout_s : float
-            Longest time it may take.
-        task : callable
-            A function of a module.
-        *args
-            Its arguments.
-        is_stuck : callable, optional
-            Asked now and then; once it is true the process is killed, before its time.
+        """Run any task in the process; tasks of other threads wait. See `Child.ask`.
 
         Raises
         ------
-        WorkerTimeout
+        ChildTimeout
             If it took too long; the process has been replaced.
-        WorkerDied
+        ChildDied
             If the process ended; it has been replaced.
+        AutotuneError
+            If the worker was closed.
         """
-        if self._closed:  # by another thread than the one that measures
-            raise AutotuneError("the device process was ended with its run")
-        if not self._pool.active:
-            self._replace()  # killed while idle, at which pebble gives up the whole pool
-        try:
-            future = self._pool.schedule(task, args=list(args), timeout=timeout_s)
-            while is_stuck is not None and not wait([future], _GLANCE_S).done:
-                if is_stuck():
-                    future.cancel()  # which kills the process
-                    self._replace()
-                    raise WorkerTimeout("no progress")
-            result: R = awaited(future, lambda: self._closed)
-            return result
-        except BrokenExecutor as error:
-            self._replace()
-            raise WorkerDied("killed before the task began") from error
-        except FutureTimeout as error:
-            self._replace()
-            raise WorkerTimeout(f"no answer after {timeout_s:g} s") from error
-        except OSError as error:
-            if type(error).__name__ != "ProcessExpired":
+        with self._turn:
+            if self._child is None:
+                self._child = self._children.begin()
+            elif not self._child.is_ready:  # killed while idle, or left by a Ctrl-C
+                self._replace()
+            try:
+                return self._child.ask(timeout_s, task, *args, is_stuck=is_stuck)
+            except (ChildDied, ChildTimeout):
+                self._replace()
                 raise
-            self._replace()
-            raise WorkerDied(_death(error)) from error
 
     def renew(self) -> None:
         """Begin a new process: the context of this one is lost."""
-        self._replace()
+        with self._turn:
+            self._replace()
 
     def close(self) -> None:
-        """End the process, whatever it is doing, for good."""
-        self._closed = True
-        self._pool.end()
-        for one in self._standbys:
-            one.end()
+        """End the process, whatever it is doing, for good. Any thread may, and twice."""
+        self._children.end()
 
     def __enter__(self) -> Worker:
         return self
@@ -197,7 +169,7 @@ class Worker:
         task: Callable[..., Reply],
         *args: Any,
     ) -> Measurement:
-        """Run a task that yields an outcome; a time-out or death becomes one too."""
+        """Run a task that yields a reply; a time-out or death becomes a measurement too."""
         draft = {
             "configuration": configuration,
             "entries": binary.entries,
@@ -208,18 +180,18 @@ class Worker:
         for _ in range(2):
             self.prepare(job)
             try:
-                outcome = self.run(self.measure_timeout_s, task, *args)
-            except WorkerTimeout:
+                reply = self.run(self.measure_timeout_s, task, *args)
+            except ChildTimeout:
                 message = f"no result after {self.measure_timeout_s:g} s; the kernel hangs"
                 return Measurement(status=Status.TIMED_OUT, message=message, **draft)  # type: ignore[arg-type]
-            except WorkerDied as error:
+            except ChildDied as error:
                 message = f"the process died twice: {error}"
                 continue
             except MemoryError as error:
                 raise _no_memory(error) from error
-            if outcome.context_lost:
-                self._replace()
-            return replace(outcome.measurement, device_uuid=job.device.uuid)
+            if reply.context_lost:
+                self.renew()
+            return replace(reply.measurement, device_uuid=job.device.uuid)
         return Measurement(status=Status.CRASHED, message=message, **draft)  # type: ignore[arg-type]
 
     def _final(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
@@ -227,41 +199,35 @@ class Worker:
         try:
             try:
                 return self.run(timeout_s, task, *args)
-            except WorkerDied:
+            except ChildDied:
                 return self.run(timeout_s, task, *args)
-        except (WorkerTimeout, WorkerDied) as error:
+        except (ChildTimeout, ChildDied) as error:
             raise AutotuneError(f"the device process failed at {task.__name__}: {error}") from error
         except ContextLostError as error:
-            self._replace()
+            self.renew()
             raise AutotuneError(f"{task.__name__}: the device context is lost: {error}") from error
         except (LaunchError, WrongResult) as error:
             raise AutotuneError(f"{task.__name__}: {error}") from error
         except MemoryError as error:
             raise _no_memory(error) from error
 
-    def _new_pool(self) -> ChildPool:
-        return ChildPool(1, begin_child, "measuring")
-
     def _keep_standbys(self) -> None:
         """Begin what is missing of the processes that stand by."""
-        if self._standby_for is None or self._closed:
+        if self._standby_for is None:
             return
-        for one in [one for one in self._standbys if not one.active]:  # killed while idle
-            self._standbys.remove(one)
-            one.end()
+        self._standbys = [child for child in self._standbys if child.is_ready]
         while len(self._standbys) < _STANDBYS:
-            self._standbys.append(self._new_pool())
-            self._standbys[-1].schedule(tasks.get_ready, args=[self._standby_for])
+            begin = partial(tasks.get_ready, self._standby_for)
+            self._standbys.append(self._children.begin(begin))
 
     def _replace(self) -> None:
         """Retire a process that ended or whose context is broken."""
-        self._pool.end()
+        if self._child is not None:
+            self._child.end()
         self._prepared = None
-        self.respawns += 1
-        if self._closed:
-            return
         self._keep_standbys()
-        self._pool = self._standbys.pop(0) if self._standbys else self._new_pool()
+        self._child = self._standbys.pop(0) if self._standbys else self._children.begin()
+        self.respawns += 1
 
 
 def _no_memory(error: MemoryError) -> AutotuneError:
@@ -269,10 +235,3 @@ def _no_memory(error: MemoryError) -> AutotuneError:
         f"not enough device memory: {error}; use a smaller problem, or see nvidia-smi for other "
         "processes that use the device"
     )
-
-
-def _death(error: OSError) -> str:
-    code = getattr(error, "exitcode", None)
-    if isinstance(code, int) and code < 0:
-        return f"killed by signal {-code}"
-    return f"exit code {code}"

@@ -347,10 +347,10 @@ class Run(Bench):
                     sanitize.Trial(self.job(one, self.request.seed + 1), configuration, binary)
                     for one in sanitize.small_problems(self.kernel, configuration, problem)
                 ]
-        verdict = sanitize.check(self._sanitizer, trials)
-        for text in verdict.unchecked:
+        report = sanitize.check(self._sanitizer, trials)
+        for text in report.unchecked:
             warnings.warn(f"{self.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
-        return verdict.findings
+        return report.faults
 
     def _entrants(self, choice: Sequence[Measurement]) -> list[Measurement]:
         """Who enters the finals: the best of each device, since those of two are not compared."""

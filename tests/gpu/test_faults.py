@@ -13,6 +13,7 @@ class TestFaultsOnCuda(FaultContract):
     def test_a_misaligned_address_costs_only_itself(self, tmp_path) -> None:
         """Only CUDA refuses it; the CPU device allows any address."""
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32, 64), FAULT=("misaligned", "none"))
-        statuses = {(one.configuration["FAULT"], one.status) for one in run.problems[0].measured}
+        measured = run.problems[0].measured
+        statuses = {(found.configuration["FAULT"], found.status) for found in measured}
         assert ("misaligned", Status.CRASHED) in statuses
         assert statuses & {("none", status) for status in EXPECTED["none"]}

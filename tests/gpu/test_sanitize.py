@@ -101,13 +101,13 @@ def test_every_fault_is_found_by_its_tool_and_the_innocent_is_clean(kernel: Any)
             assert binary is not None
             for small in sanitize.small_problems(kernel, configuration, problem):
                 trials.append(sanitize.Trial(bench.job(small), configuration, binary))
-        verdict = sanitize.check(sanitize.required(device), trials)
+        report = sanitize.check(sanitize.required(device), trials)
     finally:
         bench.close()
-    found = {str(one["FAULT"]): finding for one, finding in verdict.findings.items()}
-    for fault, finding in found.items():
-        print(fault, "|", finding)
-    assert verdict.unchecked == ()
+    found = {str(configuration["FAULT"]): told for configuration, told in report.faults.items()}
+    for fault, told in found.items():
+        print(fault, "|", told)
+    assert report.unchecked == ()
     assert set(found) == set(EXPECTED)
     for fault, (tool, words, _) in EXPECTED.items():
         assert found[fault].tool == tool
@@ -134,23 +134,23 @@ def test_what_is_found_cannot_win(kernel: Any, tmp_path: Path) -> None:
         finally:
             tuning.close()
         rows = store.rows()
-    timed = [one for one in result.measured if one.status is Status.OK]
+    timed = [found for found in result.measured if found.status is Status.OK]
     assert result.finals is not None
     assert result.finals.winner.measurement.configuration["FAULT"] == "none"
-    unsafe = {str(one.configuration["FAULT"]): one for one in result.disqualified}
-    assert set(unsafe) == {str(one.configuration["FAULT"]) for one in timed} - {"none"}
+    unsafe = {str(row.configuration["FAULT"]): row for row in result.disqualified}
+    assert set(unsafe) == {str(row.configuration["FAULT"]) for row in timed} - {"none"}
     assert len(unsafe) >= 2  # the others were stopped early
-    for fault, one in unsafe.items():
+    for fault, row in unsafe.items():
         tool, words, line = EXPECTED[fault]
-        assert one.status is Status.UNSAFE
-        assert tool in one.message and words in one.message and line in one.message
+        assert row.status is Status.UNSAFE
+        assert tool in row.message and words in row.message and line in row.message
     last = {row.measurement.configuration: row.measurement.status for row in rows}
-    assert all(last[one.configuration] is Status.UNSAFE for one in unsafe.values())
+    assert all(last[row.configuration] is Status.UNSAFE for row in unsafe.values())
     assert result.sanitized == 1
 
 
 def test_a_process_that_hangs_is_given_up(kernel: Any, tmp_path: Path) -> None:
-    """It is no finding, and nobody is left behind."""
+    """It is no fault, and nobody is left behind."""
     source = tmp_path / "kernels" / "scale.cu"
     hang = "while (x[0] != 12345.678f) { __nanosleep(100); }\n  float seen = 0;"
     source.write_text(
@@ -163,8 +163,8 @@ def test_a_process_that_hangs_is_given_up(kernel: Any, tmp_path: Path) -> None:
         binary = bench.compilers.result(compile_job(kernel, configuration, problem, device)).binary
         assert binary is not None
         trial = sanitize.Trial(bench.job(problem), configuration, binary)
-        verdict = sanitize.check(sanitize.required(device), [trial], timeout_s=8)
+        report = sanitize.check(sanitize.required(device), [trial], timeout_s=8)
     finally:
         bench.close()
-    assert verdict.findings == {}
-    assert any("not done after 8 s" in one for one in verdict.unchecked)
+    assert report.faults == {}
+    assert any("not done after 8 s" in text for text in report.unchecked)
