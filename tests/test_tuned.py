@@ -239,6 +239,16 @@ def test_a_missing_file_is_a_record_error(tmp_path: Path) -> None:
         read(tmp_path / "nothing.json")
 
 
+@pytest.mark.parametrize("data", [changed()[:100], b"{}", changed(schema_version=99)])
+def test_a_wrong_file_keeps_no_other_from_being_read(data: bytes, tmp_path: Path) -> None:
+    """Damaged, foreign or newer: it is told of, and the rest is there."""
+    good = record([entry(problem(8, 8))], "Test GPU B")
+    write(tmp_path, good)
+    write(tmp_path, record()).write_bytes(data)
+    with pytest.warns(RuntimeWarning, match=f"Test_GPU_A/{KERNEL}.json: tuned record left out"):
+        assert read_all(tmp_path) == [good]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_json_cannot_hold_is_not_written(value: float, tmp_path: Path) -> None:
     """A record that could not be read back replaces nothing."""
