@@ -55,8 +55,8 @@ def records() -> list[TunedRecord]:
 
 def test_every_format_gives_equal_bytes(records: list[TunedRecord], results: Results) -> None:
     """No dates, no order of hashing, no order of reading."""
-    for name, one in FORMATS.items():
-        if one.source == "records":
+    for name, format in FORMATS.items():
+        if format.source == "records":
             assert export_records(name, records) == export_records(name, records[::-1])
         else:
             assert export_measurements(name, results) == export_measurements(name, results)
@@ -119,8 +119,8 @@ def test_t4_keeps_to_its_schema(results: Results) -> None:
     _, schema = file_utils.output_file_schema("results")
     jsonschema.validate(document, schema)
     rows = document["results"]
-    assert [one["invalidity"] for one in rows] == ["correct", "correctness", "compile"]
-    assert [one["correctness"] for one in rows] == [1, 0, 0]
+    assert [row["invalidity"] for row in rows] == ["correct", "correctness", "compile"]
+    assert [row["correctness"] for row in rows] == [1, 0, 0]
     assert rows[0]["measurements"] == [{"name": "time", "value": 0.2, "unit": "ms"}]
     assert rows[0]["times"]["compilation_time"] == 1500
     assert rows[0]["configuration"] == dict(results.measurements[0].configuration)
@@ -182,21 +182,21 @@ def test_wisdom_lines(records: list[TunedRecord]) -> None:
         "objective": "time",
         "tunable_parameters": list(PARAMETERS),
     }
-    assert [one["config"] for one in rows] == [[128, False, "simt"], [64, False, "simt"]]
-    assert [one["problem_size"] for one in rows] == [[512, 64, 1], [64, 64, 1]]
-    names = [one["environment"]["device_name"] for one in rows]
+    assert [row["config"] for row in rows] == [[128, False, "simt"], [64, False, "simt"]]
+    assert [row["problem_size"] for row in rows] == [[512, 64, 1], [64, 64, 1]]
+    names = [row["environment"]["device_name"] for row in rows]
     assert names == ["Test GPU A", "Test GPU B"]
-    assert all(isinstance(one, str) for row in rows for one in row["environment"].values())
-    assert all(one["time"] > 0 for one in rows)
+    assert all(isinstance(value, str) for row in rows for value in row["environment"].values())
+    assert all(row["time"] > 0 for row in rows)
 
 
 def test_wisdom_holds_three_sizes() -> None:
     """More cannot be told apart there."""
     fields = dict.fromkeys("abcd", "integer")
     chosen = plan(grid=(1, 1, 1))
-    one = record([entry(dict.fromkeys("abcd", 8), chosen)], fields=fields, default=chosen)
+    made = record([entry(dict.fromkeys("abcd", 8), chosen)], fields=fields, default=chosen)
     with pytest.raises(UsageError, match="3 sizes, not 4"):
-        export_records("wisdom", [one])
+        export_records("wisdom", [made])
 
 
 def test_wisdom_keys_are_file_names() -> None:
@@ -205,4 +205,4 @@ def test_wisdom_keys_are_file_names() -> None:
     files = export_records("wisdom", [record([entry(at[0])])])
     assert list(files) == [f"{KERNEL}-.._.._x_y.wisdom"]
     with pytest.raises(UsageError, match="same wisdom file"):
-        export_records("wisdom", [record([entry(one) for one in at])])
+        export_records("wisdom", [record([entry(place) for place in at])])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sample_records import (
     KERNEL,
@@ -75,11 +76,10 @@ def compile_and_run(folder: Path, program: str, questions: str = "") -> str:
     ).stdout
 
 
-def opencl(one: TunedRecord) -> TunedRecord:
+def opencl(made: TunedRecord) -> TunedRecord:
     """The same record as of an OpenCL device."""
     device = RecordedDevice(backend="opencl", name="Some CPU", arch="opencl_cpu")
-    members = {name: getattr(one, name) for name in one.__struct_fields__}
-    return TunedRecord(**{**members, "device": device})
+    return msgspec.structs.replace(made, device=device)
 
 
 @pytest.fixture
@@ -91,8 +91,8 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[TunedRecord
         random_record(3, "GPU C", "sm_80"),
         opencl(random_record(4, "", "")),
     ]
-    for one in made:
-        write(tmp_path / "given", one)
+    for known in made:
+        write(tmp_path / "given", known)
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "given"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     clear_cache()
@@ -103,7 +103,7 @@ def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> 
     """On measured, odd, huge and negative problems, in known and unknown places."""
     header = render(records)
     (tmp_path / f"{KERNEL}.hpp").write_text(header)
-    enumerators = ", ".join(f"dtype_value::{identifier(one)}" for one in CATEGORIES)
+    enumerators = ", ".join(f"dtype_value::{identifier(category)}" for category in CATEGORIES)
     rng = random.Random(20261121)
     folders = re.findall(r"^  (\w+),?  ///< [^,]*, (?:sm_|opencl)", header, re.MULTILINE)
     assert len(folders) == len(records)
@@ -162,7 +162,7 @@ def _python(question: Any, folders: list[str]) -> list[Any]:
 
 
 def _compare(question: Any, expected: list[Any], answer: list[str]) -> None:
-    got = [float(one) if i == 8 else int(one) for i, one in enumerate(answer)]
+    got = [float(text) if i == 8 else int(text) for i, text in enumerate(answer)]
     assert got == expected, question
 
 
@@ -203,7 +203,9 @@ def test_an_architecture_is_its_number_or_the_macro(
     number: int, records: list[TunedRecord], tmp_path: Path
 ) -> None:
     """``__CUDA_ARCH__`` is 900 for sm_90: in header and lookup, which both take 90 too."""
-    known = next(one.problem for one in records[0].entries if one.problem["dtype"] == "float32")
+    known = next(
+        entry.problem for entry in records[0].entries if entry.problem["dtype"] == "float32"
+    )
     asked = f"{known['m']}, {known['n']}, dtype_value::float32"
     (tmp_path / "x.hpp").write_text(
         f"""{render(records)}
@@ -298,9 +300,9 @@ def test_keywords_and_odd_names_become_identifiers(tmp_path: Path) -> None:
     }
     values = {"BM": 2**40, "int": "float", "__X__": True}
     chosen = plan(configuration=values, grid=(["*", "long", 2**63 - 1], ["+", "number", 2**70], 1))
-    at = [{"long": 1, "arch": one, "number": 2} for one in ("a-b", "a b", "9", "", 'quote"\\')]
-    one = record([entry(each, chosen) for each in at], default=chosen, **names)
-    syntax_check(render([one]), tmp_path)
+    at = [{"long": 1, "arch": name, "number": 2} for name in ("a-b", "a b", "9", "", 'quote"\\')]
+    made = record([entry(each, chosen) for each in at], default=chosen, **names)
+    syntax_check(render([made]), tmp_path)
 
 
 INJECTION = 'x\n#error "injected"\\\n*/ int main() { ??/\n'
@@ -310,8 +312,8 @@ def test_text_cannot_leave_its_comment(tmp_path: Path) -> None:
     """Names from a driver or a file end no comment and continue no line."""
     vendor = Vendor(name=INJECTION, median_ms=1.0, ratio=1.0, ratio_interval=(0.9, 1.1))
     made = entry(problem(8, 8, INJECTION), vendor=vendor, timing=INJECTION)
-    one = record([made], device=INJECTION, arch="sm_90")
-    header = render([one])
+    named = record([made], device=INJECTION, arch="sm_90")
+    header = render([named])
     assert not re.search(r"^#error", header, re.MULTILINE)
     syntax_check(header, tmp_path)
     assert comment("a\\") == "a/"
@@ -331,19 +333,19 @@ def test_expressions_in_cpp(form: Any, text: str) -> None:
     assert expression(form) == text
 
 
-def _other_kernel(one: TunedRecord) -> list[TunedRecord]:
-    return [one, record(kernel="other")]
+def _other_kernel(made: TunedRecord) -> list[TunedRecord]:
+    return [made, record(kernel="other")]
 
 
-def _other_parameters(one: TunedRecord) -> list[TunedRecord]:
+def _other_parameters(made: TunedRecord) -> list[TunedRecord]:
     chosen = plan(configuration={"BM": 32})
-    return [one, record(parameters={"BM": (32,)}, default=chosen, device="Test GPU B")]
+    return [made, record(parameters={"BM": (32,)}, default=chosen, device="Test GPU B")]
 
 
 @pytest.mark.parametrize(
     ("records_of", "message"),
     [
-        (lambda one: [], "no tuned records"),
+        (lambda made: [], "no tuned records"),
         (_other_kernel, "one kernel, not of demo_gemm, other"),
         (_other_parameters, "left out: other problem fields or parameters"),
     ],

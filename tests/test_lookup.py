@@ -7,6 +7,9 @@ import subprocess
 import sys
 import types
 import warnings
+from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from sample_records import (
     problem,
     random_record,
     record,
+    with_cost,
     without_privileges,
 )
 
@@ -611,6 +615,42 @@ def test_a_file_cut_anywhere_is_a_miss(tuned_folder: Path) -> None:
             warnings.simplefilter("always")
             assert lookup(KERNEL, arch=90, **problem(512, 512)).quality == "nearest_problem"
         assert len(caught) == 1
+
+
+def _changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something can be changed in a document: every member of every object and array."""
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, held in members:
+        yield (*path, key)
+        if isinstance(held, dict | list):
+            yield from _changes(held, (*path, key))
+
+
+@pytest.mark.parametrize("value", ["gone", None, -1, "x", [], {}], ids=str)
+def test_a_record_changed_anywhere_answers_or_is_a_miss(value: Any, tuned_folder: Path) -> None:
+    """It never raises, and never keeps the other records from answering."""
+    path = tuned_folder / "Test_GPU_A" / f"{KERNEL}.json"
+    whole = with_cost(), json.dumps(json.loads(path.read_bytes())).encode()
+    left_out = 0
+    for place in [(which, *at) for which in (0, 1) for at in _changes(json.loads(whole[which]))]:
+        document = json.loads(whole[place[0]])
+        *outer, last = place[1:]
+        holder = reduce(getitem, outer, document)
+        if value == "gone":
+            del holder[last]
+        else:
+            holder[last] = value
+        path.write_text(json.dumps(document))
+        clear_cache()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for size in (512, 2**40):
+                config = lookup(KERNEL, device="Test GPU A", arch=90, **problem(size, size))
+        if caught:
+            assert len(caught) == 1, (place, [str(warning.message) for warning in caught])
+            assert config.source.startswith("AUTOTUNE_TUNED:Test_GPU_B/"), place
+        left_out += bool(caught)
+    assert left_out > 50
 
 
 def test_files_without_permission_are_a_miss(tuned_folder: Path) -> None:

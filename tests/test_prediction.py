@@ -21,7 +21,7 @@ from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
 from autotune.run.selection import PortfolioTimes
 from autotune.tuned.fallback import fallback_table
-from autotune.tuned.files import decode
+from autotune.tuned.files import Loaded, decode
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.prediction import fitted
 from autotune.tuned.record import (
@@ -32,6 +32,7 @@ from autotune.tuned.record import (
     Prediction,
     TunedRecord,
 )
+from autotune.tuned.table import build_table, pick
 from autotune.tuned.writing import encode, merge, write
 from autotune.values import Problem
 
@@ -86,8 +87,8 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-    def answer(one: TunedRecord, m: int, n: int, **where: Any) -> Any:
-        write(tmp_path, one)
+    def answer(known: TunedRecord, m: int, n: int, **where: Any) -> Any:
+        write(tmp_path, known)
         clear_cache()
         return lookup(KERNEL, **(where or {"arch": 90}), **problem(m, n))
 
@@ -99,16 +100,17 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> None:
     """Of sizes never measured nearly all get the best, and the record's estimate says so."""
-    one = tuned_record(portfolio_of(SIZES))
-    expected = one.fallback[0].expected_fraction
-    assert {row.prediction for row in one.fallback} == {0}
+    fitted_record = tuned_record(portfolio_of(SIZES))
+    expected = fitted_record.fallback[0].expected_fraction
+    assert {row.prediction for row in fitted_record.fallback} == {0}
     nearest = msgspec.structs.replace(
-        one, fallback=[msgspec.structs.replace(row, prediction=None) for row in one.fallback]
+        fitted_record,
+        fallback=[msgspec.structs.replace(row, prediction=None) for row in fitted_record.fallback],
     )
     rng = random.Random(3)
     asked = [(int(2 ** rng.uniform(5, 11)), int(2 ** rng.uniform(5, 11))) for _ in range(200)]
     shares = {}
-    for name, each in (("predicted", one), ("nearest", nearest)):
+    for name, each in (("predicted", fitted_record), ("nearest", nearest)):
         tiles = _tiles(each, asked)
         ratios = [best(*at) / time_ms(bm, *at) for at, bm in zip(asked, tiles, strict=True)]
         shares[name] = math.exp(sum(map(math.log, ratios)) / len(ratios))
@@ -116,11 +118,9 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
     assert expected is not None and abs(expected - shares["predicted"]) < 0.03
 
 
-def _tiles(one: TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
-    from autotune.export.header import _table
-    from autotune.tuned.table import pick
-
-    table = _table([one])
+def _tiles(known: TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
+    loaded = [Loaded("test", known.device.folder, known)]
+    table = build_table(loaded)
     rows = [pick(table, (m, n, "float32"), arch="sm_90")[0] for m, n in asked]
     return [row.plan.configuration["BM"] for row in rows]
 
@@ -143,32 +143,32 @@ def test_gaps_of_the_matrix_are_no_times() -> None:
     full = tuned_record(portfolio_of(SIZES)).portfolio.predictions[0].costs
     holes = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 and m < n else time_ms(bm, m, n))
     some = tuned_record(holes).portfolio.predictions[0].costs
-    assert [one.plan for one in some] == [one.plan for one in full]
+    assert [cost.plan for cost in some] == [cost.plan for cost in full]
     never = portfolio_of(SIZES, lambda bm, m, n: None if bm == 64 else time_ms(bm, m, n))
-    plans = [tile_plan(one) for one in never.configurations]
+    plans = [tile_plan(configuration) for configuration in never.configurations]
     found = fitted(never, range(len(SIZES)), plans, SM_COUNT)
-    assert found and [one.plan for one in found[0].costs] == [plans[0], plans[2]]
+    assert found and [cost.plan for cost in found[0].costs] == [plans[0], plans[2]]
 
 
 @pytest.mark.parametrize("sizes", [SIZES[:3], [(64, 64)]])
 def test_few_problems_keep_the_nearest_row(sizes: list[tuple[int, int]]) -> None:
     """Nothing tells how good a prediction would be."""
-    one = tuned_record(portfolio_of(sizes))
-    assert not one.portfolio.predictions
-    assert [row.prediction for row in one.fallback] == [None] * len(sizes)
+    made = tuned_record(portfolio_of(sizes))
+    assert not made.portfolio.predictions
+    assert [row.prediction for row in made.fallback] == [None] * len(sizes)
 
 
 def test_unknown_grids_keep_the_nearest_row() -> None:
     """Without a grid there are no waves."""
-    one = tuned_record(portfolio_of(SIZES), lambda *_: plan(grid=None))
-    assert not one.portfolio.predictions
+    made = tuned_record(portfolio_of(SIZES), lambda *_: plan(grid=None))
+    assert not made.portfolio.predictions
 
 
 def test_a_prediction_that_is_no_better_is_not_kept() -> None:
     """Where one configuration is always best, the table says so in fewer words."""
-    one = tuned_record(portfolio_of(SIZES, lambda bm, m, n: bm * time_ms(64, m, n)))
-    assert not one.portfolio.predictions
-    assert {row.expected_fraction for row in one.fallback} == {1.0}
+    made = tuned_record(portfolio_of(SIZES, lambda bm, m, n: bm * time_ms(64, m, n)))
+    assert not made.portfolio.predictions
+    assert {row.expected_fraction for row in made.fallback} == {1.0}
 
 
 def test_categories_are_fitted_apart() -> None:
@@ -210,11 +210,11 @@ def test_the_least_time_that_the_problem_allows_answers(ask: Callable[..., Any])
     """Ties go to the first; what was measured stays exact."""
     even = plan(128, requires=["==", ["%", "n", 2], 0])
     costs = [cost(plan(64), 2), cost(even, 1), cost(plan(32, "auto"), 2)]
-    one = answered_by(costs)
-    assert (ask(one, 100, 10)["BM"], ask(one, 100, 11)["BM"]) == (128, 64)
-    hit = ask(one, 100, 10)
+    known = answered_by(costs)
+    assert (ask(known, 100, 10)["BM"], ask(known, 100, 11)["BM"]) == (128, 64)
+    hit = ask(known, 100, 10)
     assert (hit.quality, hit.expected_fraction, hit.grid) == ("nearest_problem", 0.9, (1, 1, 1))
-    assert (ask(one, 64, 64).quality, ask(one, 64, 64)["BM"]) == ("exact", 32)
+    assert (ask(known, 64, 64).quality, ask(known, 64, 64)["BM"]) == ("exact", 32)
 
 
 def test_waves_products_and_misalignment_count(ask: Callable[..., Any]) -> None:
@@ -232,10 +232,10 @@ def test_waves_products_and_misalignment_count(ask: Callable[..., Any]) -> None:
 
 def test_sizes_beyond_64_bits_get_the_row(ask: Callable[..., Any]) -> None:
     """As they would of the header, which cannot be asked for them."""
-    one = answered_by([cost(plan(128), 1)])
-    assert ask(one, 2**63 - 1, 5)["BM"] == 128
-    assert ask(one, 2**63, 5)["BM"] == 32
-    assert ask(one, 10**400, 5)["BM"] == 32
+    known = answered_by([cost(plan(128), 1)])
+    assert ask(known, 2**63 - 1, 5)["BM"] == 128
+    assert ask(known, 2**63, 5)["BM"] == 32
+    assert ask(known, 10**400, 5)["BM"] == 32
     product = plan(64, grid=(["*", "m", "n"], 1, 1))
     endless = answered_by([cost(product, 1, waves=((1, ((1.0, ()),)),))])
     assert (ask(endless, 2**40, 5)["BM"], ask(endless, 2**40, 2**40)["BM"]) == (64, 32)
@@ -245,9 +245,9 @@ def test_other_architectures_get_what_is_valid_there(ask: Callable[..., Any]) ->
     """The fastest may not be."""
     here = cost(plan(128, archs=("sm_90",)), 1)
     both = cost(plan(64, archs=("sm_90", "sm_100")), 2)
-    one = answered_by([here, both])
-    assert ask(one, 9, 9, arch=90)["BM"] == 128
-    hit = ask(one, 9, 9, arch=100)
+    known = answered_by([here, both])
+    assert ask(known, 9, 9, arch=90)["BM"] == 128
+    hit = ask(known, 9, 9, arch=100)
     assert (hit["BM"], hit.quality, hit.expected_fraction) == (64, "nearest_arch", None)
 
 
@@ -279,8 +279,8 @@ def test_a_header_of_fields_named_like_its_functions() -> None:
         )
     )
     row = FallbackRow(problem={"fastest": 1, "estimate": 2, "kind": "x"}, plan=chosen, prediction=0)
-    one = record(fields=fields, default=chosen, portfolio=portfolio, fallback=(row,))
-    assert "unless_multiple(estimate_, 4, 2.0)" in render([one])
+    made = record(fields=fields, default=chosen, portfolio=portfolio, fallback=(row,))
+    assert "unless_multiple(estimate_, 4, 2.0)" in render([made])
 
 
 # ---------------------------------------------------------------------- fitting again

@@ -39,8 +39,8 @@ def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
     assert path == tmp_path / "Test_GPU_A" / f"{KERNEL}.json"
     again = read(path)
     assert encode(again) == path.read_bytes()
-    assert {str(one.problem) for one in again.entries} == {
-        str(one.problem) for one in written.entries
+    assert {str(found.problem) for found in again.entries} == {
+        str(found.problem) for found in written.entries
     }
     assert read_all(tmp_path) == read_all(tmp_path, KERNEL) == [again]
 
@@ -48,7 +48,7 @@ def test_a_written_record_reads_back_equal(tmp_path: Path) -> None:
 def test_no_file_is_left_beside_the_record(tmp_path: Path) -> None:
     """Temporary files go, and others may read the record."""
     path = write(tmp_path, record([entry(problem(64, 64))]))
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o444 == 0o444
 
 
@@ -57,11 +57,11 @@ def test_order_of_construction_does_not_show() -> None:
     entries = [entry(problem(n, n)) for n in (512, 64, 128)]
     shuffled = [
         msgspec.structs.replace(
-            one,
-            problem=dict(reversed(one.problem.items())),
-            configuration=dict(reversed(one.configuration.items())),
+            made,
+            problem=dict(reversed(made.problem.items())),
+            configuration=dict(reversed(made.configuration.items())),
         )
-        for one in reversed(entries)
+        for made in reversed(entries)
     ]
     assert encode(record(entries)) == encode(record(shuffled))
 
@@ -69,8 +69,8 @@ def test_order_of_construction_does_not_show() -> None:
 def test_configurations_and_problems_are_accepted_as_they_are() -> None:
     """The engine's own mappings need no conversion."""
     chosen = plan(configuration=Configuration(BM=64, SWIZZLE=False, VARIANT="simt"))
-    one = entry(Problem(problem(64, 64)), chosen)
-    assert encode(record([one])) == encode(record([entry(problem(64, 64))]))
+    made = entry(Problem(problem(64, 64)), chosen)
+    assert encode(record([made])) == encode(record([entry(problem(64, 64))]))
 
 
 def test_the_device_of_a_record_is_the_measured_one() -> None:
@@ -91,7 +91,7 @@ def test_no_path_of_this_machine_is_written() -> None:
 
 def merged_actions(old: Any, new: Any) -> list[tuple[str, str]]:
     """Action and reason of every new entry."""
-    return [(one.action, one.reason) for one in merge(old, new).outcomes]
+    return [(outcome.action, outcome.reason) for outcome in merge(old, new).outcomes]
 
 
 def test_a_first_record_is_added() -> None:
@@ -118,7 +118,7 @@ def test_an_entry_is_replaced_by_effort_or_when_stale(
     old = record([entry(at, effort=old_effort, median_ms=1.0), entry(problem(8, 8))])
     new = record([entry(at, effort=new_effort, source=new_source, median_ms=2.0)])
     result = merge(old, new)
-    assert [one.action for one in result.outcomes] == [action]
+    assert [outcome.action for outcome in result.outcomes] == [action]
     assert result.record.entry(at).median_ms == (1.0 if action == "kept" else 2.0)
     assert result.record.entry(problem(8, 8)) is not None
 
@@ -140,7 +140,7 @@ def test_changed_arguments_count_as_a_changed_source() -> None:
     old = record([entry(at, effort="full", arguments="f00d")])
     for arguments, action in (("beef", "replaced"), ("f00d", "kept")):
         new = record([entry(at, arguments=arguments)])
-        assert [one.action for one in merge(old, new).outcomes] == [action]
+        assert [outcome.action for outcome in merge(old, new).outcomes] == [action]
 
 
 def test_entries_without_a_new_parameter_go() -> None:
@@ -155,19 +155,19 @@ def test_entries_without_a_new_parameter_go() -> None:
     )
     merged = merge(old, new)
     assert merged.record == new
-    assert [one.action for one in merged.outcomes] == ["replaced"]
+    assert [outcome.action for outcome in merged.outcomes] == ["replaced"]
     encode(merged.record)
 
 
 def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
     """One more problem does not cost the fallback table of many."""
     at = [problem(n, n) for n in (64, 128, 256)]
-    rows = tuple(FallbackRow(problem=one, plan=plan(128)) for one in at)
+    rows = tuple(FallbackRow(problem=place, plan=plan(128)) for place in at)
     configurations = (plan(128).configuration,)
     wide = Portfolio(
         configurations=configurations, problems=tuple(at), median_ms=((1.0, 2.0, 3.0),)
     )
-    old = record([entry(one) for one in at], portfolio=wide, fallback=rows)
+    old = record([entry(place) for place in at], portfolio=wide, fallback=rows)
     extra = FallbackRow(problem=problem(9, 9), plan=plan(32))
     mine = FallbackRow(problem=problem(64, 64), plan=plan(32))
     new = record([entry(problem(9, 9))], fallback=(mine, extra))
@@ -199,7 +199,7 @@ def test_update_merges_with_the_file(tmp_path: Path) -> None:
     """What is on disk and what is new end up in one file."""
     update(tmp_path, record([entry(problem(8, 8))]))
     result = update(tmp_path, record([entry(problem(9, 9))]))
-    assert [one.action for one in result.outcomes] == ["added"]
+    assert [outcome.action for outcome in result.outcomes] == ["added"]
     assert len(read(path_of(tmp_path, result.record)).entries) == 2
 
 
@@ -212,11 +212,11 @@ def test_two_processes_lose_nothing(tmp_path: Path) -> None:
     """Two GPUs of one name may be tuned at once."""
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_update_many, args=(tmp_path, first)) for first in (100, 200)]
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join(60)
-    assert [one.exitcode for one in workers] == [0, 0]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
     assert len(read_all(tmp_path)[0].entries) == 20
 
 
@@ -237,6 +237,16 @@ def test_a_missing_file_is_a_record_error(tmp_path: Path) -> None:
     """Tools name the file."""
     with pytest.raises(RecordError, match=r"nothing\.json.*No such file"):
         read(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize("data", [changed()[:100], b"{}", changed(schema_version=99)])
+def test_a_wrong_file_keeps_no_other_from_being_read(data: bytes, tmp_path: Path) -> None:
+    """Damaged, foreign or newer: it is told of, and the rest is there."""
+    good = record([entry(problem(8, 8))], "Test GPU B")
+    write(tmp_path, good)
+    write(tmp_path, record()).write_bytes(data)
+    with pytest.warns(RuntimeWarning, match=f"Test_GPU_A/{KERNEL}.json: tuned record left out"):
+        assert read_all(tmp_path) == [good]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -302,7 +312,7 @@ def test_a_failed_write_leaves_the_old_record(
     with pytest.raises(RecordError, match="No space left"):
         update(tmp_path, record([entry(problem(9, 9))]))
     assert path.read_bytes() == before
-    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 # ---------------------------------------------------------------------- the fallback table
@@ -312,7 +322,7 @@ def portfolio_of(times: list[list[float | None]], sizes: list[int]) -> Portfolio
     """A portfolio of as many plans as rows."""
     plans = [plan(bm, variant) for variant in PARAMETERS["VARIANT"] for bm in PARAMETERS["BM"]]
     return Portfolio(
-        configurations=tuple(one.configuration for one in plans[: len(times)]),
+        configurations=tuple(chosen.configuration for chosen in plans[: len(times)]),
         problems=tuple(problem(n, n) for n in sizes),
         median_ms=tuple(tuple(row) for row in times),
     )

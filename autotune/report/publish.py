@@ -12,11 +12,11 @@ from pathlib import Path
 
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.export.header import render
-from autotune.files import data_folder, write_atomically
+from autotune.files import write_atomically
 from autotune.report import ReportContent, from_run, write_html, write_markdown
 from autotune.run.recording import record_of
 from autotune.run.run import RunResult
-from autotune.tuned.files import path_of
+from autotune.tuned.files import path_of, user_folder
 from autotune.tuned.record import TunedRecord
 from autotune.tuned.writing import MergedProblem, update
 
@@ -39,7 +39,7 @@ class Published:
 
 def tuned_folder() -> Path:
     """Where lookup finds what this user tuned."""
-    return data_folder() / "tuned"
+    return Path(user_folder())
 
 
 def publish(run: RunResult, out: Path) -> Published:

@@ -23,8 +23,9 @@ def time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
         If the grid cannot be told.
     """
     total = _sum_of(cost.fixed, fields)
+    blocks = value_of(_blocks_of(cost.plan.grid), fields) if cost.waves else 0
     for slots, terms in cost.waves:
-        total += value_of(waves_of(cost.plan.grid, slots), fields) * _sum_of(terms, fields)
+        total += -(-blocks // slots) * _sum_of(terms, fields)
     for name, factor in cost.misaligned.items():
         if fields[name] % multiple:
             total *= factor
@@ -49,9 +50,13 @@ def waves_of(grid: Grid | None, slots: int) -> Json:
     ValueError
         If the grid is not known.
     """
+    return ["-", 0, ["//", ["-", 0, _blocks_of(grid)], slots]]
+
+
+def _blocks_of(grid: Grid | None) -> Json:
     if grid is None:
         raise ValueError("a cost without grid")
     blocks: Json = 1
     for axis in grid:
         blocks = axis if blocks == 1 else blocks if axis == 1 else ["*", blocks, axis]
-    return ["-", 0, ["//", ["-", 0, blocks], slots]]
+    return blocks

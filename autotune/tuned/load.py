@@ -23,8 +23,8 @@ from autotune.devices.binary import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
 from autotune.errors import MissingDependencyError, NothingValidError, UsageError
-from autotune.kernel import launches as binding
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import LaunchSequence, bound, launch_sequence
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Constant, Fill, InOut, Kernel
 from autotune.measure.compiler import compiled_for
@@ -94,9 +94,9 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
             f"space on {device.name}; using a default, tune again with: autotune run {kernel.name}"
         )
     candidates = [kernel.default(), *(kernel.completed(seed) for seed in kernel.seeds)]
-    for one in candidates:
-        if is_member(kernel, one, device):
-            return Choice(one, None)
+    for configuration in candidates:
+        if is_member(kernel, configuration, device):
+            return Choice(configuration, None)
     raise NothingValidError(
         f"{kernel.name}: neither default nor seeds are valid on {device.name}; "
         f"tune it there: autotune run {kernel.name}"
@@ -141,15 +141,15 @@ class TunedKernel:
         """
         call = partial(self.kernel.hook("call"), *args, **named)
         problem, given = self.kernel.guarded("call", call)
-        on_device = {name: one for name, one in given.items() if _is_device_array(one)}
+        on_device = {name: value for name, value in given.items() if _is_device_array(value)}
         if not on_device:
             return self._prepared(problem, None)(given)
         cupy, first = _cupy(), next(iter(on_device.values()))
         index = _only_index(on_device.values())
         with cupy.cuda.Device(index), _stream_of(cupy, first):
-            views = {name: _to_cupy(cupy, one) for name, one in on_device.items()}
+            views = {name: _to_cupy(cupy, array) for name, array in on_device.items()}
             results = self._prepared(problem, index)({**given, **views})
-            return _returned([_like(first, cupy, one) for one in results])
+            return _returned([_like(first, cupy, result) for result in results])
 
     def choice(self, problem: Mapping[str, Any], device: str | None = None) -> Choice:
         """What a call with this problem would launch."""
@@ -183,7 +183,7 @@ class _Prepared:
     problem: Problem
     device: Device
     binary: Binary
-    plan: binding.LaunchSequence
+    sequence: LaunchSequence
     arguments: dict[str, Argument]
     scratch: dict[str, Argument]
 
@@ -197,7 +197,7 @@ class _Prepared:
             problem=problem,
             device=device,
             binary=compiled_for(kernel, configuration, problem, device),
-            plan=binding.launch_sequence(kernel, configuration, problem, device),
+            sequence=launch_sequence(kernel, configuration, problem, device),
             arguments=declared_arguments(kernel, problem),
             scratch={name: _declared(kernel, name, out) for name, out in scratch.items()},
         )
@@ -205,24 +205,30 @@ class _Prepared:
     @cached_property
     def names(self) -> list[str]:
         """What a launch without ``args`` gets: arguments, then scratch; no constants."""
-        used = [name for name, one in self.arguments.items() if one.kind != "constant"]
+        used = [name for name, argument in self.arguments.items() if argument.kind != "constant"]
         return [*used, *self.scratch]
 
     @cached_property
     def outputs(self) -> list[str]:
         """Names of what a call returns."""
-        return [name for name, one in self.arguments.items() if one.kind in ("out", "inout")]
+        return [
+            name for name, argument in self.arguments.items() if argument.kind in ("out", "inout")
+        ]
 
     @cached_property
     def declared_scalars(self) -> dict[str, np.generic]:
         """Scalars as the space file declares them for this problem."""
-        return {n: one.scalar for n, one in self.arguments.items() if one.kind == "scalar"}
+        return {
+            n: argument.scalar
+            for n, argument in self.arguments.items()
+            if argument.kind == "scalar"
+        }
 
     def scalars(self, given: Mapping[str, Any]) -> dict[str, np.generic]:
         """Scalars in the kernel's types: as given, else as declared."""
         return {
-            name: type(one)(given[name]) if name in given else one
-            for name, one in self.declared_scalars.items()
+            name: type(scalar)(given[name]) if name in given else scalar
+            for name, scalar in self.declared_scalars.items()
         }
 
     def check(self, given: Mapping[str, Any]) -> None:
@@ -237,20 +243,20 @@ class _Prepared:
             if name not in self.arguments:
                 known = ", ".join(self.arguments)
                 raise UsageError(f"{self.kernel.name}: call gives {name!r} (arguments: {known})")
-        for name, one in self.arguments.items():
-            if one.kind == "scalar":
+        for name, argument in self.arguments.items():
+            if argument.kind == "scalar":
                 continue
             if name not in given:
-                if one.kind in ("out", "inout"):
+                if argument.kind in ("out", "inout"):
                     continue
                 raise UsageError(f"{self.kernel.name}: call gives no {name!r}")
             array = given[name]
-            if array.shape != one.shape or array.dtype != np.dtype(one.dtype):
+            if array.shape != argument.shape or array.dtype != np.dtype(argument.dtype):
                 raise UsageError(
                     f"{self.kernel.name}: {name} is {array.dtype}{array.shape}, the problem "
-                    f"({self.problem}) needs {np.dtype(one.dtype)}{one.shape}"
+                    f"({self.problem}) needs {np.dtype(argument.dtype)}{argument.shape}"
                 )
-            if one.kind in ("out", "inout") and not array.flags.c_contiguous:
+            if argument.kind in ("out", "inout") and not array.flags.c_contiguous:
                 raise UsageError(f"{self.kernel.name}: the output {name} must be C-contiguous")
 
 
@@ -263,7 +269,7 @@ class _OnGpu:
         self.module = cupy.cuda.function.Module()
         self.module.load(prepared.binary.code)
         self.functions = {}
-        for launch in prepared.plan.launches:
+        for launch in prepared.sequence.launches:
             function = self.module.get_function(prepared.binary.symbol(str(launch.entry)))
             if launch.shared_bytes > 48 * 1024:
                 # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
@@ -275,23 +281,25 @@ class _OnGpu:
         cupy, prepared = self.cupy, self.prepared
         prepared.check(given)
         values: dict[str, Any] = {}
-        for name, one in (*prepared.arguments.items(), *prepared.scratch.items()):
-            if one.kind == "constant":
+        for name, argument in (*prepared.arguments.items(), *prepared.scratch.items()):
+            if argument.kind == "constant":
                 self._set_constant(name, given[name])
-            elif one.kind != "scalar":
+            elif argument.kind != "scalar":
                 array = given.get(name)
                 values[name] = (
-                    cupy.empty(one.shape, one.dtype)
+                    cupy.empty(argument.shape, argument.dtype)
                     if array is None
                     else cupy.ascontiguousarray(array)
                 )
         values |= prepared.scalars(given)
-        for step in prepared.plan.steps:
+        for step in prepared.sequence.steps:
             if isinstance(step, Fill):
                 values[step.name].fill(step.value)
                 continue
             names = prepared.names if step.args is None else step.args
-            args = tuple(values[one] if isinstance(one, str) else np.int32(one) for one in names)
+            args = tuple(
+                values[value] if isinstance(value, str) else np.int32(value) for value in names
+            )
             self.functions[step.entry](step.grid, step.block, args, shared_mem=step.shared_bytes)
         return [values[name] for name in prepared.outputs]
 
@@ -322,22 +330,22 @@ class _OnHost:
         prepared.check({**given, **host})
         arrays = {**prepared.arguments, **prepared.scratch}
         buffers = {
-            name: executor.allocate(one.nbytes)
-            for name, one in arrays.items()
-            if one.kind not in ("scalar", "constant")
+            name: executor.allocate(argument.nbytes)
+            for name, argument in arrays.items()
+            if argument.kind not in ("scalar", "constant")
         }
         for name in set(host) & set(buffers):
             executor.write(buffers[name], host[name])
-        constants = {name: one for name, one in host.items() if name not in buffers}
+        constants = {name: array for name, array in host.items() if name not in buffers}
         module = executor.load(prepared.binary, constants)
-        dtypes = {name: one.dtype for name, one in arrays.items()}
+        dtypes = {name: argument.dtype for name, argument in arrays.items()}
         scalars = prepared.scalars(given)
-        steps = binding.bound(prepared.plan, prepared.names, buffers, scalars, dtypes)
+        steps = bound(prepared.sequence, prepared.names, buffers, scalars, dtypes)
         executor.run(module, steps)
         results = []
         for name in prepared.outputs:
-            one = arrays[name]
-            result = executor.read(buffers[name], np.dtype(one.dtype), one.shape)
+            argument = arrays[name]
+            result = executor.read(buffers[name], np.dtype(argument.dtype), argument.shape)
             if name in host:
                 host[name][...] = result
             results.append(host.get(name, result))
@@ -414,7 +422,7 @@ def _to_cupy(cupy: Any, value: Any) -> Any:
 
 def _only_index(arrays: Iterable[Any]) -> int:
     """The one device that all device arrays are on."""
-    found = {int(one.__dlpack_device__()[1]) for one in arrays}
+    found = {int(array.__dlpack_device__()[1]) for array in arrays}
     if len(found) > 1:
         raise UsageError(f"arrays are on several devices: {sorted(found)}")
     return found.pop()

@@ -284,7 +284,7 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True):
     #: Problem fields in the kernel's order.
     fields: Mapping[str, Literal["integer", "categorical"]]
     #: Parameters in declared order, with the values each may take.
-    parameters: Mapping[str, tuple[Value, ...]]
+    parameters: Mapping[str, Annotated[tuple[Value, ...], msgspec.Meta(min_length=1)]]
     #: What to use when nothing is known of a problem.
     default: Plan
     entries: tuple[Entry, ...] = ()

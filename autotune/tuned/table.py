@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isqrt
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
+
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.tuned.files import Loaded
 from autotune.tuned.formula import time_ms
@@ -66,30 +68,28 @@ class LookupRow(NamedTuple):
     prediction: Prediction | None = None
 
 
-class Group:
+class Group(msgspec.Struct, eq=False):
     """The rows of one device, or of all devices of one architecture."""
 
-    def __init__(self, name: str, arch: str) -> None:
-        self.name = name
-        self.arch = arch
-        self.exact: dict[ProblemKey, LookupRow] = {}
-        self.nearest: dict[ProblemKey, LookupRow] = {}
+    name: str
+    arch: str
+    exact: dict[ProblemKey, LookupRow] = {}
+    nearest: dict[ProblemKey, LookupRow] = {}
 
 
-class LookupTable:
+class LookupTable(msgspec.Struct, eq=False):
     """The merged records of one kernel: all that a lookup walks."""
 
-    def __init__(self, kernel: str, fields: Mapping[str, bool], default: LookupRow) -> None:
-        self.kernel = kernel
-        #: ProblemKey fields in order; True where integer, False where categorical.
-        self.fields = dict(fields)
-        #: Declared values of each parameter, of all records together.
-        self.parameters: dict[str, tuple[Value, ...]] = {}
-        self.default = default
-        self.devices: dict[str, Group] = {}
-        self.archs: dict[str, Group] = {}
-        #: Driver names and uuids of devices, to their folders.
-        self.names: dict[str, str] = {}
+    kernel: str
+    #: Problem fields in order; True where integer, False where categorical.
+    fields: dict[str, bool]
+    default: LookupRow
+    #: Declared values of each parameter, of all records together.
+    parameters: dict[str, tuple[Value, ...]] = {}
+    devices: dict[str, Group] = {}
+    archs: dict[str, Group] = {}
+    #: Driver names and uuids of devices, to their folders.
+    names: dict[str, str] = {}
 
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """The values of a problem in order."""

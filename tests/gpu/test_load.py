@@ -14,7 +14,7 @@ import pytest
 
 from autotune import load, lookup
 from autotune.errors import UsageError
-from autotune.tuned import lookup as _lookup
+from autotune.tuned.lookup import clear_cache
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
 
@@ -83,7 +83,7 @@ def line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     (tmp_path / "spaces/line.py").write_text(SPACE)
     (tmp_path / "kernels/line.cu").write_text(SOURCE)
     monkeypatch.setenv("AUTOTUNE_PATH", str(tmp_path / "spaces"))
-    _lookup.clear_cache()
+    clear_cache()
     return load("line")
 
 
@@ -160,7 +160,7 @@ def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
     """By the management library before CUDA starts, by the driver after, and both agree."""
     program = """if True:
         import os, sys
-        from autotune import _current
+        from autotune.tuned import current as _current
         before = _current.current_device()
         assert "libcudart" not in open("/proc/self/maps").read()
         import torch
@@ -177,7 +177,7 @@ def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
         assert _current.current_device() == before == (name, arch), (before, name, arch)
     """
     pytest.importorskip("torch")
-    root = Path(_lookup.__file__).parents[2]
+    root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", program], cwd=root, check=True, timeout=120)
 
 
