@@ -22,7 +22,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.search import kernel_tuner as kernel_tuner_adapter
 from autotune.search import names as strategies
 from autotune.search import optuna as optuna_adapter
-from autotune.search.lattice import Lattice, Ledger
+from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
 from autotune.search.replay import Recording, load, session
 from autotune.search.session import Budget
@@ -238,14 +238,14 @@ def test_leaves_the_global_random_streams_alone(name: str, synthetic: Recording)
 def test_kernel_tuner_proposed_what_was_measured(
     name: str, synthetic: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    proposed: list[tuple[int, ...]] = []
-    measure = kernel_tuner_adapter._measure
+    proposed: list[Point] = []
+    measured = kernel_tuner_adapter._Runner.measured
 
-    def watched(runner: object, ledger: Ledger, points: list[tuple[int, ...]]) -> object:
+    def watched(runner: kernel_tuner_adapter._Runner, points: list[Point]) -> list[int | None]:
         proposed.extend(points)
-        return measure(runner, ledger, points)
+        return measured(runner, points)
 
-    monkeypatch.setattr(kernel_tuner_adapter, "_measure", watched)
+    monkeypatch.setattr(kernel_tuner_adapter._Runner, "measured", watched)
     check_origin(name, synthetic, proposed, kernel_tuner_adapter.PATIENCE)
 
 
@@ -256,7 +256,7 @@ def test_optuna_proposed_what_was_measured(
     import optuna
 
     lattice = Lattice(synthetic.space)
-    proposed: list[tuple[int, ...]] = []
+    proposed: list[Point] = []
     ask = optuna.Study.ask
 
     def watched(self: optuna.Study, *args: object) -> optuna.Trial:
@@ -268,9 +268,7 @@ def test_optuna_proposed_what_was_measured(
     check_origin(name, synthetic, proposed, optuna_adapter.PATIENCE)
 
 
-def check_origin(
-    name: str, recording: Recording, proposed: list[tuple[int, ...]], patience: int
-) -> None:
+def check_origin(name: str, recording: Recording, proposed: list[Point], patience: int) -> None:
     """Everything measured was proposed, or is nearest to the last of many futile proposals."""
     lattice = Lattice(recording.space)
     moved = []

@@ -132,7 +132,7 @@ def run(
     autotune run sgemm
     autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe
     autotune run transpose --config BLOCK=256
-    autotune run Xgemm --device replay:gemm-RTX_3090.json.gz --budget 200evals
+    autotune run sgemm --device replay:sgemm-NVIDIA_H100_80GB_HBM3.json.gz --budget 200evals
     """
     from autotune.cli import parsing
     from autotune.search.names import find

@@ -22,7 +22,7 @@ import math
 import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import chain, islice, zip_longest
 from types import SimpleNamespace
@@ -113,16 +113,13 @@ def search(name: str, space: Space, session: Session, rng: Generator) -> None:
     ledger = Ledger(searchspace.lattice, session)
     outlook = _Outlook(ledger)
     searchspace.begin(streams, outlook, session.best(_MOST_KNOWN))
-    runner = _runner(ledger, streams, searchspace, outlook, name)
-    with streams.inside():
-        try:
-            while not ledger.is_complete:
-                _run_once(name, module, searchspace, runner, session)
-        except _Finished:
-            return
+    runner = _Runner(name, ledger, searchspace)
+    with streams.inside(), suppress(_Finished):
+        while not ledger.is_complete:
+            _run_once(name, module, searchspace, runner)
 
 
-def _run_once(name: str, module: Any, searchspace: Any, runner: Any, session: Session) -> None:
+def _run_once(name: str, module: Any, searchspace: Any, runner: _Runner) -> None:
     """Run a strategy from its start to its end, which is often before the budget is spent."""
     before = runner.proposals
     searchspace.questions = 0
@@ -130,7 +127,7 @@ def _run_once(name: str, module: Any, searchspace: Any, runner: Any, session: Se
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            module.tune(searchspace, runner, _options(name, searchspace, session, runner))
+            module.tune(searchspace, runner, _options(name, searchspace, runner.ledger.session))
     except (BudgetSpent, _Finished, AutotuneError):
         raise
     except Exception as error:  # what strategies raise on odd spaces is not documented
@@ -239,12 +236,12 @@ def _searchspace(space: Space) -> Any:
             ranks: list[int] = super().get_param_neighbors(
                 param_config, index, neighbor_method, randomize
             )
-            points = [(*param_config[:index], one, *param_config[index + 1 :]) for one in ranks]
-            found = [self.lattice.find(point) for point in points]
-            self.outlook.expect([one for one in found if one is not None])
+            points = [(*param_config[:index], rank, *param_config[index + 1 :]) for rank in ranks]
+            found = map(self.lattice.find, points)
+            self.outlook.expect([number for number in found if number is not None])
             return ranks
 
-        @lru_cache(NEIGHBOURHOODS)  # noqa: B019 - one such object lives at a time
+        @lru_cache(NEIGHBOURHOODS)  # noqa: B019 - such an object lives alone
         def get_neighbors_indices(
             self, param_config: Point, neighbor_method: str, build_full_cache: bool = False
         ) -> list[int]:
@@ -277,7 +274,7 @@ class _Entry:
         return zip(self.names, self.point.tolist(), strict=True)
 
 
-def _options(name: str, searchspace: Any, session: Session, runner: Any) -> Any:
+def _options(name: str, searchspace: Any, session: Session) -> Any:
     """The options dict that ``tune_kernel`` would make."""
     from kernel_tuner.interface import Options
     from kernel_tuner.util import TuningBudget
@@ -296,7 +293,7 @@ def _options(name: str, searchspace: Any, session: Session, runner: Any) -> Any:
         budget=TuningBudget(),
         objective=["time"],
         objective_higher_is_better=[False],
-        seed=runner.streams.integer(2**31),
+        seed=searchspace.streams.integer(2**31),
         verbose=False,
         simulation_mode=False,
         restrictions=None,
@@ -328,82 +325,67 @@ def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
     return {"popsize": min(_POPULATIONS[name], half)} if name in _POPULATIONS else {}
 
 
-def _runner(
-    ledger: Ledger, streams: _Streams, searchspace: Any, outlook: _Outlook, name: str
-) -> Any:
-    """An instance of a subclass of Kernel Tuner's Runner, made here because that is imported here."""
-    from kernel_tuner.runners.runner import Runner
-    from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig
+class _Runner:
+    """What strategies ask of a Kernel Tuner runner, answered by the session."""
 
-    # bayes_opt has its own number for a failure and fits its model to any other one.
-    failure = {"time": 1e20} if name == "bayes_opt" else {"__error__": RuntimeFailedConfig()}
+    #: bayes_opt reads the limit of threads; nothing in our encoding is a block size.
+    dev = SimpleNamespace(max_threads=2**31)
 
-    class SessionRunner(Runner):  # type: ignore[misc]
-        """Kernel Tuner's way to measure, answered by the session."""
+    def __init__(self, name: str, ledger: Ledger, searchspace: Any) -> None:
+        from kernel_tuner.util import InvalidConfig, RuntimeFailedConfig
 
-        simulation_mode = False
-        quiet = True
-        units: dict[str, str] = {}  # noqa: RUF012
-        #: bayes_opt reads the limit of threads; nothing in our encoding is a block size.
-        dev = SimpleNamespace(max_threads=2**31)
+        self.name, self.ledger, self.searchspace = name, ledger, searchspace
+        #: Proposals so far, and how many in a row brought nothing new.
+        self.proposals = self.stale = 0
+        self.invalid = {"__error__": InvalidConfig()}
+        # bayes_opt has its own number for a failure and fits its model to any other.
+        self.failed = (
+            {"time": 1e20} if name == "bayes_opt" else {"__error__": RuntimeFailedConfig()}
+        )
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.streams, self.outlook = streams, outlook
-            self.proposals = 0
+    def add_strategy_time(self, seconds: float) -> None:
+        """Nobody asks how long a strategy thinks."""
+
+    def run(self, configs: Iterable[Sequence[int]], tuning_options: Any) -> list[Any]:
+        points: list[Point] = [tuple(int(rank) for rank in config) for config in configs]
+        self.proposals += len(points)
+        self.searchspace.questions = 0
+        return [
+            {**dict(zip(tuning_options.tune_params, point, strict=True)), **self.answer(index)}
+            for point, index in zip(points, self.measured(points), strict=True)
+        ]
+
+    def answer(self, index: int | None) -> dict[str, Any]:
+        if index is None:
+            return self.invalid
+        time_ms = self.ledger.known[index].median_ms
+        if time_ms is None:
+            return self.failed
+        return {"time": math.log(time_ms) * 100 / SCALE if self.name in LOGARITHMIC else time_ms}
+
+    def measured(self, points: list[Point]) -> list[int | None]:
+        """Measure a batch of proposals; return their numbers, None where one is not valid.
+
+        Kernel Tuner checks most proposals itself; local search skips that for neighbours of its own
+        making, which conditional parameters can make invalid.
+        """
+        ledger = self.ledger
+        indices = [ledger.lattice.find(point) for point in points]
+        new = [index for index in indices if index is not None and index not in ledger.known]
+        if new:
             self.stale = 0
-
-        def get_device_info(self) -> Any:
-            return self.dev
-
-        def get_environment(self, tuning_options: Any) -> dict[str, Any]:
-            return {}
-
-        def run(self, configs: Iterable[Sequence[int]], tuning_options: Any) -> list[Any]:
-            points: list[Point] = [tuple(int(rank) for rank in config) for config in configs]
-            self.proposals += len(points)
-            searchspace.questions = 0
-            indices = _measure(self, ledger, points)
-            return [
-                {**dict(zip(tuning_options.tune_params, point, strict=True)), **self.answer(index)}
-                for point, index in zip(points, indices, strict=True)
-            ]
-
-        def answer(self, index: int | None) -> dict[str, Any]:
-            if index is None:
-                return {"__error__": InvalidConfig()}
-            time_ms = ledger.known[index].median_ms
-            if time_ms is None:
-                return failure
-            if name in LOGARITHMIC:
-                return {"time": math.log(time_ms) * 100 / SCALE}
-            return {"time": time_ms}
-
-    return SessionRunner()
-
-
-def _measure(runner: Any, ledger: Ledger, points: list[Point]) -> list[int | None]:
-    """Measure a batch of proposals; return their numbers, None where one is not valid.
-
-    Kernel Tuner checks most proposals itself; local search skips that for neighbours of its own
-    making, which conditional parameters can make invalid.
-    """
-    indices = [ledger.lattice.find(point) for point in points]
-    new = [index for index in indices if index is not None and index not in ledger.known]
-    if new:
-        runner.stale = 0
-        with runner.streams.outside():
-            runner.outlook.hint(new)
-            ledger.measure(new)
-    else:
-        runner.stale += len(points)
-        if ledger.is_complete:
-            raise _Finished
-        if points and runner.stale >= min(PATIENCE, len(ledger.lattice.space)):
-            nearest = _required(ledger.nearest_open(points[-1]))
-            with runner.streams.outside():
+            with self.searchspace.streams.outside():
+                self.searchspace.outlook.hint(new)
+                ledger.measure(new)
+            return indices
+        self.stale += len(points)
+        if points and self.stale >= min(PATIENCE, len(ledger.lattice.space)):
+            nearest = ledger.nearest_open(points[-1])
+            if nearest is None:
+                raise _Finished
+            with self.searchspace.streams.outside():
                 ledger.measure([nearest])
-    return indices
+        return indices
 
 
 class _Outlook:
@@ -439,17 +421,11 @@ class _Outlook:
         near = [self._near(index) for index in (*proposed, self._ledger.best) if index is not None]
         mixed = chain.from_iterable(zip_longest(*near))
         wanted = dict.fromkeys(chain(proposed, self._expected, mixed))
-        unknown = (one for one in wanted if one is not None and one not in self._ledger.known)
+        unknown = (i for i in wanted if i is not None and i not in self._ledger.known)
         self._ledger.session.hint(list(islice(unknown, HINTED)))
 
     def _differing_in_one(self, index: int) -> list[int]:
         return self._ledger.lattice.changed_in_one(self._ledger.lattice.point(index))
-
-
-def _required(index: int | None) -> int:
-    if index is None:
-        raise _Finished
-    return index
 
 
 class _Streams:

@@ -118,10 +118,10 @@ class _Search:
             if not self.waiting:
                 return
             self.ledger.session.hint([asked.index for asked in self.waiting])
-            asked = [self.waiting.popleft() for _ in range(min(batch, len(self.waiting)))]
-            self.ledger.measure(one.index for one in asked)
-            for one in asked:
-                self.tell(one)
+            batched = [self.waiting.popleft() for _ in range(min(batch, len(self.waiting)))]
+            self.ledger.measure(asked.index for asked in batched)
+            for asked in batched:
+                self.tell(asked)
 
     def ask_ahead(self, ahead: int) -> None:
         while len(self.waiting) < ahead:
