@@ -18,7 +18,6 @@ from typing import Any
 import demands
 
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.spec import Work
 from autotune.tuned import record as tuned
 from autotune.values import Problem
 
@@ -218,7 +217,8 @@ def _time(median_ms: float) -> str:
 
 def _rate(row: Row) -> str:
     """Arithmetic or traffic per second, whichever the kernel has more of."""
-    work: Work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
+    work = _kernel(row["kernel"]).work_of(Problem(row["problem"]))
+    assert work is not None
     moved = work.bytes_read + work.bytes_written
     if work.flops > 4 * moved:
         return f"{work.flops / row['ours_ms'] / 1e9:.3g} TFLOP/s"

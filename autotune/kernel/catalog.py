@@ -17,7 +17,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from autotune.errors import SpecError, UsageError, unknown
-from autotune.kernel.spec import Kernel, line_of, stdout_aside
+from autotune.kernel.hooks import line_of, stdout_aside
+from autotune.kernel.spec import Kernel
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: A folder that holds one of these ends the search upward for ``spaces/``.
