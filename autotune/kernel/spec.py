@@ -292,7 +292,7 @@ class Kernel(Hooks):
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
         """Attach a vendor library call; see `Baseline`."""
 
-        if any((one.name, one.backend) == (name, backend) for one in self.baselines):
+        if any((baseline.name, baseline.backend) == (name, backend) for baseline in self.baselines):
             raise self.error(
                 f"baseline {name!r} for {backend} is attached twice; name it otherwise"
             )
@@ -403,7 +403,7 @@ class Kernel(Hooks):
         for name, values in self.parameters.items():
             value = c[name]
             if isinstance(value, str):
-                defines.update({f"{name}_{one}": str(i) for i, one in enumerate(values)})
+                defines.update({f"{name}_{word}": str(i) for i, word in enumerate(values)})
                 defines[name] = f"{name}_{value}"
             else:
                 defines[name] = str(int(value))
@@ -505,12 +505,12 @@ class Kernel(Hooks):
     def _checked_fields(self) -> tuple[str, ...]:
         everything = [*self.edge_problems]
         for group in (self.problems, self.quick_problems):
-            everything += [one for problems in group.values() for one in problems]
+            everything += [problem for problems in group.values() for problem in problems]
         fields: tuple[str, ...] = tuple(everything[0]) if everything else ()
-        for one in everything:
-            if set(one) != set(fields):
-                raise self.error(f"problem ({one}) has other fields than ({', '.join(fields)})")
-            for name, value in one.items():
+        for problem in everything:
+            if set(problem) != set(fields):
+                raise self.error(f"problem ({problem}) has other fields than ({', '.join(fields)})")
+            for name, value in problem.items():
                 if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
                     raise self.error(f"problem field {name!r} must be lower_case")
                 if not isinstance(value, int | str) or isinstance(value, bool):

@@ -113,9 +113,9 @@ class ExecutorContract:
         (found,), _ = executor.unharmed([buffer], [])
         return found
 
-    def same(self, executor: Executor, one: Any, other: Any) -> bool:
+    def same(self, executor: Executor, buffer: Any, other: Any) -> bool:
         """Whether two buffers hold the same bytes."""
-        _, (found,) = executor.unharmed([], [(one, other)])
+        _, (found,) = executor.unharmed([], [(buffer, other)])
         return found
 
     # ------------------------------------------------------------ devices
@@ -125,15 +125,15 @@ class ExecutorContract:
         devices = kind.devices()
         assert devices == kind.devices()
         assert kind.why_unavailable() == ""
-        assert len({one.selector for one in devices}) == len(devices)
-        for one in devices:
-            assert one.backend == kind.name
-            assert one.name and one.arch and one.uuid and one.driver
-            assert one.max_threads_per_block >= 256
-            assert one.shared_bytes_per_block >= 16 * 1024
-            assert one.l2_bytes > 0
-            assert one.memory_bytes > 1 << 28
-            assert choose_device(one.selector) == one
+        assert len({device.selector for device in devices}) == len(devices)
+        for device in devices:
+            assert device.backend == kind.name
+            assert device.name and device.arch and device.uuid and device.driver
+            assert device.max_threads_per_block >= 256
+            assert device.shared_bytes_per_block >= 16 * 1024
+            assert device.l2_bytes > 0
+            assert device.memory_bytes > 1 << 28
+            assert choose_device(device.selector) == device
 
     def test_the_executor_knows_its_device(self, executor: Executor) -> None:
         assert executor.device == choose_device(self.selector)
@@ -201,19 +201,19 @@ class ExecutorContract:
     @pytest.mark.parametrize("nbytes", ODD_COUNTS)
     def test_a_copy_is_equal_and_leaves_its_source(self, executor: Executor, nbytes: int) -> None:
         array = np.random.default_rng(0).integers(0, 255, nbytes).astype(np.uint8)
-        one, other = self.buffer(executor, array), self.buffer(executor, array[::-1] ^ 0xFF)
-        assert not self.same(executor, one, other)
-        executor.copy(other, one)
-        assert self.same(executor, one, other)
-        assert np.array_equal(executor.read(one, np.dtype("u1"), (nbytes,)), array)
-        assert self.intact(executor, other)
+        source, target = self.buffer(executor, array), self.buffer(executor, array[::-1] ^ 0xFF)
+        assert not self.same(executor, source, target)
+        executor.copy(target, source)
+        assert self.same(executor, source, target)
+        assert np.array_equal(executor.read(source, np.dtype("u1"), (nbytes,)), array)
+        assert self.intact(executor, target)
 
     @pytest.mark.parametrize("position", [0, 500, 1000])
     def test_equal_means_every_byte(self, executor: Executor, position: int) -> None:
         array = np.zeros(1001, np.uint8)
-        one = self.buffer(executor, array)
+        buffer = self.buffer(executor, array)
         array[position] ^= 1
-        assert not self.same(executor, one, self.buffer(executor, array))
+        assert not self.same(executor, buffer, self.buffer(executor, array))
 
     def test_equal_compares_bytes_not_numbers(self, executor: Executor) -> None:
         """NaN was changed by nobody; a zero that changed its sign was changed."""
@@ -428,7 +428,7 @@ class ExecutorContract:
         for count in (0, 1, 5):
             samples = executor.time(module, [step], count, cold)
             assert len(samples) == count
-            assert all(isinstance(one, float) and one > 0 for one in samples)
+            assert all(isinstance(sample_ms, float) and sample_ms > 0 for sample_ms in samples)
 
     @pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
     def test_samples_grow_with_the_work(self, executor: Executor, module: Any, cold: bool) -> None:
@@ -461,7 +461,7 @@ class ExecutorContract:
             for count in (0, 1, 5):
                 samples = take(count)
                 assert len(samples) == count
-                assert all(isinstance(one, float) and one > 0 for one in samples)
+                assert all(isinstance(sample_ms, float) and sample_ms > 0 for sample_ms in samples)
 
     def test_what_a_timer_takes_grows_with_the_work(self, executor: Executor, module: Any) -> None:
         """Hot samples too: they are milliseconds of one call, however many make a batch."""
