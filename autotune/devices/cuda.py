@@ -277,11 +277,6 @@ class CudaExecutor:
         self._guarded(self.stream.synchronize)
         return float(self.cupy.cuda.get_elapsed_time(before, after))
 
-    def time(
-        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
-    ) -> list[float]:
-        return self.samples_ms(self._sequence(module, steps), count, cold)
-
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> CudaTimer:
         return CudaTimer(self, self._sequence(module, steps), cold)
 

@@ -226,11 +226,6 @@ class OpenclExecutor:
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         return self.timer(module, steps, cold=False).singly(1, cold=False)[0]
 
-    def time(
-        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
-    ) -> list[float]:
-        return self.timer(module, steps, cold).singly(count, cold)
-
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
     ) -> OpenclTimer:
@@ -426,7 +421,6 @@ def _device(index: int, live: Any) -> Device:
         shared_bytes_per_sm=live.local_mem_size,
         l2_bytes=live.global_mem_cache_size,
         memory_bytes=live.global_mem_size,
-        features=frozenset(live.extensions.split()),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -391,8 +390,6 @@ class ExecutorContract:
         for step in refused:
             with pytest.raises(LaunchError):
                 executor.run(module, [step])
-            with pytest.raises(LaunchError):
-                executor.time(module, [step], 1, cold=False)
         executor.run(module, [BoundLaunch("poke", ONE, ONE, 0, args)])
         assert executor.read(buffer, np.dtype("i4"), (4,)).tolist() == [0, 5, 0, 0]
 
@@ -419,33 +416,6 @@ class ExecutorContract:
     def spin(self, executor: Executor, turns: int) -> BoundLaunch:
         buffer = self.buffer(executor, np.zeros(32, np.float32))
         return BoundLaunch("spin", ONE, (32, 1, 1), 0, (buffer, np.int32(turns)))
-
-    @pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
-    def test_samples_are_positive_and_as_many_as_asked(
-        self, executor: Executor, module: Any, cold: bool
-    ) -> None:
-        step = self.spin(executor, 1000)
-        for count in (0, 1, 5):
-            samples = executor.time(module, [step], count, cold)
-            assert len(samples) == count
-            assert all(isinstance(sample_ms, float) and sample_ms > 0 for sample_ms in samples)
-
-    @pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
-    def test_samples_grow_with_the_work(self, executor: Executor, module: Any, cold: bool) -> None:
-        """Thirty times the work takes five times as long at least, however busy the machine."""
-        little, much = (
-            min(executor.time(module, [self.spin(executor, turns)], 5, cold))
-            for turns in (200_000, 6_000_000)
-        )
-        assert much > 5 * little
-
-    def test_every_step_is_timed(self, executor: Executor, module: Any) -> None:
-        """The sequence is the unit: a kernel before a fill counts as much as one after it."""
-        fill = BoundFill(executor.allocate(64), np.int32(0))
-        little, much = (self.spin(executor, turns) for turns in (2_000, 3_000_000))
-        short = min(executor.time(module, [little, fill, little], 5, cold=False))
-        for steps in ([much, fill, little], [little, fill, much]):
-            assert min(executor.time(module, steps, 3, cold=False)) > 5 * short
 
     def ready(self, executor: Executor, module: Any, steps: Any, cold: bool = True) -> Any:
         """A timer of a sequence, which has run before as timers ask."""
@@ -495,15 +465,4 @@ class ExecutorContract:
             take(2)
             read = executor.read(out, np.dtype("f4"), (64,))
             assert (read == 2 * number + 1).all(), number
-        assert self.intact(executor, out)
-
-    def test_timing_runs_the_sequence_each_time(self, executor: Executor, module: Any) -> None:
-        x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
-        executor.poison(out)
-        args = (x, out, np.float32(1), np.int32(64))
-        samples = executor.time(
-            module, [BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)], 3, cold=True
-        )
-        assert median(samples) > 0
-        assert (executor.read(out, np.dtype("f4"), (64,)) == 3).all()
         assert self.intact(executor, out)
