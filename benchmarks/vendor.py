@@ -44,7 +44,7 @@ from autotune.errors import AutotuneError, UsageError
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
-from autotune.kernel.spec import Kernel
+from autotune.kernel.spec import Kernel, Work
 from autotune.measure.compiler import CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.limits import Limits
@@ -281,7 +281,7 @@ class Comparison:
             moved = limit_problem(subject.kernel.name, subject.problem)
             assert moved is not None
             times[str(moved["mode"])] = raced.limit
-        work = subject.kernel.call_hook("work", subject.problem)
+        work = subject.kernel.work_of(subject.problem) or Work()
         rates = (self.limits or Limits()).rates
         if rates["ffma"] and work.pipe == "fp32" and work.flops:
             times["ffma"] = (work.flops / rates["ffma"] / 1e6,) * len(ours)

@@ -94,9 +94,9 @@ class TestCompilingForCuda(CompileContract):
 
     def test_the_same_source_gives_the_same_code(self, device):
         """Configurations whose code is equal share one measurement."""
-        one, other = (self.compiled(device, source(), UNUSED=number).code for number in (1, 2))
-        assert one == other
-        assert self.compiled(device, source(), FACTOR=3).code != one
+        code, same = (self.compiled(device, source(), UNUSED=number).code for number in (1, 2))
+        assert code == same
+        assert self.compiled(device, source(), FACTOR=3).code != code
 
     def test_headers_of_the_toolkit_are_found(self, device):
         text = "#include <cuda_fp16.h>\n#include <cuda/std/array>\n" + source()

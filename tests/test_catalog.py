@@ -54,7 +54,9 @@ def test_the_nearest_folder_wins(spaces, tmp_path_factory, monkeypatch):
     assert find_kernel("scale").file == first / "spaces" / "scale.py"
     assert find_kernel("scale", given / "spaces").file == given / "spaces" / "scale.py"
     assert space_folders()[:3] == [first / "spaces", second / "spaces", spaces]
-    assert [one.file for one in listings() if one.name == "scale"] == [first / "spaces/scale.py"]
+    assert [listing.file for listing in listings() if listing.name == "scale"] == [
+        first / "spaces/scale.py"
+    ]
 
 
 def test_an_unknown_name_lists_the_known_and_the_likeliest(spaces):
@@ -86,7 +88,7 @@ def test_installed_packages_bring_kernels_and_a_broken_one_hurts_no_other(
         "plugged = plugged_kernels\n"
     )
     monkeypatch.syspath_prepend(site)
-    assert {"plugged", "scale"} <= {one.name for one in listings()}
+    assert {"plugged", "scale"} <= {listing.name for listing in listings()}
 
 
 # ---------------------------------------------------------------- listing
@@ -98,7 +100,7 @@ def test_a_list_runs_nothing_and_tells_what_is_broken(spaces):
     (spaces / "broken.py").write_text("def broken(:\n")
     (spaces / "binary.py").write_bytes(b"\xff\xfe\x00")
     (spaces / "_helper.py").write_text('"""Not a kernel."""\n')
-    by_name = {one.name: one for one in listings(spaces)}
+    by_name = {listing.name: listing for listing in listings(spaces)}
     assert by_name["scale"].doc == "scale: out = factor * x."
     assert not by_name["scale"].broken
     assert by_name["broken"].broken

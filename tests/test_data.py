@@ -118,7 +118,7 @@ def test_a_data_set_holds_inputs_and_float64_expectations(kernel):
     )
     assert np.array_equal(expected, 3 * x.astype(np.float64))
     assert not x.flags.writeable
-    assert [(one.name, one.kind) for one in dataset.arguments] == [
+    assert [(argument.name, argument.kind) for argument in dataset.arguments] == [
         ("x", "input"),
         ("out", "out"),
         ("factor", "scalar"),
@@ -161,8 +161,8 @@ def test_each_seed_problem_and_data_set_has_numbers_of_its_own(kernel):
         prepare(given, PROBLEM, EXACT),
         prepare(given, Problem(n=1001), RANDOM),
     ]
-    assert len({one.folder for one in sets}) == 4
-    assert len({one.array("x")[:1000].tobytes() for one in sets}) == 4
+    assert len({dataset.folder for dataset in sets}) == 4
+    assert len({dataset.array("x")[:1000].tobytes() for dataset in sets}) == 4
 
 
 SCALARS = {
@@ -193,7 +193,10 @@ def test_every_kind_of_argument_is_stored_in_its_place(kernel):
         ("return factor * x", 'return {"io": io * taps[0], "out": x[:, None]}'),
     )  # fmt: skip
     dataset = prepare(given, PROBLEM, EXACT)
-    kinds = [(one.name, one.kind, one.dtype, one.shape) for one in dataset.arguments]
+    kinds = [
+        (argument.name, argument.kind, argument.dtype, argument.shape)
+        for argument in dataset.arguments
+    ]
     assert kinds == [
         ("io", "inout", "<f4", (100, 10)),
         ("taps", "constant", "<f4", (3,)),
@@ -203,7 +206,7 @@ def test_every_kind_of_argument_is_stored_in_its_place(kernel):
     assert set(dataset.bounds) == {"io", "out"}
     assert np.array_equal(dataset.expected("io"), dataset.array("io") * dataset.array("taps")[0])
     assert dataset.array("io").flags.c_contiguous
-    assert [one.nbytes for one in dataset.arguments] == [4000, 12, 2000, 1000]
+    assert [argument.nbytes for argument in dataset.arguments] == [4000, 12, 2000, 1000]
 
 
 def test_a_single_expected_number_may_come_without_its_shape(kernel):
@@ -372,7 +375,7 @@ def test_a_damaged_data_set_is_made_again(kernel, tmp_path, damage):
     assert np.array_equal(again.array("x"), before)
     assert np.array_equal(again.expected("out"), 3.0 * before)
     assert prepare(given, PROBLEM, EXACT) == again
-    assert [one.name for one in cache_folder("data").iterdir()] == [again.folder.name]
+    assert [folder.name for folder in cache_folder("data").iterdir()] == [again.folder.name]
 
 
 def test_what_a_killed_process_left_half_made_is_removed_in_time(kernel):
@@ -403,13 +406,13 @@ def test_processes_that_make_the_same_data_at_once_all_get_them(kernel):
         context.Process(target=_prepare_at_once, args=(given.file, barrier, results))
         for _ in range(3)
     ]
-    for one in running:
-        one.start()
+    for process in running:
+        process.start()
     found = [results.get(timeout=120) for _ in running]
-    for one in running:
-        one.join(60)
+    for process in running:
+        process.join(60)
     assert len(set(found)) == 1
-    assert [one.exitcode for one in running] == [0, 0, 0]
+    assert [process.exitcode for process in running] == [0, 0, 0]
     assert len(list(cache_folder("data").iterdir())) == 1
 
 
@@ -423,7 +426,7 @@ def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch
     size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
     monkeypatch.setattr(data, "_CACHE_LIMIT_BYTES", 2 * size + size // 2)
     newest = prepare(given, PROBLEM, EXACT, seed=3)
-    kept = {one.name for one in cache_folder("data").iterdir()}
+    kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert kept == {sets[0].folder.name, sets[2].folder.name, newest.folder.name}
 
 
@@ -434,7 +437,7 @@ def test_what_is_used_up_goes_first_when_room_is_short(kernel, monkeypatch):
     size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
     monkeypatch.setattr(data, "_CACHE_LIMIT_BYTES", 2 * size + size // 2)
     newest = prepare(given, PROBLEM, EXACT, seed=3)
-    kept = {one.name for one in cache_folder("data").iterdir()}
+    kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert kept == {sets[0].folder.name, sets[1].folder.name, newest.folder.name}
     shutil.rmtree(newest.folder)
     data.use_up(newest)  # which is no error
@@ -467,8 +470,8 @@ def test_the_disk_is_never_filled(kernel, monkeypatch):
     full = shutil.disk_usage("/")._replace(free=0)
     monkeypatch.setattr(data.shutil, "disk_usage", lambda _: full)
     newest = prepare(given, PROBLEM, EXACT, seed=2)
-    kept = {one.name for one in cache_folder("data").iterdir()}
-    assert newest.folder.name in kept and len(kept & {one.folder.name for one in old}) == 1
+    kept = {folder.name for folder in cache_folder("data").iterdir()}
+    assert newest.folder.name in kept and len(kept & {dataset.folder.name for dataset in old}) == 1
 
 
 def test_expectations_are_stored_as_float32_where_each_of_them_is_one(kernel):
@@ -476,9 +479,9 @@ def test_expectations_are_stored_as_float32_where_each_of_them_is_one(kernel):
     exact, random = (prepare(kernel(), PROBLEM, which) for which in (EXACT, RANDOM))
     assert exact.expected("out").dtype == np.float32 and exact.bounds == {"out": 0.0}
     assert random.expected("out").dtype == np.float64 and random.bounds["out"] > 0
-    for one in (exact, random):
-        x = one.array("x").astype(np.float64)
-        np.testing.assert_array_equal(one.expected("out"), 3 * x)
+    for dataset in (exact, random):
+        x = dataset.array("x").astype(np.float64)
+        np.testing.assert_array_equal(dataset.expected("out"), 3 * x)
 
 
 def test_a_reference_that_changes_its_arguments_changes_no_input(kernel):

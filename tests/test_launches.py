@@ -157,7 +157,7 @@ def test_without_args_a_launch_gets_arguments_then_scratch_in_order():
 def test_args_pick_names_and_pass_integers_as_32_bits_and_typed_scalars_as_they_are():
     (launch,) = bound(Launch((1, 1, 1), (1, 1, 1), 0, "k", ("out", 7, np.int64(2**40), "n")))
     assert launch.args == (BUFFERS["out"], 7, 2**40, 5)
-    assert [type(one) for one in launch.args[1:]] == [np.int32, np.int64, np.int32]
+    assert [type(argument) for argument in launch.args[1:]] == [np.int32, np.int64, np.int32]
 
 
 def test_no_args_at_all_can_be_asked_for():
@@ -171,7 +171,7 @@ def test_a_fill_value_takes_the_buffers_type():
         BoundFill(BUFFERS["out"], np.float16(0.5)),
         BoundFill(BUFFERS["work"], np.int32(-1)),
     ]
-    assert [one.value.dtype for one in fills] == [np.float16, np.int32]
+    assert [fill.value.dtype for fill in fills] == [np.float16, np.int32]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_both_ends_of_a_measurement_count_by_their_worse():
 def test_drift_is_the_range_of_what_the_reference_did():
     plain = Measurement(ONE, Status.OK, samples_ms=(1.0,))
     times = ((1.98, 2.02, 9.0), (1.9, 1.94, 1.94))
-    moved = [replace(plain, recheck=Recheck(OTHER, 2.0, one, 5.0)) for one in times]
+    moved = [replace(plain, recheck=Recheck(OTHER, 2.0, samples_ms, 5.0)) for samples_ms in times]
     assert drift([plain, *moved]) == pytest.approx((-0.03, 0.01))
     assert drift([plain]) is None
 

@@ -78,18 +78,18 @@ def brute_force(kernel: Kernel) -> Iterator[Configuration]:
 
 
 def is_valid(kernel: Kernel, point: dict[str, Any]) -> bool:
-    def holds(one: Any) -> bool:
-        return bool(one.function(**{name: point[name] for name in one.parameters}))
+    def holds(rule: Any) -> bool:
+        return bool(rule.function(**{name: point[name] for name in rule.parameters}))
 
     governing = {
-        name: [one for one in kernel.applies_rules if name in one.governs] for name in point
+        name: [rule for rule in kernel.applies_rules if name in rule.governs] for name in point
     }
-    idle = {name for name, rules in governing.items() if not all(holds(one) for one in rules)}
+    idle = {name for name, rules in governing.items() if not all(holds(rule) for rule in rules)}
     if any(point[name] != kernel.parameters[name][0] for name in idle):
         return False
-    for one in kernel.constraint_rules:
-        named = [name for name in one.parameters if governing[name]]
-        if not holds(one) and not (named and all(name in idle for name in named)):
+    for rule in kernel.constraint_rules:
+        named = [name for name in rule.parameters if governing[name]]
+        if not holds(rule) and not (named and all(name in idle for name in named)):
             return False
     return True
 
@@ -187,15 +187,15 @@ def test_samples_are_distinct_and_repeatable(kernel: Kernel, seed: int, count: i
 @given(kernels(conditional=False))
 def test_shares_are_exact(kernel: Kernel) -> None:
     points = list(itertools.product(*kernel.parameters.values()))
-    for one, removal in zip(kernel.constraint_rules, enumerated(kernel).removals, strict=True):
+    for rule, removal in zip(kernel.constraint_rules, enumerated(kernel).removals, strict=True):
         removed = [
             values
             for values in points
-            if not one.function(
+            if not rule.function(
                 **{
                     n: v
                     for n, v in zip(kernel.parameters, values, strict=True)
-                    if n in one.parameters
+                    if n in rule.parameters
                 }
             )
         ]

@@ -248,7 +248,9 @@ def test_threads_that_print_leave_standard_output_as_it_was(
         first_is_out.wait(60)
         print("still second")
 
-    threads = [threading.Thread(target=k.guarded, args=("work", one)) for one in (first, second)]
+    threads = [
+        threading.Thread(target=k.guarded, args=("work", printer)) for printer in (first, second)
+    ]
     threads[0].start()
     while "first" not in capsys.readouterr().err:
         time.sleep(0.01)

@@ -151,7 +151,7 @@ def test_a_hiccup_in_the_best_shields_nothing_for_long_and_a_noisy_best_does():
 def _without_margin(samples, best):
     """The precedence test alone."""
     margin = 1 + 1 / len(samples)
-    return clearly_slower([margin * one * (1 + 1e-12) for one in samples], best)
+    return clearly_slower([margin * sample_ms * (1 + 1e-12) for sample_ms in samples], best)
 
 
 @pytest.mark.parametrize("draw", ["lognormal", "exponential", "pareto"])

@@ -64,12 +64,12 @@ class Host:
         self.data = data
 
     def read(self, name):
-        argument = next(one for one in self.data.arguments if one.name == name)
+        argument = next(argument for argument in self.data.arguments if argument.name == name)
         buffer = self.data.buffers[name]
         return self.data.executor.read(buffer, np.dtype(argument.dtype), argument.shape)
 
     def write(self, name, values):
-        argument = next(one for one in self.data.arguments if one.name == name)
+        argument = next(argument for argument in self.data.arguments if argument.name == name)
         array = np.asarray(values).astype(argument.dtype).reshape(argument.shape)
         self.data.executor.write(self.data.buffers[name], array)
 

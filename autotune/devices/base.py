@@ -170,19 +170,6 @@ class Executor(Protocol):
         LaunchError, ContextLostError
         """
 
-    def time(
-        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
-    ) -> list[float]:
-        """Time ``count`` runs of a sequence launch by launch, each with a flushed L2 if ``cold``.
-
-        What launching costs is in it: `timer` is for comparing kernels.
-
-        Returns
-        -------
-        list of float
-            Milliseconds on the device, launch gaps before the first step left out.
-        """
-
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:
         """Make a sequence that has run before ready to be timed often.
 

@@ -56,9 +56,13 @@ def choose_device(selector: str | None, backends: tuple[str, ...] = BACKENDS) ->
     devices = backend(name).devices()
     if not devices:
         raise DeviceError(f"device {selector}: {backend(name).why_unavailable()}")
-    matching = [one for one in devices if which in ("", str(one.index), one.arch.partition("_")[2])]
+    matching = [
+        device
+        for device in devices
+        if which in ("", str(device.index), device.arch.partition("_")[2])
+    ]
     if not matching:
-        raise UsageError(unknown("device", selector, [one.selector for one in devices]))
+        raise UsageError(unknown("device", selector, [device.selector for device in devices]))
     return matching[0]
 
 
@@ -85,14 +89,14 @@ def choose_devices(
     if selector is None:
         return (choose_device(None, backends),)
     chosen: list[Device] = []
-    for one in selector.split(","):
-        name, _, which = one.strip().partition(":")
-        first = choose_device(name if which == "all" else one.strip(), backends)
+    for part in selector.split(","):
+        name, _, which = part.strip().partition(":")
+        first = choose_device(name if which == "all" else part.strip(), backends)
         chosen += backend(name).devices() if which == "all" else [first]
-    if len({one.selector for one in chosen}) < len(chosen):
+    if len({device.selector for device in chosen}) < len(chosen):
         raise UsageError(f"device {selector}: a device is named twice")
-    if len({(one.backend, one.name, one.arch, one.sm_count) for one in chosen}) > 1:
-        named = ", ".join(f"{one.selector} is {one.name}" for one in chosen)
+    if len({(device.backend, device.name, device.arch, device.sm_count) for device in chosen}) > 1:
+        named = ", ".join(f"{device.selector} is {device.name}" for device in chosen)
         raise UsageError(
             f"device {selector}: a run is for one model ({named}); tune each model by itself"
         )

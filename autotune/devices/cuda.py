@@ -104,9 +104,9 @@ class CudaBackend:
         device: Device,
         entries: Sequence[str] = (),
     ) -> Binary:
-        chosen = [one for one in options if one.startswith("sm_")]
-        flags = [one for one in options if not one.startswith("sm_")]
-        if not any("std=" in one for one in flags):
+        chosen = [option for option in options if option.startswith("sm_")]
+        flags = [option for option in options if not option.startswith("sm_")]
+        if not any("std=" in flag for flag in flags):
             flags.append("-std=c++17")
         arch = chosen[-1] if chosen else device.arch
         symbols = [f"-D{name}={value}" for name, value in defines.items()]
@@ -115,8 +115,8 @@ class CudaBackend:
         )
         expression = {symbol: name for name, symbol in done.symbols.items()}
         reported = tuple(
-            replace(one, name=expression.get(one.name, one.name), symbol=one.name)
-            for one in nvrtc.entries(done.log)
+            replace(entry, name=expression.get(entry.name, entry.name), symbol=entry.name)
+            for entry in nvrtc.entries(done.log)
         )
         return Binary(done.code, reported, nvrtc.warnings(done.log), key="")
 
@@ -215,10 +215,10 @@ class CudaExecutor:
                 for guard in buffer.guards:
                     size = np.uint64(guard.nbytes)
                     not_all(self._grid(guard.nbytes), (256,), (guard, size, value, flags[index:]))
-            for index, (one, other) in enumerate(pairs, len(buffers)):
-                size = np.uint64(one.nbytes)
-                grid = self._grid(one.nbytes // 16)
-                differ(grid, (256,), (one.inner, other.inner, size, flags[index:]))
+            for index, (buffer, other) in enumerate(pairs, len(buffers)):
+                size = np.uint64(buffer.nbytes)
+                grid = self._grid(buffer.nbytes // 16)
+                differ(grid, (256,), (buffer.inner, other.inner, size, flags[index:]))
 
         self._guarded(check)
         right = (self._guarded(lambda: flags.get(stream=self.stream)) == 0).tolist()
@@ -276,11 +276,6 @@ class CudaExecutor:
         self._guarded(enqueue)
         self._guarded(self.stream.synchronize)
         return float(self.cupy.cuda.get_elapsed_time(before, after))
-
-    def time(
-        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
-    ) -> list[float]:
-        return self.samples_ms(self._sequence(module, steps), count, cold)
 
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> CudaTimer:
         return CudaTimer(self, self._sequence(module, steps), cold)
@@ -348,11 +343,11 @@ class CudaExecutor:
         empty = _checks(self.cupy, self.device.arch, "float").get_function("empty")
         launch = partial(empty, (1,), (32,), (), stream=self.stream)
         launch()
-        one, nine = (_Sample(self, partial(_repeat, launch, n), cold=True) for n in (1, 9))
+        alone, nine = (_Sample(self, partial(_repeat, launch, n), cold=True) for n in (1, 9))
         pairs: list[tuple[float, float]] = []
         start = time.perf_counter()
         while time.perf_counter() - start < _CALIBRATION_S or len(pairs) < _CALIBRATION_PAIRS:
-            pairs.append((one.take_ms(), nine.take_ms()))
+            pairs.append((alone.take_ms(), nine.take_ms()))
         last = pairs[-_CALIBRATION_PAIRS:]
         single, many = (median(pair[place] for pair in last) for place in (0, 1))
         return max(0.0, single - (many - single) / 8)
@@ -381,7 +376,9 @@ class CudaExecutor:
                     function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
                 )
             )
-        args = tuple(one.inner if isinstance(one, _Buffer) else one for one in step.args)
+        args = tuple(
+            argument.inner if isinstance(argument, _Buffer) else argument for argument in step.args
+        )
         return partial(
             function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
         )

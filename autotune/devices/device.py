@@ -45,8 +45,6 @@ class Device:
     #: Peaks by the data sheet's formula from the device's own clocks; 0 where unknown.
     peak_gb_per_s: float = 0.0
     peak_gflop_per_s: float = 0.0
-    #: Capabilities beyond the numbers, as the backend names them.
-    features: frozenset[str] = frozenset()
 
     @property
     def folder(self) -> str:

@@ -85,7 +85,7 @@ class Graph:
         count = self._ask(self._driver.cuGraphGetNodes(self._graph))[1]
         nodes = self._ask(self._driver.cuGraphGetNodes(self._graph, count))[0]
         kind = self._driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEM_ALLOC
-        return any(self._ask(self._driver.cuGraphNodeGetType(one)) == kind for one in nodes)
+        return any(self._ask(self._driver.cuGraphNodeGetType(node)) == kind for node in nodes)
 
     def _ask(self, result: tuple[Any, ...]) -> Any:
         if int(result[0]) != 0:

@@ -138,7 +138,7 @@ def _compiled(
     try:
         for name in names:
             _check(binding.nvrtcAddNameExpression(program, name.encode())[0])
-        arguments = [one.encode() for one in (*options, *include_options())]
+        arguments = [option.encode() for option in (*options, *include_options())]
         (status,) = binding.nvrtcCompileProgram(program, len(arguments), arguments)
         _, size = binding.nvrtcGetProgramLogSize(program)
         buffer = bytearray(size)
@@ -150,8 +150,8 @@ def _compiled(
         _, size = size_of(program)
         code = bytearray(size)
         read(program, code)
-        lowered = {one: binding.nvrtcGetLoweredName(program, one.encode())[1] for one in names}
-        return Compilation(bytes(code), log, {one: low.decode() for one, low in lowered.items()})
+        lowered = {name: binding.nvrtcGetLoweredName(program, name.encode())[1] for name in names}
+        return Compilation(bytes(code), log, {name: low.decode() for name, low in lowered.items()})
     finally:
         binding.nvrtcDestroyProgram(program)
 
@@ -159,7 +159,7 @@ def _compiled(
 def expressions(source: str, entries: Sequence[str]) -> list[str]:
     """The entries that NVRTC must be told of: templates, and functions without C linkage."""
     has_c_linkage = 'extern "C"' in source
-    return [one for one in entries if not (has_c_linkage and one.isidentifier())]
+    return [entry for entry in entries if not (has_c_linkage and entry.isidentifier())]
 
 
 def entries(log: str) -> tuple[CompiledFunction, ...]:

@@ -66,7 +66,7 @@ class OpenclBackend:
 
     def devices(self) -> list[Device]:
         try:
-            return [_device(index, one) for index, one in enumerate(_live_devices())]
+            return [_device(index, live) for index, live in enumerate(_live_devices())]
         except MissingDependencyError:
             return []
 
@@ -98,7 +98,7 @@ class OpenclBackend:
         context = _context(device.index)
         flags = [*_BUILD_OPTIONS, *(f"-D{k}={v}" for k, v in defines.items())]
         # Options of the CUDA compiler mean nothing here: a kernel's hook may return both kinds.
-        flags += [one for one in options if one.startswith("-cl-")]
+        flags += [option for option in options if option.startswith("-cl-")]
         program = cl.Program(context, source)
         try:
             with warnings.catch_warnings():
@@ -172,8 +172,8 @@ class OpenclExecutor:
     def unharmed(
         self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
     ) -> tuple[list[bool], list[bool]]:
-        same = [np.array_equal(self._bytes(one), self._bytes(other)) for one, other in pairs]
-        return [self._guards_intact(one) for one in buffers], same
+        same = [np.array_equal(self._bytes(buffer), self._bytes(other)) for buffer, other in pairs]
+        return [self._guards_intact(buffer) for buffer in buffers], same
 
     def _guards_intact(self, buffer: _Buffer) -> bool:
         whole = np.empty(buffer.nbytes + 2 * GUARD_BYTES, np.uint8)
@@ -194,10 +194,10 @@ class OpenclExecutor:
 
         def differ(_: int, begin: int, end: int) -> tuple[float, float, int | None]:
             """Largest error of a piece, the sum of its squares, and where the first wrong one is."""
-            one, other = (part[begin:end].astype(np.float64) for part in (got, want))
+            values, wanted = (part[begin:end].astype(np.float64) for part in (got, want))
             with np.errstate(invalid="ignore", over="ignore"):
-                error = np.where(one == other, 0.0, np.abs(one - other))
-                error[np.isnan(one) & np.isnan(other)] = 0.0
+                error = np.where(values == wanted, 0.0, np.abs(values - wanted))
+                error[np.isnan(values) & np.isnan(wanted)] = 0.0
                 error[np.isnan(error)] = np.inf
                 squares = float(np.sum(error * error))
             wrong = np.flatnonzero(error > bound)
@@ -225,11 +225,6 @@ class OpenclExecutor:
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         return self.timer(module, steps, cold=False).singly(1, cold=False)[0]
-
-    def time(
-        self, module: Any, steps: Sequence[BoundLaunch | BoundFill], count: int, cold: bool
-    ) -> list[float]:
-        return self.timer(module, steps, cold).singly(count, cold)
 
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
@@ -399,7 +394,7 @@ def _live_devices() -> tuple[Any, ...]:
     except cl.Error:
         return ()
     found = [device for platform in platforms for device in platform.get_devices()]
-    return tuple(sorted(found, key=lambda one: bool(one.type & cl.device_type.CPU)))
+    return tuple(sorted(found, key=lambda device: bool(device.type & cl.device_type.CPU)))
 
 
 @cache
@@ -426,7 +421,6 @@ def _device(index: int, live: Any) -> Device:
         shared_bytes_per_sm=live.local_mem_size,
         l2_bytes=live.global_mem_cache_size,
         memory_bytes=live.global_mem_size,
-        features=frozenset(live.extensions.split()),
     )
 
 

@@ -11,7 +11,7 @@ from shutil import which
 def find_program(name: str) -> str:
     """The path of a program such as ``nvcc``; empty where it is not found."""
     toolkits = (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
-    places = os.pathsep.join(str(Path(one, "bin")) for one in toolkits if one)
+    places = os.pathsep.join(str(Path(toolkit, "bin")) for toolkit in toolkits if toolkit)
     return which(name) or which(name, path=places) or _packaged(name)
 
 

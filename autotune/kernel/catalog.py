@@ -17,7 +17,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from autotune.errors import SpecError, UsageError, unknown
-from autotune.kernel.spec import Kernel, line_of, stdout_aside
+from autotune.kernel.hooks import line_of, stdout_aside
+from autotune.kernel.spec import Kernel
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: A folder that holds one of these ends the search upward for ``spaces/``.
@@ -57,12 +58,12 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
     listed = os.environ.get("AUTOTUNE_PATH", "").split(os.pathsep)
     candidates = [
         *([spaces] if spaces else []),
-        *(Path(one) for one in listed if one),
+        *(Path(folder) for folder in listed if folder),
         *_nearest_spaces(),
         *_plugin_folders(),
         bundled_folder("spaces"),
     ]
-    return list(dict.fromkeys(one.resolve() for one in candidates if one.is_dir()))
+    return list(dict.fromkeys(folder.resolve() for folder in candidates if folder.is_dir()))
 
 
 def listings(spaces: Path | None = None) -> list[Listing]:
@@ -72,7 +73,7 @@ def listings(spaces: Path | None = None) -> list[Listing]:
         for file in sorted(folder.glob("*.py")):
             if not file.name.startswith("_"):
                 found.setdefault(file.stem, _listing(file))
-    return sorted(found.values(), key=lambda one: one.name)
+    return sorted(found.values(), key=lambda listing: listing.name)
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
@@ -98,7 +99,7 @@ def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
     for folder in space_folders(spaces):
         if (folder / f"{name}.py").is_file():
             return load_file(folder / f"{name}.py")
-    raise UsageError(unknown("kernel", name, [one.name for one in listings(spaces)]))
+    raise UsageError(unknown("kernel", name, [listing.name for listing in listings(spaces)]))
 
 
 def load_file(file: Path) -> Kernel:
@@ -135,9 +136,9 @@ def load_file(file: Path) -> Kernel:
 
 
 def _only_kernel(file: Path, values: list[object]) -> Kernel:
-    kernels = list(dict.fromkeys(one for one in values if isinstance(one, Kernel)))
-    own = [one for one in kernels if one.file == file]
-    named = [one for one in own if one.name == file.stem] or own
+    kernels = list(dict.fromkeys(value for value in values if isinstance(value, Kernel)))
+    own = [kernel for kernel in kernels if kernel.file == file]
+    named = [kernel for kernel in own if kernel.name == file.stem] or own
     if len(named) != 1:
         raise SpecError(
             f"{file.name}: declares {len(named)} kernels, expected one; "

@@ -143,7 +143,8 @@ def bound(
             result.append(BoundFill(buffers[step.name], value))
             continue
         args = tuple(
-            _value(one, buffers, scalars) for one in (step.args if step.args is not None else names)
+            _value(argument, buffers, scalars)
+            for argument in (step.args if step.args is not None else names)
         )
         result.append(
             BoundLaunch(
@@ -170,7 +171,7 @@ def traced(
     tuple of Step, or None
         Steps whose grids and arguments may be `Symbol`; None where the hook needs numbers.
     """
-    example = problem or next(one for group in kernel.problems.values() for one in group)
+    example = problem or next(declared for group in kernel.problems.values() for declared in group)
     fields = {
         name: Symbol(name) if isinstance(value, int) else value for name, value in example.items()
     }
@@ -182,14 +183,18 @@ def traced(
 
 def traced_grid(steps: tuple[Step, ...] | None) -> tuple[Json, ...] | None:
     """Stored expressions of the first launch's grid; None where it could not be traced."""
-    launch = next((one for one in steps or () if isinstance(one, Launch)), None)
+    launch = next((step for step in steps or () if isinstance(step, Launch)), None)
     return traced_numbers(launch.grid) if launch else None
 
 
 def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
     """Stored forms of integers and symbols; None if one is neither."""
-    forms = [stored(one) for one in values]
-    return None if any(one is None for one in forms) else tuple(f for f in forms if f is not None)
+    forms = [stored(value) for value in values]
+    return (
+        None
+        if any(form is None for form in forms)
+        else tuple(form for form in forms if form is not None)
+    )
 
 
 def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
@@ -214,7 +219,7 @@ def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
 
 def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
     try:
-        whole = [index(one) for one in (sizes if isinstance(sizes, tuple | list) else (sizes,))]
+        whole = [index(size) for size in (sizes if isinstance(sizes, tuple | list) else (sizes,))]
     except TypeError as error:
         raise kernel.error(
             f"launch: {what}={sizes!r} is not a tuple of integers; divide with // or ceil_div"
@@ -225,23 +230,27 @@ def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
 
 
 def _as_three(sizes: Sequence[Any]) -> tuple[int, int, int]:
-    x, y, z = (*(int(one) for one in sizes), 1, 1)[:3]
+    x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
     return x, y, z
 
 
-def _value(one: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generic]) -> Any:
-    if isinstance(one, str):
-        if one in buffers:
-            return buffers[one]
-        if one in scalars:
-            return scalars[one]
+def _value(argument: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generic]) -> Any:
+    if isinstance(argument, str):
+        if argument in buffers:
+            return buffers[argument]
+        if argument in scalars:
+            return scalars[argument]
         known = ", ".join([*buffers, *scalars])
-        raise SpecError(f"launch: no argument {one!r} (known: {known})")
-    if isinstance(one, np.generic):
-        return one
+        raise SpecError(f"launch: no argument {argument!r} (known: {known})")
+    if isinstance(argument, np.generic):
+        return argument
     try:
-        return np.int32(index(one))
+        return np.int32(index(argument))
     except TypeError as error:
-        raise SpecError(f"launch: argument {one!r} is neither a name nor an integer") from error
+        raise SpecError(
+            f"launch: argument {argument!r} is neither a name nor an integer"
+        ) from error
     except OverflowError as error:
-        raise SpecError(f"launch: argument {one} needs 64 bits; pass np.int64({one})") from error
+        raise SpecError(
+            f"launch: argument {argument} needs 64 bits; pass np.int64({argument})"
+        ) from error

@@ -24,7 +24,7 @@ def is_member(kernel: Kernel, configuration: Mapping[str, Any], device: Device) 
         return False
     for name, values in kernel.parameters.items():
         value = configuration[name]
-        if not any(type(value) is type(one) and value == one for one in values):
+        if not any(type(value) is type(allowed) and value == allowed for allowed in values):
             return False
     applies = _applicable(kernel, configuration)
     if any(configuration[n] != kernel.parameters[n][0] for n, used in applies.items() if not used):
@@ -61,4 +61,4 @@ def _applicable(kernel: Kernel, configuration: Mapping[str, Any]) -> dict[str, b
 
 def valid_archs(kernel: Kernel, configuration: Mapping[str, Any]) -> tuple[str, ...]:
     """CUDA architectures whose declared space holds a configuration; see `tuned.Plan.archs`."""
-    return tuple(one for one in CUDA_ARCHS if is_member(kernel, configuration, for_arch(one)))
+    return tuple(arch for arch in CUDA_ARCHS if is_member(kernel, configuration, for_arch(arch)))

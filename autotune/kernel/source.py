@@ -134,9 +134,9 @@ def _strip(node: ast.AST) -> None:
         node.body = node.body[1:] or [ast.Pass()]
     if isinstance(node, ast.Call) and _called_name(node.func) == "Kernel":
         node.keywords = [
-            one
-            for one in node.keywords
-            if one.arg is None or not (one.arg.isupper() or one.arg in _SEARCH_OPTIONS)
+            keyword
+            for keyword in node.keywords
+            if keyword.arg is None or not (keyword.arg.isupper() or keyword.arg in _SEARCH_OPTIONS)
         ]
 
 

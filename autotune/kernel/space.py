@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError, unknown
-from autotune.kernel.spec import DEVICE, Kernel, Rule
+from autotune.kernel.hooks import DEVICE
+from autotune.kernel.spec import Kernel, Rule
 from autotune.values import Configuration, Value
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
     )
     rows = _join(sizes, constraints, applicability)
     if not len(rows):
-        shares = "; ".join(f"{one.name} removes {one.share:.1%}" for one in removals)
+        shares = "; ".join(f"{removal.name} removes {removal.share:.1%}" for removal in removals)
         raise NothingValidError(
             f"{kernel.name}: no valid configuration for {device.name} ({shares}); "
             f"try: autotune show {kernel.name}"
@@ -314,9 +315,9 @@ def _join(sizes: list[int], constraints: list[_Table], applicability: tuple[_Tab
     for position in _parameter_order(len(sizes), conditions, applicability):
         rows = _extended(rows, position, sizes[position], applicability)
         present |= {position}
-        for one in [one for one in conditions if one.needs <= present]:
-            rows = rows[_look(one.table, rows) | _idle(one, rows)]
-        conditions = [one for one in conditions if not one.needs <= present]
+        for condition in [condition for condition in conditions if condition.needs <= present]:
+            rows = rows[_look(condition.table, rows) | _idle(condition, rows)]
+        conditions = [condition for condition in conditions if not condition.needs <= present]
     return rows[np.lexsort(rows.T[::-1])]
 
 
@@ -367,7 +368,9 @@ def _parameter_order(
     waiting = list(conditions)
     while waiting:
         known = set(order)
-        waiting.sort(key=lambda one: (len(one.needs - known), one.table.values.mean()))
+        waiting.sort(
+            key=lambda condition: (len(condition.needs - known), condition.table.values.mean())
+        )
         for position in sorted(waiting.pop(0).needs - known):
             place(position)
     for position in range(count):

@@ -10,7 +10,6 @@ import inspect
 import math
 import re
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError, unknown
-from autotune.kernel.expression import UntraceableError
+from autotune.kernel.hooks import DEVICE, Hooks
 from autotune.values import Configuration, Problem, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-#: Optional last argument of hooks that may look at the device.
-DEVICE = "device"
 
 
 @dataclass(frozen=True)
@@ -133,35 +129,7 @@ class Baseline:
     backend: str = "cuda"
 
 
-class _StdoutAside:
-    """Standard output goes to standard error while any thread is inside.
-
-    Of what people's code prints: standard output belongs to the command's results. Where two threads
-    overlap, `contextlib.redirect_stdout` would restore what it found and leave it redirected.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0
-        self._stdout: Any = None
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._inside == 0:
-                self._stdout, sys.stdout = sys.stdout, sys.stderr
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if self._inside == 0:
-                sys.stdout = self._stdout
-
-
-stdout_aside = _StdoutAside()
-
-
-class Kernel:
+class Kernel(Hooks):
     """A parameterized kernel and its search space.
 
     Parameters
@@ -211,12 +179,11 @@ class Kernel:
         **parameters: Sequence[Value],
     ) -> None:
         caller = sys._getframe(1).f_globals.get("__file__")
-        #: The space file that declared this kernel; None in a notebook.
-        self.file: Path | None = Path(caller).resolve() if caller else None
+        self.file = Path(caller).resolve() if caller else None
         if (source is None) == (sources is None):
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
         self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
-        self.name: str = name or Path(next(iter(self.sources.values()))).stem
+        self.name = name or Path(next(iter(self.sources.values()))).stem
         self.parameters: dict[str, tuple[Value, ...]] = {
             key: self._checked_values(key, values) for key, values in parameters.items()
         }
@@ -238,7 +205,7 @@ class Kernel:
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
-        self.hooks: dict[str, Callable[..., Any]] = {}
+        self.hooks = {}
 
     # ------------------------------------------------------------------ decorators
 
@@ -325,7 +292,7 @@ class Kernel:
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
         """Attach a vendor library call; see `Baseline`."""
 
-        if any((one.name, one.backend) == (name, backend) for one in self.baselines):
+        if any((baseline.name, baseline.backend) == (name, backend) for baseline in self.baselines):
             raise self.error(
                 f"baseline {name!r} for {backend} is attached twice; name it otherwise"
             )
@@ -337,47 +304,6 @@ class Kernel:
         return attach
 
     # ------------------------------------------------------------------ reading the declaration
-
-    def hook(self, name: str) -> Callable[..., Any]:
-        """The function attached under a name.
-
-        Raises
-        ------
-        SpecError
-            If none is attached.
-        """
-        if name not in self.hooks:
-            raise self.error(f"no {name} function; attach one with @{self.name}.{name}")
-        return self.hooks[name]
-
-    def call_hook(self, name: str, *args: Any, device: Any = None) -> Any:
-        """Call a hook of ``(c, p)``-like arguments, with the device if it asks for one.
-
-        Raises
-        ------
-        SpecError
-            If the hook raises; the message names kernel, hook and line.
-        """
-        function = self.hook(name)
-        extra = {DEVICE: device} if DEVICE in inspect.signature(function).parameters else {}
-        result = self.guarded(name, function, *args, **extra)
-        if name == "work" and not isinstance(result, Work | None):
-            raise self.error(f"work: returned {result!r}, expected Work(...)")
-        return result
-
-    def guarded(self, what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Call a user's function; turn whatever it raises into a `SpecError` with its line.
-
-        What it prints goes to standard error: standard output belongs to the command's results.
-        """
-        try:
-            with stdout_aside:
-                return function(*args, **named)
-        except (SpecError, UntraceableError, MemoryError):
-            raise
-        except (Exception, SystemExit) as error:
-            where = line_of(error, self.file)
-            raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
 
     def steps(self, c: Configuration, p: Any, device: Any) -> tuple[Step, ...]:
         """The launch sequence of one configuration and problem (or symbolic problem).
@@ -413,6 +339,19 @@ class Kernel:
         if not isinstance(options, list | tuple):
             raise self.error(f"options: returned {options!r}, expected a list of strings")
         return tuple(map(str, options))
+
+    def work_of(self, p: Problem) -> Work | None:
+        """What a problem costs at least; None where the kernel does not say.
+
+        Raises
+        ------
+        SpecError
+            If the hook raises or returns something else.
+        """
+        work = self.call_hook("work", p) if "work" in self.hooks else None
+        if not isinstance(work, Work | None):
+            raise self.error(f"work: returned {work!r}, expected Work(...)")
+        return work
 
     def allows(self, c: Configuration, p: Problem) -> bool:
         """Whether a problem meets what a configuration requires; True where nothing is declared.
@@ -464,7 +403,7 @@ class Kernel:
         for name, values in self.parameters.items():
             value = c[name]
             if isinstance(value, str):
-                defines.update({f"{name}_{one}": str(i) for i, one in enumerate(values)})
+                defines.update({f"{name}_{word}": str(i) for i, word in enumerate(values)})
                 defines[name] = f"{name}_{value}"
             else:
                 defines[name] = str(int(value))
@@ -495,11 +434,6 @@ class Kernel:
             self.find_source(file)
         if not any(self.problems.values()):
             raise self.error("no problems: give problems=[Problem(...), ...]")
-
-    def error(self, message: str) -> SpecError:
-        """A `SpecError` that names this kernel and its space file."""
-        where = f" ({self.file.name})" if getattr(self, "file", None) and self.file else ""
-        return SpecError(f"{getattr(self, 'name', 'Kernel')}{where}: {message}")
 
     # ------------------------------------------------------------------ checks
 
@@ -571,12 +505,12 @@ class Kernel:
     def _checked_fields(self) -> tuple[str, ...]:
         everything = [*self.edge_problems]
         for group in (self.problems, self.quick_problems):
-            everything += [one for problems in group.values() for one in problems]
+            everything += [problem for problems in group.values() for problem in problems]
         fields: tuple[str, ...] = tuple(everything[0]) if everything else ()
-        for one in everything:
-            if set(one) != set(fields):
-                raise self.error(f"problem ({one}) has other fields than ({', '.join(fields)})")
-            for name, value in one.items():
+        for problem in everything:
+            if set(problem) != set(fields):
+                raise self.error(f"problem ({problem}) has other fields than ({', '.join(fields)})")
+            for name, value in problem.items():
                 if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
                     raise self.error(f"problem field {name!r} must be lower_case")
                 if not isinstance(value, int | str) or isinstance(value, bool):
@@ -594,13 +528,3 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
-
-
-def line_of(error: BaseException, file: Path | None) -> str:
-    """The last line of the space file that an exception came through, as `` (file.py:12)``."""
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f" ({file.name}:{line})" if file is not None and line else ""

@@ -210,13 +210,15 @@ def _make(
         expected = expected_outputs(kernel, arguments, arrays)
         for name in list(expected):
             wide = expected.pop(name)
-            dtype = np.dtype(next(one.dtype for one in arguments if one.name == name))
+            dtype = np.dtype(
+                next(argument.dtype for argument in arguments if argument.name == name)
+            )
             narrow = narrowed(wide, dtype) if dtype.kind == "f" else None
             bounds[name] = _bound(kernel, problem, which, wide, dtype, narrow is not None)
             if narrow is None or dtype != np.float32:
                 narrow = converted(wide, np.float64)
             writer.save(f"{name}.expected", narrow)
-    manifest = {"arguments": [asdict(one) for one in arguments], "bounds": bounds}
+    manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
     (folder / _MANIFEST).write_text(json.dumps(manifest))
 
 
@@ -247,8 +249,8 @@ class _Writer:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._pool.shutdown()
         if kind is None:
-            for one in self._writing:
-                one.result()
+            for written in self._writing:
+                written.result()
 
 
 def _replaced(
@@ -314,15 +316,17 @@ def expected_outputs(
     """
     import inspect
 
-    outputs = {one.name: one for one in arguments if one.kind in ("out", "inout")}
+    outputs = {
+        argument.name: argument for argument in arguments if argument.kind in ("out", "inout")
+    }
     if not outputs:
         raise kernel.error("arguments: no Out or InOut, so the kernel computes nothing")
     available: dict[str, Any] = {}
-    for one in arguments:
-        if one.kind == "scalar":
-            available[one.name] = one.scalar.item()
-        elif one.name in arrays:
-            available[one.name] = arrays[one.name]
+    for argument in arguments:
+        if argument.kind == "scalar":
+            available[argument.name] = argument.scalar.item()
+        elif argument.name in arrays:
+            available[argument.name] = arrays[argument.name]
     reference = kernel.hook("reference")
     wanted = list(inspect.signature(reference).parameters)
     for name in wanted:
@@ -414,7 +418,8 @@ def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset 
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         arguments = tuple(
-            Argument(**{**one, "shape": tuple(one["shape"])}) for one in manifest["arguments"]
+            Argument(**{**stored, "shape": tuple(stored["shape"])})
+            for stored in manifest["arguments"]
         )
         bounds = dict(manifest["bounds"])
         dataset = Dataset(which, folder, arguments, bounds, seed, has_own_inputs)
@@ -427,15 +432,18 @@ def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset 
 
 def _check_arrays(dataset: Dataset) -> None:
     """Map every file; ValueError where one is truncated or not what the manifest says."""
-    for one in dataset.arguments:
-        if one.kind in ("input", "inout", "constant"):
-            array = dataset.array(one.name)
-            if (array.dtype.str, array.shape) != (one.dtype, one.shape):
-                raise ValueError(one.name)
-        if one.kind in ("out", "inout"):
-            expected = dataset.expected(one.name)
-            if expected.dtype.str not in ("<f8", one.dtype) or expected.shape != one.shape:
-                raise ValueError(one.name)
+    for argument in dataset.arguments:
+        if argument.kind in ("input", "inout", "constant"):
+            array = dataset.array(argument.name)
+            if (array.dtype.str, array.shape) != (argument.dtype, argument.shape):
+                raise ValueError(argument.name)
+        if argument.kind in ("out", "inout"):
+            expected = dataset.expected(argument.name)
+            if (
+                expected.dtype.str not in ("<f8", argument.dtype)
+                or expected.shape != argument.shape
+            ):
+                raise ValueError(argument.name)
 
 
 def _make_room() -> None:
@@ -443,10 +451,10 @@ def _make_room() -> None:
 
     A job whose data sets another one's are too large beside makes them again; see `present`.
     """
-    for one in cache_folder("data").glob(f"{_SCRATCH}*"):
+    for folder in cache_folder("data").glob(f"{_SCRATCH}*"):
         with suppress(OSError):  # another process may have finished or removed it
-            if time.time() - one.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(one, ignore_errors=True)
+            if time.time() - folder.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(folder, ignore_errors=True)
     used: dict[Path, tuple[float, int]] = {}
     for folder in cache_folder("data").iterdir():
         with suppress(OSError):
@@ -455,7 +463,7 @@ def _make_room() -> None:
     kept, free = 0, shutil.disk_usage(cache_folder("data")).free
     everything = sum(size for _, size in used.values())
     limit = min(_CACHE_LIMIT_BYTES, _LARGEST_SHARE * (free + everything))
-    for folder in sorted(used, key=lambda one: used[one], reverse=True):
+    for folder in sorted(used, key=lambda folder: used[folder], reverse=True):
         kept += used[folder][1]
         if kept > limit:
             shutil.rmtree(folder, ignore_errors=True)

@@ -132,5 +132,7 @@ def drift(measured: Iterable[Measurement]) -> tuple[float, float] | None:
     tuple of float, or None
         As shares of its first time: 0.01 is slower by 1 %. None where it was not timed again.
     """
-    changes = [one.recheck.ratio - 1 for one in measured if one.recheck is not None]
+    changes = [
+        measurement.recheck.ratio - 1 for measurement in measured if measurement.recheck is not None
+    ]
     return (min(changes), max(changes)) if changes else None

@@ -406,9 +406,9 @@ def _clocks(executor: Executor) -> Clocks:
 
 def _plausible(timed: Measurement, job: Job) -> Measurement:
     kernel = _state.kernel
-    if kernel is None or "work" not in kernel.hooks or timed.median_ms is None:
+    work = kernel.work_of(job.problem) if kernel else None
+    if work is None or timed.median_ms is None:
         return timed
-    work = kernel.call_hook("work", job.problem)
     why = implausible(timed.median_ms, work, job.device, job.cold)
     return _failed(timed, Status.IMPLAUSIBLE, why) if why else timed
 

@@ -155,7 +155,11 @@ def proven_slow(
     best_samples_ms : sequence of float
         Samples of the best configuration so far.
     """
-    kept = [one for i, one in enumerate(launches_ms) if i or one > rule.longest_discarded_ms]
+    kept = [
+        launch_ms
+        for i, launch_ms in enumerate(launches_ms)
+        if i or launch_ms > rule.longest_discarded_ms
+    ]
     if rule.false_stop <= 0 or not kept:
         return None
     bar = bar_ms(len(kept), best_samples_ms, rule.false_stop)

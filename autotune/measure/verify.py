@@ -55,13 +55,15 @@ class DeviceData:
     @property
     def names(self) -> list[str]:
         """What a launch without ``args`` gets: arguments, then scratch buffers; no constants."""
-        return [one.name for one in self.arguments if one.kind != "constant"] + list(self.scratch)
+        return [argument.name for argument in self.arguments if argument.kind != "constant"] + list(
+            self.scratch
+        )
 
     @property
     def dtypes(self) -> dict[str, str]:
         """Element type of every buffer."""
         scratch = {name: np.dtype(out.dtype).str for name, (out, _) in self.scratch.items()}
-        return {**{one.name: one.dtype for one in self.arguments}, **scratch}
+        return {**{argument.name: argument.dtype for argument in self.arguments}, **scratch}
 
     def all_buffers(self) -> dict[str, Any]:
         """Working buffers and scratch by name."""
@@ -70,7 +72,9 @@ class DeviceData:
     def scalars(self, dataset: str) -> dict[str, np.generic]:
         """Scalar arguments of a data set."""
         arguments = self.datasets[dataset].arguments
-        return {one.name: one.scalar for one in arguments if one.kind == "scalar"}
+        return {
+            argument.name: argument.scalar for argument in arguments if argument.kind == "scalar"
+        }
 
     def constants(self, dataset: str) -> dict[str, Any]:
         """Module symbols of a data set."""
@@ -151,7 +155,7 @@ def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
     """Compare every output with its expected values, on the device."""
     checks = []
     for name, bound in data.datasets[dataset].bounds.items():
-        argument = next(one for one in data.arguments if one.name == name)
+        argument = next(argument for argument in data.arguments if argument.name == name)
         count = int(np.prod(argument.shape, dtype=np.int64))
         found = data.executor.compare(
             data.buffers[name],
@@ -168,7 +172,7 @@ def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
 
 def _wrong_message(data: DeviceData, check: CheckResult, repeat: int) -> str:
     """One line: which output, where first, what was got and expected, and how far off at most."""
-    argument = next(one for one in data.arguments if one.name == check.output)
+    argument = next(argument for argument in data.arguments if argument.name == check.output)
     flat = check.first_wrong or 0
     where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
     got = data.executor.read(
@@ -186,7 +190,7 @@ def _wrong_message(data: DeviceData, check: CheckResult, repeat: int) -> str:
 def _nothing_else_written(data: DeviceData, dataset: str, checks: tuple[CheckResult, ...]) -> None:
     """Guard bands of all buffers and bytes of all inputs, looked at together: one wait."""
     buffers = data.all_buffers()
-    inputs = [one.name for one in data.arguments if one.kind == "input"]
+    inputs = [argument.name for argument in data.arguments if argument.kind == "input"]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
     intact, unchanged = data.executor.unharmed(list(buffers.values()), pairs)
     for name, is_intact in zip(buffers, intact, strict=True):

@@ -16,7 +16,6 @@ _LIMIT_WORDS = {
     "read": "read bandwidth",
     "copy": "copy bandwidth",
     "ffma": "FP32 rate (FFMA)",
-    "launch": "launch latency",
 }
 
 

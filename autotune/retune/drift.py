@@ -175,9 +175,8 @@ def _raced(
 
 
 def _implausible(kernel: Kernel, job: Job, median_ms: float) -> str:
-    if "work" not in kernel.hooks:
-        return ""
-    return implausible(median_ms, kernel.call_hook("work", job.problem), job.device, job.cold)
+    work = kernel.work_of(job.problem)
+    return implausible(median_ms, work, job.device, job.cold) if work else ""
 
 
 def _best_of_portfolio(record: tuned.TunedRecord, entry: tuned.Entry) -> list[Configuration]:

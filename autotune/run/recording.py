@@ -18,7 +18,7 @@ from autotune.kernel import launches as binding
 from autotune.kernel.expression import Json
 from autotune.kernel.membership import valid_archs
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
-from autotune.kernel.spec import Fill, Kernel, Launch, Work
+from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure import limits
 from autotune.measure.measurement import CheckResult, Measurement
 from autotune.measure.timing import Timing
@@ -75,7 +75,7 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
     measurement = winner.measurement
     configuration = measurement.configuration
     plan = _plan(request.kernel, configuration, result.problem, request.device)
-    work = _work(request.kernel, result.problem)
+    work = request.kernel.work_of(result.problem)
     share, limit = (
         limits.share(work, winner.median_ms, run.limits, request.device) if work else (None, None)
     )
@@ -253,10 +253,6 @@ def _steps(
             )
         )
     return tuple(steps)
-
-
-def _work(kernel: Kernel, problem: Problem) -> Work | None:
-    return kernel.call_hook("work", problem) if "work" in kernel.hooks else None
 
 
 def _rate(amount: float, median_ms: float) -> float:

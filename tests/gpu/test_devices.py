@@ -147,7 +147,7 @@ class TestExecutingOnCuda(ExecutorContract):
         timer = executor.timer_of(call, cold=True)
         assert timer.launched_by == "graph"
         out.fill(0)
-        assert all(one > 0 for one in timer(3) + timer.hot(3))
+        assert all(sample_ms > 0 for sample_ms in timer(3) + timer.hot(3))
         assert (out.get() == 2 * np.arange(4096)).all()
 
     def test_cublas_is_captured_and_computes(self, executor, views):
@@ -162,7 +162,7 @@ class TestExecutingOnCuda(ExecutorContract):
         timer = executor.timer_of(call, cold=True)
         assert timer.launched_by == "graph"
         out.fill(0)
-        assert all(0 < one < 0.1 for one in timer(3) + timer.hot(3))
+        assert all(0 < sample_ms < 0.1 for sample_ms in timer(3) + timer.hot(3))
         exact = a.get().astype(np.float64)
         assert np.allclose(c.get(), exact @ exact, rtol=1e-5, atol=0)
         refused = cublas_call(
@@ -174,18 +174,18 @@ class TestExecutingOnCuda(ExecutorContract):
     def test_what_timing_costs_is_taken_off(self, executor):
         """Two kernels take twice as long as one, though events and a launch cost as much as one."""
         module = self.loaded(executor, CYCLES)
-        one, two = (
+        once, twice = (
             self.ready(
                 executor, module, [BoundLaunch("cycles", ONE, ONE, 0, (np.int32(4000),))] * n
             )
             for n in (1, 2)
         )
-        assert 0.5e-3 < one.overhead_ms < 6e-3
-        single, double = np.median(one(30)), np.median(two(30))
+        assert 0.5e-3 < once.overhead_ms < 6e-3
+        single, double = np.median(once(30)), np.median(twice(30))
         assert 1.8 < double / single < 2.4
-        assert (double + one.overhead_ms) / (single + one.overhead_ms) < 1.8
-        one.by_stream()
-        assert one.overhead_ms == 0
+        assert (double + once.overhead_ms) / (single + once.overhead_ms) < 1.8
+        once.by_stream()
+        assert once.overhead_ms == 0
 
     @pytest.mark.parametrize("obstacle", ["allocates", "waits", "fails"])
     def test_what_cannot_be_captured_is_launched_one_by_one(self, executor, views, obstacle):
@@ -206,7 +206,7 @@ class TestExecutingOnCuda(ExecutorContract):
         call()
         timer = executor.timer_of(call, cold=True)
         assert timer.launched_by == "stream"
-        assert all(one > 0 for one in timer(3) + timer.hot(3))
+        assert all(sample_ms > 0 for sample_ms in timer(3) + timer.hot(3))
         assert (out.get() == 2 * np.arange(4096)).all()
         assert executor.timer_of(lambda: cupy.add(x, x, out=out), cold=True).launched_by == "graph"
 
@@ -275,7 +275,7 @@ def test_several_launches_with_fill_workspace_and_static_field(tmp_path):
     kernel = find_kernel("steps", KERNELS.parent / "spaces")
     for result in tuned(kernel, tmp_path / "s.sqlite").problems:
         timed = {Status.OK, Status.STOPPED_EARLY}
-        assert {one.status for one in result.measured} <= timed, result.measured
+        assert {measurement.status for measurement in result.measured} <= timed, result.measured
         assert len(result.measured) == 6
         assert result.disqualified == ()
 
@@ -296,7 +296,10 @@ def test_a_constant_is_set_for_each_data_set(tmp_path):
     )
     (tmp_path / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
     (result,) = tuned(kernel, tmp_path / "s.sqlite").problems
-    assert {one.status for one in result.measured} <= {Status.OK, Status.STOPPED_EARLY}
+    assert {measurement.status for measurement in result.measured} <= {
+        Status.OK,
+        Status.STOPPED_EARLY,
+    }
     assert result.finals is not None
 
 
@@ -307,4 +310,4 @@ def test_parameters_without_effect_share_one_measurement(tmp_path):
     kernel = load_file(write_space(tmp_path, unused))
     (result,) = tuned(kernel, tmp_path / "s.sqlite").problems
     assert len(result.measured) == 3
-    assert len({one.samples_ms for one in result.measured}) == 1
+    assert len({measurement.samples_ms for measurement in result.measured}) == 1

@@ -1,0 +1,110 @@
+"""Calls the functions that a person attached to a kernel; knows nothing of what they mean.
+
+Whatever they raise becomes one error with kernel, function and line; whatever they print goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import SpecError
+from autotune.kernel.expression import UntraceableError
+
+#: Optional last argument of hooks that may look at the device.
+DEVICE = "device"
+
+
+class _StdoutAside:
+    """Standard output goes to standard error while any thread is inside.
+
+    Of what people's code prints: standard output belongs to the command's results. Where two threads
+    overlap, `contextlib.redirect_stdout` would restore what it found and leave it redirected.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._stdout: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._stdout, sys.stdout = sys.stdout, sys.stderr
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                sys.stdout = self._stdout
+
+
+stdout_aside = _StdoutAside()
+
+
+class Hooks:
+    """The functions of one kernel by name, and its name and space file for messages."""
+
+    name: str
+    #: The space file that declared this kernel; None in a notebook.
+    file: Path | None
+    hooks: dict[str, Callable[..., Any]]
+
+    def hook(self, name: str) -> Callable[..., Any]:
+        """The function attached under a name.
+
+        Raises
+        ------
+        SpecError
+            If none is attached.
+        """
+        if name not in self.hooks:
+            raise self.error(f"no {name} function; attach one with @{self.name}.{name}")
+        return self.hooks[name]
+
+    def call_hook(self, name: str, *args: Any, device: Any = None) -> Any:
+        """Call a hook of ``(c, p)``-like arguments, with the device if it asks for one.
+
+        Raises
+        ------
+        SpecError
+            If the hook raises; the message names kernel, hook and line.
+        """
+        function = self.hook(name)
+        extra = {DEVICE: device} if DEVICE in inspect.signature(function).parameters else {}
+        return self.guarded(name, function, *args, **extra)
+
+    def guarded(self, what: str, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Call a user's function; turn whatever it raises into a `SpecError` with its line.
+
+        What it prints goes to standard error: standard output belongs to the command's results.
+        """
+        try:
+            with stdout_aside:
+                return function(*args, **named)
+        except (SpecError, UntraceableError, MemoryError):
+            raise
+        except (Exception, SystemExit) as error:
+            where = line_of(error, self.file)
+            raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
+
+    def error(self, message: str) -> SpecError:
+        """A `SpecError` that names this kernel and its space file."""
+        where = f" ({self.file.name})" if getattr(self, "file", None) and self.file else ""
+        return SpecError(f"{getattr(self, 'name', 'Kernel')}{where}: {message}")
+
+
+def line_of(error: BaseException, file: Path | None) -> str:
+    """The last line of the space file that an exception came through, as `` (file.py:12)``."""
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f" ({file.name}:{line})" if file is not None and line else ""
