@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 #: Spaces that others measured in full, beside the checkout.
 RECORDED = ROOT.parent / "shared" / "recorded"
+#: Longest race.
 MAX_RACE_S = 60.0
 
 # ---------------------------------------------------------------------- command line
@@ -72,17 +73,13 @@ def command_line(
     return parser
 
 
-def replay_options(parser: argparse.ArgumentParser) -> None:
-    """Add what scripts take that replay recorded spaces: see `with_spaces`."""
+def parsed_replay(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse a command line that names recorded spaces, at least one of which is there."""
     parser.add_argument(
         "spaces", nargs="*", type=Path, help=f"recorded spaces; default: all of {RECORDED}"
     )
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-
-
-def with_spaces(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; without any space it is an error."""
     options = parser.parse_args()
     options.spaces = options.spaces or sorted(RECORDED.glob("*.json.gz"))
     if not options.spaces:
