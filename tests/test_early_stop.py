@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import fmean
 
 import early_stop  # type: ignore[import-not-found]
 import numpy as np
 import pytest
-from harness import RECORDED  # type: ignore[import-not-found]
 
 from autotune.measure.timing import StoppingRule
 
+RECORDED = Path(__file__).resolve().parents[2] / "shared" / "recorded"
 SPACES = {
     "convolution_milo-A100": 0.15,
     "convolution_milo-A4000": 0.15,
@@ -33,8 +34,8 @@ def test_recorded_spaces_keep_their_best_at_a_fraction_of_the_time(name, share, 
     recorded = early_stop.samples_of(path)
     orders = [early_stop.shuffled(len(recorded), size, seed) for seed in range(3)]
     found = [early_stop.replay(recorded, order, RULE) for order in orders]
-    assert fmean(replay.regret for replay in found) <= 0.001
-    assert fmean(replay.time_share for replay in found) <= share
+    assert fmean(one.regret for one in found) <= 0.001
+    assert fmean(one.time_share for one in found) <= share
 
 
 def made(noise, hiccups=0.0, count=300, samples=32):
@@ -54,8 +55,8 @@ def test_the_noisier_the_device_the_more_is_spent_and_the_best_is_kept(noise, hi
     found = [
         early_stop.replay(recorded, early_stop.shuffled(300, None, seed), rule) for seed in range(5)
     ]
-    assert fmean(replay.regret for replay in found) <= 0.001
-    assert fmean(replay.time_share for replay in found) < 0.5
+    assert fmean(one.regret for one in found) <= 0.001
+    assert fmean(one.time_share for one in found) < 0.5
     quiet = early_stop.replay(made(0.002), early_stop.shuffled(300, None, 0), RULE)
     assert quiet.time_share <= found[0].time_share
 
