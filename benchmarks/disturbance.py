@@ -59,8 +59,7 @@ PASSES = (False, False, True, True, True, False, False, False, True, True, True,
 RULE = StoppingRule(min_samples=15, max_samples=15, precision=0.0, false_stop=0.0)
 #: What each compiler process is given: more than it gets through.
 _JOBS_OF_EACH = 100
-
-
+#: What is timed, on a GPU.
 PROBLEMS = {"sgemm": Problem(m=2048, n=2048, k=2048), "transpose": Problem(m=8192, n=8192)}
 
 

@@ -16,7 +16,6 @@ Nothing is timed, so every machine writes the same numbers.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import math
@@ -31,7 +30,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from harness import command_line, finish, provenance, replay_options, with_spaces, write
+from harness import command_line, finish, parsed_replay, provenance, write
 
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.timing import StoppingRule, sample
@@ -59,7 +58,7 @@ class Pass:
 
 def main() -> None:
     """Replay all spaces, print a line for each, write the JSON."""
-    options = _arguments()
+    options = parsed_replay(command_line(__doc__, "early_stop.json", None))
     begun = time.monotonic()
     sizes: Sequence[int | None] = (None, SHORT)
     jobs = list(product(options.spaces, sizes, range(options.seeds)))
@@ -160,12 +159,6 @@ def _line(found: dict[str, Any]) -> str:
         f"{found['time_share_mean']:.1%} of the kernel time, {found['stopped_share_mean']:.1%} "
         f"stopped early; regret {found['regret_mean']:.4%}, at most {found['regret_max']:.4%}"
     )
-
-
-def _arguments() -> argparse.Namespace:
-    parser = command_line(__doc__, "early_stop.json", None)
-    replay_options(parser)
-    return with_spaces(parser)
 
 
 if __name__ == "__main__":

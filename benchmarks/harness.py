@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +24,9 @@ from autotune.kernel.space import Space
 from autotune.kernel.spec import Kernel
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
 from autotune.measure.measurement import Measurement
-from autotune.measure.tasks import Job
+from autotune.measure.racing import race
+from autotune.measure.tasks import Contender, Job
+from autotune.measure.worker import Worker
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.run import stopping_rule
@@ -37,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 #: Spaces that others measured in full, beside the checkout.
 RECORDED = ROOT.parent / "shared" / "recorded"
+#: Longest race.
+MAX_RACE_S = 60.0
 
 # ---------------------------------------------------------------------- command line
 
@@ -69,17 +73,13 @@ def command_line(
     return parser
 
 
-def replay_options(parser: argparse.ArgumentParser) -> None:
-    """Add what scripts take that replay recorded spaces: see `with_spaces`."""
+def parsed_replay(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Parse a command line that names recorded spaces, at least one of which is there."""
     parser.add_argument(
         "spaces", nargs="*", type=Path, help=f"recorded spaces; default: all of {RECORDED}"
     )
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-
-
-def with_spaces(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line; without any space it is an error."""
     options = parser.parse_args()
     options.spaces = options.spaces or sorted(RECORDED.glob("*.json.gz"))
     if not options.spaces:
@@ -203,6 +203,16 @@ def search_timed(
         measurements = list(search(session, strategy, 0).values())
         seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
         return TimedSearch(measurements, seconds, cpu, len(store.rows()))
+
+
+def raced(
+    worker: Worker, job: Job, contenders: Sequence[Contender], rounds: int, seed: int = 0
+) -> Sequence[Sequence[float]]:
+    """Milliseconds of each contender by round, of a race that none of them fails in."""
+    result = race(worker, job, contenders, rounds, seed, MAX_RACE_S)
+    if result.failures:
+        raise SystemExit(f"{job.space_file.stem}: {result.failures}")
+    return result.samples_ms
 
 
 class Waits:

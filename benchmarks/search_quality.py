@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from harness import command_line, finish, provenance, replay_options, with_spaces, write
+from harness import command_line, finish, parsed_replay, provenance, write
 
 from autotune.measure.measurement import Measurement
 from autotune.search.names import find
@@ -66,10 +66,9 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = command_line(__doc__, "search_quality.json", None)
-    replay_options(parser)
     parser.add_argument("--strategies", default=STRATEGIES, help="names, separated by commas")
     parser.add_argument("--budget", type=int, default=200, help="evaluations")
-    return with_spaces(parser)
+    return parsed_replay(parser)
 
 
 def _run(strategy: str, path: Path, seed: int, budget: int) -> Trace:

@@ -55,6 +55,7 @@ from harness import (
     merge,
     problem_on,
     provenance,
+    raced,
     search_timed,
 )
 
@@ -69,8 +70,8 @@ from autotune.kernel.source import flattened
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Launch
 from autotune.measure.data import EXACT, RANDOM, Dataset, prepare
-from autotune.measure.racing import race
 from autotune.measure.tasks import Contender
+from autotune.run.selection import ratio
 from autotune.search.simple import in_given_order
 from autotune.values import Configuration, Problem
 
@@ -366,24 +367,18 @@ def run_race(matchup: Matchup, winners: Mapping[str, Configuration]) -> dict[str
         contenders = [
             Contender(configuration, evaluator.binary(configuration)) for configuration in chosen
         ]
-        raced = race(bench.worker, job, contenders, ROUNDS, 0, 60.0)
-    ours, theirs, again = map(np.array, raced.samples_ms)
+        ours, theirs, again = raced(bench.worker, job, contenders, ROUNDS)
+    between, itself = ratio(theirs, ours), ratio(again, ours)
     return {
         "ours_ms": median(ours),
         "kernel_tuner_ms": median(theirs),
         "same_configuration": chosen[0] == chosen[1],
-        "kernel_tuner_over_ours": float(median(theirs / ours)),
-        "interval_95": _interval(theirs / ours),
-        "ours_over_itself": float(median(again / ours)),
-        "ours_over_itself_interval_95": _interval(again / ours),
+        "kernel_tuner_over_ours": between.value,
+        "interval_95": [between.low, between.high],
+        "ours_over_itself": itself.value,
+        "ours_over_itself_interval_95": [itself.low, itself.high],
         "rounds": len(ours),
     }
-
-
-def _interval(ratios: np.ndarray) -> list[float]:
-    """Percentile bootstrap interval of the median (Efron & Tibshirani 1993, §13.3)."""
-    drawn = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
-    return [float(bound) for bound in np.percentile(np.median(drawn, axis=1), (2.5, 97.5))]
 
 
 class Parts:

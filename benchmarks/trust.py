@@ -34,6 +34,7 @@ from harness import (
     merge,
     problem_on,
     provenance,
+    raced,
     sampled,
 )
 
@@ -44,16 +45,14 @@ from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Measurement
-from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.worker import Worker
 from autotune.run.bench import Bench
 from autotune.run.request import EFFORTS
-from autotune.run.selection import Finalist, candidates, decide, ratio
+from autotune.run.selection import Decision, Finalist, candidates, decide, ratio
 from autotune.tuned.files import read
 from autotune.values import Configuration, Problem
 
-MAX_SECONDS = 60.0
 #: Asked: the most A/A finals that call equals different, and the most that winners truly differ by.
 ASKED_FALSE, ASKED_SPREAD = 0.05, 0.005
 
@@ -99,27 +98,26 @@ def examined(name: str, device: Device, options: argparse.Namespace) -> dict[str
     with bench_of(kernel, device, problem, effort=EFFORTS["full"]) as (bench, job):
         lineup = _lineup(bench, job, entrants)
         prepared = time.monotonic()
-        apart = same_binary_twice(lineup, options.trials, aa_effort.rounds)
+        twice = same_binary_twice(lineup, options.trials, aa_effort.rounds)
         same_s = time.monotonic() - prepared
-        winners = [final(lineup, number) for number in range(options.finals)]
+        decisions = [final(lineup, number) for number in range(options.finals)]
         finals_s = time.monotonic() - prepared - same_s
-        spread = true_spread(lineup, winners, options.rounds)
+        winners = [decision.winner.measurement.configuration for decision in decisions]
+        spread = true_spread(lineup, set(winners), options.rounds)
     return {
         "kernel": kernel.name,
         "problem": dict(problem),
         **provenance(device),
         "finalists": len(lineup.finalists),
-        "same_binary_twice": {
-            "trials": options.trials,
-            "rounds": aa_effort.rounds,
-            "declared_different": sum(pair.apart for pair in apart) / options.trials,
-            "largest_difference": max(abs(pair.ratio - 1) for pair in apart),
-        },
+        "same_binary_twice": twice,
         "finals": {
             "rounds": EFFORTS["full"].rounds,
-            "winners": [dict(winner.configuration) for winner in winners],
-            "tied": [winner.tied for winner in winners],
-            "vendor_ratio": [winner.vendor_ratio for winner in winners],
+            "winners": list(map(dict, winners)),
+            "tied": [len(decision.tied) for decision in decisions],
+            "vendor_ratio": [
+                min((against.value for _, against in decision.vendors.values()), default=None)
+                for decision in decisions
+            ],
             "true_rounds": options.rounds,
             **spread,
         },
@@ -162,65 +160,46 @@ def _lineup(bench: Bench, job: Job, configurations: Sequence[Configuration]) -> 
     return Lineup(bench, job, vendors, finalists, (*contenders, *calls))
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One A/A final."""
-
-    apart: bool
-    ratio: float
-
-
-def same_binary_twice(lineup: Lineup, trials: int, rounds: int) -> list[Pair]:
-    """Race the best binary with itself and decide, as the finals of a run do."""
+def same_binary_twice(lineup: Lineup, trials: int, rounds: int) -> dict[str, Any]:
+    """Race the best binary with itself and decide, as the finals of a run do; again and again."""
     best, contender = lineup.finalists[0], lineup.contenders[0]
-    found = []
+    apart, differences = 0, []
     for seed in range(trials):
-        samples = _race(lineup.bench.worker, lineup, [contender] * 2, rounds, seed)
+        samples = raced(lineup.bench.worker, lineup.job, [contender] * 2, rounds, seed)
         first, second = (Finalist(best, tuple(times)) for times in samples)
-        tied = decide([first, second], {}, seed).tied
-        difference = ratio(first.samples_ms, second.samples_ms, seed)
-        found.append(Pair(len(tied) < 2, difference.value))
-    return found
+        apart += len(decide([first, second], {}, seed).tied) < 2
+        differences.append(abs(ratio(first.samples_ms, second.samples_ms, seed).value - 1))
+    return {
+        "trials": trials,
+        "rounds": rounds,
+        "declared_different": apart / trials,
+        "largest_difference": max(differences),
+    }
 
 
-@dataclass(frozen=True)
-class FinalWinner:
-    """Who won one of the finals."""
-
-    configuration: Configuration
-    tied: int
-    vendor_ratio: float | None
-
-
-def final(lineup: Lineup, number: int) -> FinalWinner:
+def final(lineup: Lineup, number: int) -> Decision:
     """Hold one final in a device process of its own."""
     effort = lineup.bench.request.effort
     with Worker() as worker:
-        samples = _race(worker, lineup, lineup.contenders, effort.rounds, number)
+        samples = raced(worker, lineup.job, lineup.contenders, effort.rounds, number)
     count = len(lineup.finalists)
     finalists = [
         Finalist(measurement, tuple(times))
         for measurement, times in zip(lineup.finalists, samples[:count], strict=True)
     ]
-    vendors: Mapping[str, Sequence[float]] = dict(zip(lineup.vendors, samples[count:], strict=True))
-    result = decide(finalists, vendors, number)
-    ratios = [against.value for _, against in result.vendors.values()]
-    return FinalWinner(
-        result.winner.measurement.configuration, len(result.tied), min(ratios, default=None)
-    )
+    return decide(finalists, dict(zip(lineup.vendors, samples[count:], strict=True)), number)
 
 
-def true_spread(lineup: Lineup, winners: Sequence[FinalWinner], rounds: int) -> dict[str, Any]:
+def true_spread(lineup: Lineup, winners: set[Configuration], rounds: int) -> dict[str, Any]:
     """How much slower the slowest of the winners is than the fastest, over many rounds."""
-    won = {winner.configuration for winner in winners}
     contenders = [
         contender
         for contender in lineup.contenders
-        if not contender.baseline and contender.configuration in won
+        if not contender.baseline and contender.configuration in winners
     ]
     if len(contenders) == 1:
         return {"different_winners": 1, "true_spread": 0.0, "true_median_ms": None}
-    samples = _race(lineup.bench.worker, lineup, contenders, rounds, 1)
+    samples = raced(lineup.bench.worker, lineup.job, contenders, rounds, 1)
     order = sorted(range(len(samples)), key=lambda i: median(samples[i]))
     spread = ratio(samples[order[-1]], samples[order[0]])
     return {
@@ -229,15 +208,6 @@ def true_spread(lineup: Lineup, winners: Sequence[FinalWinner], rounds: int) -> 
         "true_spread_interval": [spread.low - 1, spread.high - 1],
         "true_median_ms": [median(times) for times in samples],
     }
-
-
-def _race(
-    worker: Worker, lineup: Lineup, contenders: Sequence[Contender], rounds: int, seed: int
-) -> Sequence[Sequence[float]]:
-    raced = race(worker, lineup.job, contenders, rounds, seed, MAX_SECONDS)
-    if raced.failures:
-        raise SystemExit(f"{lineup.bench.kernel.name}: {raced.failures}")
-    return raced.samples_ms
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -205,7 +205,7 @@ class Comparison:
         times = [median(samples) if samples else np.inf for samples in raced.samples_ms]
         return contenders[int(np.argmin(times))]
 
-    def limit(self, kernel: Kernel, problem: Problem) -> vendor_task.Limit | None:
+    def limit(self, kernel: Kernel, problem: Problem) -> vendor_task.CopyLimit | None:
         """The tuned `copy` on the bytes that this problem moves; None where it is no limit."""
         moved = limit_problem(kernel.name, problem)
         if moved is None:
@@ -213,7 +213,7 @@ class Comparison:
         copy = find_kernel("copy")
         assert copy.file is not None
         best = choose(copy, moved, self.device).configuration
-        return vendor_task.Limit(copy.file, moved, best, self.binary(copy, best, moved))
+        return vendor_task.CopyLimit(copy.file, moved, best, self.binary(copy, best, moved))
 
     def _judged(
         self,

@@ -28,8 +28,8 @@ HEURISTIC_ROUNDS = 7
 
 
 @dataclass(frozen=True)
-class Limit:
-    """A configuration of another kernel, launched on an input of the job: how fast its bytes can move."""
+class CopyLimit:
+    """A configuration of `copy`, launched on an input of the job: how fast its bytes can move."""
 
     space_file: Path
     problem: Problem
@@ -42,7 +42,7 @@ class Entrants:
     """Everything that is raced for one row; our configuration is the first contender."""
 
     contenders: tuple[Contender, ...]
-    limit: Limit | None = None
+    limit: CopyLimit | None = None
     with_cublaslt: bool = False
 
 
@@ -174,7 +174,7 @@ def _vendor_check(job: Job, contender: Contender) -> CheckResult | None:
     return verify.outputs(data, RANDOM)[0]
 
 
-def _take_limit(executor: Executor, data: verify.DeviceData, job: Job, limit: Limit) -> Take:
+def _take_limit(executor: Executor, data: verify.DeviceData, job: Job, limit: CopyLimit) -> Take:
     """Samples of another kernel's configuration on the largest input of the job; outputs are its own."""
     kernel = load_file(limit.space_file)
     inputs = [argument for argument in data.arguments if argument.kind == "input"]

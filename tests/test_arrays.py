@@ -2,55 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import pytest
 
-from autotune import arrays as pieces
-from autotune.arrays import converted, in_pieces, largest_finite, narrowed
-from autotune.measure import draw
+from autotune.arrays import PIECE, converted, in_pieces, largest_finite, narrowed
 from autotune.measure.draw import Draw
 
-#: Small pieces, so that small arrays have several and a last, shorter one.
-PIECE = 1000
+#: Several pieces, and a last, shorter one.
+SIZE = 7 * 123_310
+assert 3 * PIECE < SIZE < 4 * PIECE - 1000
 DRAWS: dict[str, Callable[[Draw], Any]] = {
-    "normal": lambda draw: draw.standard_normal((77, 45)),
-    "double": lambda draw: draw.standard_normal((77, 45), np.float64),
-    "half": lambda draw: draw.standard_normal(3465, np.float16),
-    "uniform": lambda draw: draw.uniform(2, 3, (5, 693)),
-    "integers": lambda draw: draw.integers(-5, 1000, (3465,)),
+    "normal": lambda draw: draw.standard_normal((7, 123_310)),
+    "double": lambda draw: draw.standard_normal((7, 123_310), np.float64),
+    "half": lambda draw: draw.standard_normal(SIZE, np.float16),
+    "uniform": lambda draw: draw.uniform(2, 3, (1233, 700)),
+    "integers": lambda draw: draw.integers(-5, 1000, (SIZE,)),
 }
 
 
-@pytest.fixture(params=[1, 2, 5])
-def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """So many threads at most, and small pieces."""
-    monkeypatch.setattr(pieces, "usable_cores", lambda: request.param)
-    monkeypatch.setattr(pieces, "PIECE", PIECE)
-    monkeypatch.setattr(pieces, "_TILE", 16)
-    monkeypatch.setattr(draw, "PIECE", PIECE)
-    return int(request.param)
+@contextmanager
+def on_a_single_core() -> Iterator[None]:
+    """Nothing that begins in here has another core."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+@pytest.fixture(params=[on_a_single_core, nullcontext])
+def cores(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A single core to work on, then all."""
+    with request.param():
+        yield
 
 
 def awkward() -> np.ndarray[Any, np.dtype[np.float64]]:
     """Float64 values of which each is a float32, special ones among them."""
-    values = np.random.default_rng(2).standard_normal((70, 50)).astype(np.float32)
-    values.flat[[0, 1234, 3499]] = (np.nan, np.inf, -np.inf)
+    values = np.random.default_rng(2).standard_normal((700, 900)).astype(np.float32)
+    values.flat[[0, 123_456, 629_999]] = (np.nan, np.inf, -np.inf)
     values.flat[7] = -0.0
     return values.astype(np.float64)
 
 
-@pytest.mark.usefixtures("cores")
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("name", DRAWS)
-def test_numbers_depend_on_the_key_alone(
-    name: str, exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numbers_depend_on_the_key_alone(name: str, exact: bool) -> None:
     drawn = DRAWS[name](Draw(exact, 17))
-    monkeypatch.setattr(pieces, "usable_cores", lambda: 3)
-    assert drawn.tobytes() == DRAWS[name](Draw(exact, 17)).tobytes()
+    with on_a_single_core():
+        assert drawn.tobytes() == DRAWS[name](Draw(exact, 17)).tobytes()
     assert drawn.tobytes() != DRAWS[name](Draw(exact, 18)).tobytes()
 
 
@@ -65,7 +69,7 @@ def test_no_piece_and_no_array_repeats_another(name: str) -> None:
 
 @pytest.mark.usefixtures("cores")
 def test_normal_deviates_are_normal_over_all_pieces() -> None:
-    drawn = Draw(False, 9).standard_normal(200_000)
+    drawn = Draw(False, 9).standard_normal(3 * PIECE)
     assert drawn.dtype == np.float32
     assert abs(drawn.mean()) < 0.01 and abs(drawn.std() - 1) < 0.01
     assert abs((np.abs(drawn) > 1.96).mean() - 0.05) < 0.003
@@ -74,20 +78,22 @@ def test_normal_deviates_are_normal_over_all_pieces() -> None:
 
 @pytest.mark.usefixtures("cores")
 def test_exact_numbers_come_equally_often_down_to_the_last() -> None:
-    drawn = Draw(True, 9).standard_normal(100_003)
+    drawn = Draw(True, 9).standard_normal(2 * PIECE + 3)
     values, counts = np.unique(drawn, return_counts=True)
-    assert list(values) == [-2, -1, 1, 2] and (abs(counts / 25_000 - 1) < 0.03).all()
-    lasts = {float(Draw(True, key).standard_normal(2 * PIECE + 3)[-1]) for key in range(60)}
+    assert list(values) == [-2, -1, 1, 2] and (abs(counts / (PIECE / 2) - 1) < 0.03).all()
+    lasts = {float(Draw(True, key).standard_normal(2 * PIECE + 3)[-1]) for key in range(40)}
     assert lasts == {-2, -1, 1, 2}
 
 
-def test_pieces_cover_a_range_once_in_order(cores: int) -> None:
+@pytest.mark.usefixtures("cores")
+def test_pieces_cover_a_range_once_in_order() -> None:
     done = in_pieces(lambda number, begin, end: (number, begin, end), 2501, 500)
     assert done == [(i, 500 * i, min(500 * i + 500, 2501)) for i in range(6)]
     assert in_pieces(lambda *_: 1, 0) == []
 
 
-def test_the_first_piece_that_fails_fails_the_whole(cores: int) -> None:
+@pytest.mark.usefixtures("cores")
+def test_the_first_piece_that_fails_fails_the_whole() -> None:
     def work(number: int, *_: int) -> None:
         if number == 2:
             raise MemoryError("no room")
@@ -104,11 +110,11 @@ def test_the_first_piece_that_fails_fails_the_whole(cores: int) -> None:
         lambda a: a.T,
         lambda a: a[::-1, 1:],
         lambda a: a[:, 3],
-        lambda a: a.reshape(7, 10, 50).transpose(2, 0, 1),
+        lambda a: a.reshape(7, 100, 900).transpose(2, 0, 1),
     ],
 )
 def test_a_conversion_changes_the_type_alone(view: Callable[[Any], Any]) -> None:
-    array = view(np.random.default_rng(4).standard_normal((70, 50)).astype(np.float32))
+    array = view(np.random.default_rng(4).standard_normal((700, 900)).astype(np.float32))
     wide = converted(array, np.float64)
     assert wide.dtype == np.float64 and wide.flags.c_contiguous
     np.testing.assert_array_equal(wide, array)
@@ -119,7 +125,7 @@ def test_a_conversion_changes_the_type_alone(view: Callable[[Any], Any]) -> None
 
 
 @pytest.mark.usefixtures("cores")
-@pytest.mark.parametrize("place", [0, 1500, 3499])
+@pytest.mark.parametrize("place", [0, 300_000, 629_999])
 @pytest.mark.parametrize("value", [1 / 3, 1e300, 1 + 2.0**-24])
 def test_one_value_that_would_change_forbids_a_narrower_type(place: int, value: float) -> None:
     array = awkward()

@@ -57,7 +57,7 @@ def test_exact_data_need_all_three_products(kernel: Kernel, size: tuple[int, int
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120"])
 def test_wgmma_is_offered_where_it_exists(kernel: Kernel, arch: str) -> None:
-    variants = {choice["VARIANT"] for choice in enumerate_space(kernel, for_arch(arch))}
+    variants = {found["VARIANT"] for found in enumerate_space(kernel, for_arch(arch))}
     assert variants == ({"mma", "wgmma"} if arch == "sm_90" else {"mma"})
 
 
@@ -67,7 +67,7 @@ def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) 
     device = for_arch(arch)
     space = enumerate_space(kernel, device)
     chosen = [space.configuration(i) for i in space.sample(np.random.default_rng(1), 4)]
-    wgmma = [choice for choice in space if choice["VARIANT"] == "wgmma"]
+    wgmma = [found for found in space if found["VARIANT"] == "wgmma"]
     chosen += {(c["BM"], c["BN"], c["VECTORS"]): c for c in wgmma}.values()
     for configuration in chosen:
         binary = compiled_for(kernel, configuration, kernel.first_problem("cuda"), device)

@@ -1,6 +1,6 @@
 """`load` on device arrays: CuPy and torch, streams, constants, large shared memory, and its cost.
 
-Which configuration is launched, and host arrays, are tests/test_launcher.py: they need no GPU.
+Which configuration is launched, and host arrays, are tests/test_load.py: they need no GPU.
 """
 
 import subprocess
@@ -160,11 +160,11 @@ def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
     """By the management library before CUDA starts, by the driver after, and both agree."""
     program = """if True:
         import os, sys
-        from autotune.tuned import current as _current
-        before = _current.current_device()
+        from autotune.tuned import current
+        before = current.current_device()
         assert "libcudart" not in open("/proc/self/maps").read()
         import torch
-        assert _current.current_device() == before and not torch.cuda.is_initialized()
+        assert current.current_device() == before and not torch.cuda.is_initialized()
         pid = os.fork()  # CUDA that is initialised before a fork is broken after it
         if pid == 0:
             torch.zeros(1, device="cuda")
@@ -173,8 +173,8 @@ def test_lookup_knows_this_gpu_and_starts_no_cuda() -> None:
         torch.zeros(1, device="cuda")
         name = torch.cuda.get_device_name()
         arch = "sm_%d%d" % torch.cuda.get_device_capability()
-        assert _current._current_ordinal(_current._loaded_driver()) == 0
-        assert _current.current_device() == before == (name, arch), (before, name, arch)
+        assert current._current_ordinal(current._loaded_driver()) == 0
+        assert current.current_device() == before == (name, arch), (before, name, arch)
     """
     pytest.importorskip("torch")
     root = Path(__file__).parents[2]

@@ -10,7 +10,6 @@ from accuracy import DATA, Accuracy, Exact
 from autotune import load
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
-from autotune.tuned import load as launcher
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 
@@ -56,7 +55,9 @@ def test_so_is_every_kind_of_configuration(
 ) -> None:
     """Both sources, all depths of summation in the tensor core; sizes that divide nothing."""
     kernel = find_kernel("sgemm_tf32x3")
-    monkeypatch.setattr(launcher, "_recorded", lambda *_: None)  # so that load takes the default
+    monkeypatch.setattr(
+        "autotune.tuned.load._recorded", lambda *_: None
+    )  # so that load takes the default
     space = enumerate_space(kernel, _device())
     kinds = {}
     for configuration in map(space.configuration, range(len(space))):
