@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_records import entry
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
 
 from autotune.cli import run
@@ -208,15 +207,3 @@ def test_verdicts(now: Remeasured, expected: Verdict) -> None:
     """Slower only where even the lower end of the interval is beyond the threshold."""
     assert verdict(now, threshold=0.05)[0] is expected
     assert expected.is_regression == (expected in (Verdict.SLOWER, Verdict.WRONG))
-
-
-def test_entries_say_what_they_were_measured_with() -> None:
-    """The new fields are optional, and written records are read back with them."""
-    old = entry({"m": 1, "n": 1, "dtype": "f32"})
-    assert (old.arguments, old.options, old.driver, old.runners_up, old.confirmed) == (
-        "",
-        None,
-        "",
-        (),
-        None,
-    )
