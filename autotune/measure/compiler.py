@@ -359,8 +359,7 @@ class _Wish:
 
 
 def _begin_compiler(backend_name: str) -> None:
-    if hasattr(os, "nice"):
-        os.nice(_NICENESS)
+    os.nice(_NICENESS)
     if backend_name:
         backend(backend_name).toolchain()
 

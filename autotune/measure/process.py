@@ -139,7 +139,7 @@ class Child:
                 self._is_begun = True
             self._connection.send_bytes(message)
             answer = self._received(timeout_s, is_stuck)
-        except (EOFError, ConnectionError) as error:
+        except (EOFError, OSError) as error:
             if self._is_killed:  # by another thread
                 raise AutotuneError(ENDED) from error
             self.end()
@@ -192,14 +192,13 @@ class Child:
         A child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and
         those who ask are threads of a search, which ends earlier.
         """
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, {signal.SIGINT}
-        )  # for the child, until `begin_child`
+        # A child inherits it, until `begin_child`.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with self._lock:
                 if not self._is_killed:
                     self._process = self._started()
-        except OSError as error:
+        except Exception as error:  # for whoever asks
             self._failure = error
         finally:
             self._its_end.close()
