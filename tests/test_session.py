@@ -656,7 +656,7 @@ IN_A_RACE = (
     "@saxpy.launch\ndef launch(c, p):\n",
     "@saxpy.launch\ndef launch(c, p):\n"
     "    import multiprocessing, os, traceback\n"
-    "    racing = any(frame.name == 'run_heat' for frame in traceback.extract_stack())\n"
+    "    racing = any(one.name == 'run_heat' for one in traceback.extract_stack())\n"
     "    if racing and c.BLOCK == 64 and multiprocessing.parent_process() is not None:\n"
     "        os._exit(4)\n",
 )
