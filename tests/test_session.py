@@ -14,7 +14,7 @@ from sample_spaces import changed, write_space
 
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
-from autotune.errors import AutotuneError, NothingValidError, SpecError, UsageError
+from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import Measurement, Status
@@ -85,15 +85,15 @@ class Table:
         self.measured, self.hinted, self.recalled = [], [], []
 
     def measure(self, configurations):
-        for one in configurations:
-            self.measured.append(one)
-            yield self.of(one)
+        for configuration in configurations:
+            self.measured.append(configuration)
+            yield self.of(configuration)
 
-    def of(self, one):
-        if one.A == 3:
-            return Measurement(one, Status.WRONG_RESULT, "three is wrong")
-        ms = 1.0 + one.A + one.B / 10
-        return Measurement(one, Status.OK, samples_ms=(ms, ms, ms))
+    def of(self, configuration):
+        if configuration.A == 3:
+            return Measurement(configuration, Status.WRONG_RESULT, "three is wrong")
+        ms = 1.0 + configuration.A + configuration.B / 10
+        return Measurement(configuration, Status.OK, samples_ms=(ms, ms, ms))
 
     def hint(self, configurations):
         self.hinted.append(list(configurations))
@@ -156,7 +156,9 @@ def at(space, a, b):
 def test_measurements_come_in_the_order_asked_and_repeats_cost_nothing(space, session):
     made = session(budget=Budget(evaluations=3))
     found = made.measure([at(space, 2, 0), at(space, 0, 5), at(space, 2, 0)])
-    assert [(one.configuration.A, one.configuration.B) for one in found] == [(2, 0), (0, 5), (2, 0)]
+    assert [
+        (measurement.configuration.A, measurement.configuration.B) for measurement in found
+    ] == [(2, 0), (0, 5), (2, 0)]
     assert made.evaluations_left == 1
     assert made.measure([at(space, 0, 5)])[0].median_ms == 1.5
     assert made.evaluations_left == 1
@@ -201,10 +203,10 @@ def test_when_time_is_up_no_further_one_is_begun(space, session, store):
     """An hour, which is over while the fifth of a hundred is measured."""
 
     class Slow(Table):
-        def of(self, one):
+        def of(self, configuration):
             if len(self.measured) == 5:
                 made._start -= 3600
-            return super().of(one)
+            return super().of(configuration)
 
     made = session(Slow(), budget=Budget(seconds=3600))
     found = search(made, lambda space, session, rng: session.measure(range(99)), 0)
@@ -290,7 +292,7 @@ def test_all_there_is_to_choose_from_is_what_was_asked_or_remembered_and_valid(s
     first.store.add(first.run_id, SCOPE, Measurement(gone, Status.OK, samples_ms=(0.1,)))
     second = session()
     second.measure([2, 3])
-    assert {one.configuration for one in second.known()} == {
+    assert {measurement.configuration for measurement in second.known()} == {
         space.configuration(i) for i in (1, 2, 3)
     }
 
@@ -342,7 +344,7 @@ def test_an_attempt_found_open_once_is_tried_again_and_twice_is_a_crash(
     die_while_measuring(path, twice)
     made = session()
     found = made.measure([5, 6, 7])
-    assert [one.status for one in found] == [Status.OK, Status.CRASHED, Status.OK]
+    assert [measurement.status for measurement in found] == [Status.OK, Status.CRASHED, Status.OK]
     assert found[1].message == "2 runs ended while it was being measured"
     assert made.evaluator.measured == [once, space.configuration(7)]
     assert [row.measurement.configuration for row in store.rows()].count(twice) == 1
@@ -371,10 +373,10 @@ def test_attempts_are_closed_by_their_rows(space, session, store, path):
 
 def test_a_failing_evaluator_leaves_the_rows_before_it(space, session, store):
     class Failing(Table):
-        def of(self, one):
-            if one.B == 2:
+        def of(self, configuration):
+            if configuration.B == 2:
                 raise SpecError("no")
-            return super().of(one)
+            return super().of(configuration)
 
     made = session(Failing())
     with pytest.raises(SpecError):
@@ -384,10 +386,10 @@ def test_a_failing_evaluator_leaves_the_rows_before_it(space, session, store):
 
 def test_ctrl_c_leaves_the_rows_before_it(space, session, store):
     class Interrupted(Table):
-        def of(self, one):
+        def of(self, configuration):
             if len(self.measured) == 3:
                 raise KeyboardInterrupt
-            return super().of(one)
+            return super().of(configuration)
 
     with pytest.raises(KeyboardInterrupt):
         search(session(Interrupted()), exhaustive, 0)
@@ -412,9 +414,9 @@ def test_events_tell_what_happens_in_order(space, session):
     made.measure([at(space, 3, 0), at(space, 1, 0), at(space, 0, 0), at(space, 2, 0)])
     started, *rows = made.events
     assert started == SearchStarted(SCOPE.problem, 99, 1, Budget(1000, 9))
-    assert all(isinstance(one, Measured) and one.problem == SCOPE.problem for one in rows)
-    assert [one.remembered for one in rows] == [False, True, False, False]
-    assert [one.best_ms for one in rows] == [None, 2.0, 1.0, 1.0]
+    assert all(isinstance(row, Measured) and row.problem == SCOPE.problem for row in rows)
+    assert [row.remembered for row in rows] == [False, True, False, False]
+    assert [row.best_ms for row in rows] == [None, 2.0, 1.0, 1.0]
     left_s = [1000, *(row.seconds_left for row in rows), 0]
     assert left_s == sorted(left_s, reverse=True)
 
@@ -429,7 +431,7 @@ def test_known_good_ones_come_first_once_and_only_where_valid(space, session):
         {"BLOCK": 32, "A": 2, "B": 1},
     ]
     made = session(budget=Budget(evaluations=5))
-    found = search(made, exhaustive, 0, [Configuration(one) for one in first])
+    found = search(made, exhaustive, 0, [Configuration(values) for values in first])
     assert list(found) == [at(space, 4, 4), at(space, 2, 1), 0, 1, 2]
 
 
@@ -465,14 +467,22 @@ def test_a_strategys_own_error_is_not_swallowed(session):
 
 @pytest.fixture
 def tuned(opencl_device, path):
-    """Tune a kernel on the CPU; the result, and the events as ``.events`` of the function."""
+    """Tune a kernel on the CPU; the result, and the events as ``.events`` of the function.
 
-    def run(kernel, **options):
+    A listener is told each of them with the run.
+    """
+
+    def run(kernel, listener=lambda tuning, event: None, **options):
         events = []
+
+        def told(event):
+            events.append(event)
+            listener(tuning, event)
+
         given = {"strategy": "exhaustive", "budget": Budget(), "timeout_s": 60.0, **options}
         request = Request(kernel, choose_device(opencl_device), **given)
         with Store.open(path) as store:
-            tuning = Run(request, store, events.append)
+            tuning = Run(request, store, told)
             try:
                 return tuning.run()
             finally:
@@ -510,14 +520,14 @@ def test_a_new_value_in_a_list_measures_only_itself_again(tuned, saxpy, path):
     more = ("(32, 64, 128, 256, 512, 1024)", "(32, 96, 64)"), ("(1, 2, 4, 8)", "(2,)")
     comment = ("# threads per block", "# another comment")
     result = tuned(saxpy(*more, comment), problems=(N,))
-    assert [one.measurement.configuration.BLOCK for one in tuned.new] == [96]
+    assert [event.measurement.configuration.BLOCK for event in tuned.new] == [96]
     assert len(result.problems[0].measured) == 3
     constraint = (
         '@saxpy.constraint\ndef c(BLOCK):\n    """Why."""\n    return BLOCK < 64\n\n\n@saxpy.launch'
     )
     result = tuned(saxpy(*small, ("@saxpy.launch", constraint)), problems=(N,))
     assert tuned.new == []
-    assert [one.configuration.BLOCK for one in result.problems[0].measured] == [32]
+    assert [measurement.configuration.BLOCK for measurement in result.problems[0].measured] == [32]
 
     result = tuned(saxpy(*small, ("np.float32(2)", "np.float32(3)")), problems=(N,))
     assert len(tuned.new) == 2
@@ -540,7 +550,7 @@ def test_the_budget_of_a_command_is_divided_among_its_problems(tuned, saxpy):
     """To the evaluation, whatever does not divide: five for three problems."""
     problems = tuple(Problem(n=n) for n in (100, 200, 300))
     result = tuned(saxpy(), problems=problems, strategy="random", budget=Budget(evaluations=5))
-    assert [len(one.measured) for one in result.problems] == [2, 2, 1]
+    assert [len(solved.measured) for solved in result.problems] == [2, 2, 1]
     assert len(tuned.new) == 5
 
 
@@ -548,14 +558,14 @@ def test_several_launches_with_fill_workspace_and_static_field(tuned):
     """Each step needs the one before it; TAPS is compiled in, so two problems have two binaries."""
     kernel = find_kernel("steps", SPACES)
     result = tuned(kernel, problems=kernel.problems["opencl"])
-    for one in result.problems:
-        assert {found.status for found in one.measured} == {Status.OK}, one.measured
-        assert len(one.measured) == len(one.space) == 6
-        assert one.disqualified == ()
-        checks = {(check.output, check.dataset) for check in one.measured[0].checks}
+    for solved in result.problems:
+        assert {found.status for found in solved.measured} == {Status.OK}, solved.measured
+        assert len(solved.measured) == len(solved.space) == 6
+        assert solved.disqualified == ()
+        checks = {(check.output, check.dataset) for check in solved.measured[0].checks}
         outputs = ("y", "total", "count")
         assert checks == {(name, which) for name in outputs for which in ("exact", "random")}
-    keys = [{found.binary_key for found in one.measured} for one in result.problems]
+    keys = [{found.binary_key for found in solved.measured} for solved in result.problems]
     assert not keys[0] & keys[1]
     assert len(result.solved) == 2
 
@@ -565,7 +575,7 @@ def test_the_default_and_seeds_come_first_whatever_they_say_of_what_does_not_app
     kernel = find_kernel("steps", SPACES)
     options = {"problems": kernel.problems["opencl"][:1], "budget": Budget(evaluations=2)}
     (result,) = tuned(kernel, **options).problems
-    assert [one.configuration for one in result.measured] == [
+    assert [measurement.configuration for measurement in result.measured] == [
         Configuration(BLOCK=32, MODE="plain", UNROLL=1),
         Configuration(BLOCK=64, MODE="unrolled", UNROLL=4),
     ]
@@ -611,7 +621,7 @@ def test_a_constant_on_a_device_without_module_symbols_says_what_to_do(tuned, tm
 def test_one_configuration_is_verified_and_timed_without_a_search(tuned, saxpy):
     only = Configuration(BLOCK=128, ITEMS=4)
     (result,) = tuned(saxpy(), problems=(N,), only=only).problems
-    assert [one.configuration for one in result.measured] == [only]
+    assert [measurement.configuration for measurement in result.measured] == [only]
     assert result.finals.winner.measurement.configuration == only
     tuned(saxpy(), problems=(N,), only=only)
     assert len(tuned.new) == 1, "it is asked for by name, so it is timed again"
@@ -674,7 +684,7 @@ def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, saxp
     fixed = {"ITEMS": (2,), "BLOCK": (32, 64, 128)}
     (result,) = tuned(kernel, problems=(N,), fixed=fixed, effort=effort).problems
     assert result.finals.winner.measurement.configuration.BLOCK == 32
-    assert 32 not in [one.configuration.BLOCK for one in result.disqualified]
+    assert 32 not in [measurement.configuration.BLOCK for measurement in result.disqualified]
 
 
 def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_short(
@@ -691,8 +701,8 @@ def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_shor
     kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
     problems = (N, Problem(n=100))
     result = tuned(kernel, problems=problems, fixed={"ITEMS": (2,)})
-    assert [len(one.finals.finalists) for one in result.problems] == [3, 3]
-    assert all(one.disqualified == () for one in result.problems)
+    assert [len(solved.finals.finalists) for solved in result.problems] == [3, 3]
+    assert all(solved.disqualified == () for solved in result.problems)
     assert list(result.portfolio.configurations) == everyone[:4]
     assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
 
@@ -745,7 +755,7 @@ def test_the_search_leaves_time_for_what_the_finals_make(tuned, saxpy):
     """Of all at most 85 %, less two data sets that it needs itself, less the one of another seed."""
     options = {"fixed": FIXED, "budget": Budget(seconds=1000.0)}
     tuned(slow_inputs(saxpy), problems=(Problem(n=4111),), **options)
-    (started,) = (one for one in tuned.events if isinstance(one, SearchStarted))
+    (started,) = (event for event in tuned.events if isinstance(event, SearchStarted))
     assert 100.0 < started.budget.seconds < 0.85 * 1000.0 - 3 * 0.5
 
 
@@ -755,13 +765,12 @@ def test_data_of_another_seed_are_made_in_the_time_of_the_finals(tuned, saxpy, m
 
     def verified(self, evaluator, chosen, others, until):
         given_s.append(until - time.monotonic())
-        assert [[one.seed for one in job.datasets] for job in others] == [[0, 1]]
+        assert [[dataset.seed for dataset in job.datasets] for job in others] == [[0, 1]]
         return inner(self, evaluator, chosen, others, until)
 
     inner = Finals._verified
     monkeypatch.setattr(Finals, "_verified", verified)
     monkeypatch.setattr("autotune.run.run.Run._seconds_left", lambda self, but=0.0: 1000.0)
-    monkeypatch.setattr("autotune.run.run.Run._seconds_left", lambda self, but=0.0: 10.0)
     kernel, problems = slow_inputs(saxpy), (Problem(n=4127),)
     (result,) = tuned(kernel, problems=problems, budget=Budget(evaluations=3)).problems
     assert len(result.finals.finalists) > 1
@@ -774,11 +783,11 @@ def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatc
     monkeypatch.setattr("autotune.run.finals.use_up", used_up.append)
     problems = tuple(Problem(n=n) for n in (4133, 262147, 2097169))
     result = tuned(saxpy(), problems=problems, fixed=FIXED)
-    phases = [(one.name, one.problem) for one in tuned.events if isinstance(one, Phase)]
+    phases = [(event.name, event.problem) for event in tuned.events if isinstance(event, Phase)]
     held = [[p for name, p in phases if name == kind] for kind in ("inputs", "finals", "portfolio")]
     assert held == [[*problems], [*reversed(problems)], [*problems]]
-    assert [one.problem for one in result.problems] == [*problems]
-    assert [(one.name, one.seed) for one in used_up] == [("random", 1)] * 3
+    assert [solved.problem for solved in result.problems] == [*problems]
+    assert [(dataset.name, dataset.seed) for dataset in used_up] == [("random", 1)] * 3
 
 
 def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, monkeypatch):
@@ -786,7 +795,7 @@ def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, mon
     check = Worker.check
 
     def counted(self, job, configuration, binary):
-        if all(one.seed == 0 for one in job.datasets):
+        if all(dataset.seed == 0 for dataset in job.datasets):
             checked.append((job.problem, configuration))
         return check(self, job, configuration, binary)
 
@@ -797,11 +806,11 @@ def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, mon
     effort = replace(EFFORTS["quick"], finalists=2)
     result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)}, effort=effort)
     raced = {
-        (one.problem, finalist.measurement.configuration)
-        for one in result.problems
-        for finalist in one.finals.finalists
+        (solved.problem, finalist.measurement.configuration)
+        for solved in result.problems
+        for finalist in solved.finals.finalists
     }
-    asked = {(problem, one) for problem in problems for one in everyone}
+    asked = {(problem, entrant) for problem in problems for entrant in everyone}
     assert len(raced) == 4
     assert set(checked) == asked - raced
     assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
@@ -816,7 +825,7 @@ def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy,
     fixed = {"ITEMS": (1,), "BLOCK": (32, 64)}
     result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
     assert result.portfolio.configurations == (Configuration(BLOCK=64, ITEMS=1),)
-    assert [len(one.disqualified) for one in result.problems] == [1, 1]
+    assert [len(solved.disqualified) for solved in result.problems] == [1, 1]
 
 
 def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):
@@ -829,10 +838,10 @@ def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):
     kernel = saxpy(edges, ("@saxpy.launch", requires))
     result = tuned(kernel, problems=(Problem(n=4096), N), fixed=FIXED)
     even, odd = result.problems
-    assert [one.status for one in even.measured] == [Status.OK, Status.OK]
+    assert [measurement.status for measurement in even.measured] == [Status.OK, Status.OK]
     assert even.disqualified == ()
-    pruned = next(one for one in odd.measured if one.status is Status.PRUNED)
-    assert [one.status for one in odd.measured if one is not pruned] == [Status.OK]
+    pruned = next(row for row in odd.measured if row.status is Status.PRUNED)
+    assert [row.status for row in odd.measured if row is not pruned] == [Status.OK]
     assert pruned.message == "it requires what n=4099 does not meet"
     where = result.portfolio.configurations.index(Configuration(BLOCK=64, ITEMS=2))
     assert result.portfolio.median_ms[where][0] is not None
@@ -847,13 +856,13 @@ def test_what_won_at_the_nearest_sizes_is_tried_first(tuned, saxpy):
     assert last.measured[0].configuration == winner
 
 
-def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy, monkeypatch):
-    def lost(*_):
-        raise AutotuneError("the device process failed")
+def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy):
+    def end_process(tuning, event):
+        if isinstance(event, Phase) and event.name == "portfolio":
+            tuning.worker.close()
 
-    monkeypatch.setattr("autotune.run.portfolio._measured_on", lost)
-    with pytest.warns(UserWarning, match="the device process failed"):
-        result = tuned(saxpy(), problems=(N, Problem(n=100)), fixed=FIXED)
+    with pytest.warns(UserWarning, match="the device process was ended"):
+        result = tuned(saxpy(), end_process, problems=(N, Problem(n=100)), fixed=FIXED)
     assert result.portfolio is None
     assert len(result.solved) == 2
 
@@ -873,7 +882,9 @@ def test_own_inputs_are_verified_and_remembered_apart(tuned, saxpy):
 
 def test_a_run_tells_its_phases(tuned, saxpy):
     tuned(saxpy(), problems=(N,), fixed={"BLOCK": (32,), "ITEMS": (2,)})
-    kinds = [one.name if isinstance(one, Phase) else type(one).__name__ for one in tuned.events]
+    kinds = [
+        event.name if isinstance(event, Phase) else type(event).__name__ for event in tuned.events
+    ]
     assert kinds[:4] == ["inputs", "SearchStarted", "Measured", "finals"]
 
 

@@ -193,7 +193,7 @@ def _tune(request: Request, out: Path, as_json: bool) -> None:
         finally:
             tuning.close()
     if request.only is not None:
-        found = [(one.problem, row) for one in result.problems for row in one.measured]
+        found = [(each.problem, row) for each in result.problems for row in each.measured]
         _show_single(request.kernel.name, request.device.name, found, as_json)
         return
     published = publish(result, out)
@@ -389,7 +389,9 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
 
     kernel, parameters = recording.kernel, space.parameters
     given = parsing.pairs(config).items()
-    only = Configuration({n: parsing.value(kernel, parameters, n, text) for n, text in given})
+    only = Configuration(
+        {name: parsing.value(kernel, parameters, name, text) for name, text in given}
+    )
     index = space.find(space.row(only))
     if index is None:
         among = "" if len(space) == len(recording.space) else " among those that --fix leaves"
