@@ -35,7 +35,7 @@ class Limits:
     @property
     def rates(self) -> dict[str, float | None]:
         """The rates by name of the limit."""
-        return {name: getattr(self, field) for name, field in FIELDS.items()}
+        return {name: getattr(self, rate) for name, rate in FIELDS.items()}
 
 
 def least_ms(work: Work, device: Device) -> float:
