@@ -13,10 +13,11 @@ from autotune.errors import UsageError, unknown
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.report.publish import Published, publish
-from autotune.run.run import EFFORTS, Request, Run, RunResult
+from autotune.run.request import EFFORTS, Request
+from autotune.run.result import RunResult
+from autotune.run.run import execute
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
-from autotune.store import Store, default_url
 from autotune.store.flat import row_of
 from autotune.values import Problem, Value
 
@@ -121,7 +122,7 @@ def tune(
         kernel=declared,
         device=first,
         others=tuple(others),
-        problems=tuple(_declared_order(declared, one) for one in problems),
+        problems=tuple(_declared_order(declared, problem) for problem in problems),
         effort=EFFORTS[effort],
         strategy=strategy,
         budget=Budget.parse(budget) if budget else None,
@@ -131,13 +132,8 @@ def tune(
         fixed=dict(fixed or {}),
         command="autotune.tune",
     ).with_default_problems()
-    with Store.open(default_url()) as store:
-        tuning = Run(request, store, listener)
-        try:
-            run = tuning.run()
-        finally:
-            tuning.close()
-    return Tuned(run, publish(run, Path(out)))
+    result = execute(request, listener)
+    return Tuned(result, publish(result, Path(out)))
 
 
 def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:

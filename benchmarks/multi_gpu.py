@@ -36,9 +36,8 @@ from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator, Evaluator
 from autotune.measure.measurement import Status
 from autotune.measure.several import SeveralEvaluator
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
-from autotune.run.run import stopping_rule
 from autotune.search import simple
 from autotune.search.session import Budget, SearchSession, search
 from autotune.store import RunInfo, Store

@@ -38,9 +38,8 @@ from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
-from autotune.run.run import stopping_rule
 from autotune.search.names import find
 from autotune.search.replay import Recording, ReplayEvaluator, load
 from autotune.search.session import Budget, Event, Measured, SearchSession, search

@@ -62,9 +62,8 @@ from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.racing import race
 from autotune.measure.several import SeveralEvaluator
 from autotune.measure.tasks import Contender
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
-from autotune.run.run import stopping_rule
 from autotune.search.session import Budget, SearchSession, search
 from autotune.search.simple import in_given_order
 from autotune.store import RunInfo, Store

@@ -47,9 +47,8 @@ from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.worker import Worker
 from autotune.run import selection
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import EFFORTS, Request
-from autotune.run.run import stopping_rule
 from autotune.tuned import record as tuned
 from autotune.values import Configuration, Problem
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 from sample_records import entry
-from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
+from tuned_project import NAMES, SHORT, edit_record, enter_copy, no_process, record_file, tuned_once
 
 from autotune.cli import run
 from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
 from autotune.retune.gate import Verdict, verdict
 from autotune.run.selection import Ratio
-from autotune.tuned import record as tuned
+from autotune.tuned.record import read
 from autotune.values import Configuration
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
@@ -82,7 +82,7 @@ def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
     (mended,) = check("--retune")["mended"]
     assert (mended["kernel"], mended["result"]) == ("saxpy", "searched")
     assert record_file("twin").read_bytes() == before
-    assert tuned.read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    assert read(record_file("saxpy")).entries[0].median_ms > 1e-6
     assert verdicts(check()) == {"saxpy": "held", "twin": "held"}
 
 
@@ -97,7 +97,7 @@ def test_a_configuration_that_is_wrong_is_a_regression_and_is_mended(
     assert "wrong_result" in found["message"]
     (mended,) = document["mended"]
     assert mended["result"] == "searched"
-    assert tuned.read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+    assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
 
 
 def test_a_configuration_outside_the_space_is_never_compiled(project: Path, check: Check) -> None:
@@ -122,7 +122,7 @@ def test_the_record_that_lookup_reads_first_is_the_one_that_is_mended(
     monkeypatch.setenv("AUTOTUNE_TUNED", str(first))
     (found,) = check("--retune", names=("saxpy",))["checked"]
     assert (found["layer"], found["verdict"]) == ("AUTOTUNE_TUNED", "slower")
-    assert tuned.read(folder / "saxpy.json").entries[0].median_ms > 1e-6
+    assert read(folder / "saxpy.json").entries[0].median_ms > 1e-6
 
 
 def test_the_table_and_the_message_say_what_regressed(
@@ -145,24 +145,22 @@ def test_the_table_and_the_message_say_what_regressed(
 def test_what_cannot_be_compared_is_no_regression(
     project: Path,
     check: Check,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     changes: dict[str, Any],
     words: str,
 ) -> None:
     """It is listed, and nothing is started for it."""
-    monkeypatch.setattr("autotune.run.bench.Worker", None)
     edit_record("saxpy", **changes)
-    (found,) = check(names=("saxpy",))["checked"]
+    with no_process(tmp_path):
+        (found,) = check(names=("saxpy",))["checked"]
     assert found["verdict"] == "unchecked"
     assert words in found["message"]
 
 
-def test_without_time_nothing_is_checked(
-    project: Path, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_time_nothing_is_checked(project: Path, check: Check, tmp_path: Path) -> None:
     """And that is no regression either."""
-    monkeypatch.setattr("autotune.run.bench.Worker", None)
-    assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
+    with no_process(tmp_path):
+        assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
 
 
 def test_a_record_whose_kernel_is_gone_is_no_regression(project: Path, check: Check) -> None:

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tuned_project
 from sample_records import entry
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
 
@@ -26,7 +27,7 @@ from autotune.retune.lock import device_lock
 from autotune.retune.mend import fell
 from autotune.retune.stale import Question, age_in_days, find_devices, survey
 from autotune.run.selection import Ratio
-from autotune.tuned import record as tuned
+from autotune.tuned.record import read
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,24 +60,10 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 @pytest.fixture
-def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where a compiler or device process would be started."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr("autotune.run.bench.Worker", refuse)
-    monkeypatch.setattr("autotune.run.bench.CompilerPool", refuse)
-
-
-@pytest.fixture
-def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where anything is searched."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("something was searched")
-
-    monkeypatch.setattr("autotune.run.run.Run.run", refuse)
+def no_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail where a compiler or device process was started."""
+    with tuned_project.no_process(tmp_path_factory.mktemp("no process")):
+        yield
 
 
 def without_rivals(name: str, **changes: Any) -> None:
@@ -178,7 +165,6 @@ def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, a
 # ---------------------------------------------------------------------- measured again
 
 
-@pytest.mark.usefixtures("no_search")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -195,7 +181,7 @@ def test_what_only_aged_is_measured_again_and_confirmed(
     (row,) = ask()
     assert (row["kernel"], row["action"], row["result"]) == ("saxpy", "re-measure", "confirmed")
     assert why in row["why"]
-    (found,) = tuned.read(record_file("saxpy")).entries
+    (found,) = read(record_file("saxpy")).entries
     assert found.median_ms == 1e4
     assert getattr(found, next(iter(changes))) == next(iter(changes.values()))
     assert found.confirmed is not None and found.confirmed.ratio < 1
@@ -228,7 +214,7 @@ def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
     (row,) = ask()
     assert row["result"] == "searched"
     assert "the driver changed" in row["why"] and "it is slower by" in row["why"]
-    assert tuned.read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    assert read(record_file("saxpy")).entries[0].median_ms > 1e-6
     assert ask() == []
 
 
@@ -240,7 +226,7 @@ def test_a_winner_that_is_wrong_is_searched_for(project: Path, ask: Ask) -> None
     (row,) = ask()
     assert row["result"] == "searched"
     assert "it is wrong_result" in row["why"]
-    assert tuned.read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
+    assert read(record_file("twin")).entries[0].configuration["BLOCK"] != 1024
 
 
 @pytest.mark.parametrize(
@@ -355,7 +341,7 @@ def test_a_damaged_record_is_set_aside_and_made_again(project: Path, ask: Ask) -
     assert row["result"] == "searched"
     assert row["why"].startswith("its record is damaged")
     assert file.with_name("saxpy.json.damaged").exists()
-    assert tuned.read(file).entries
+    assert read(file).entries
 
 
 @pytest.mark.usefixtures("no_process")

@@ -1,14 +1,18 @@
 """A project of two small kernels that were just tuned on the OpenCL device, for tests of upkeep."""
 
 import json
+import multiprocessing
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from autotune.cli import run
-from autotune.tuned import lookup as _lookup
+from autotune.tuned.lookup import user_folder
 
 SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
 NAMES = ("saxpy", "twin")
@@ -25,7 +29,6 @@ def tuned_once(factory: pytest.TempPathFactory) -> Path:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(base / "home"))
             patch.chdir(base / "my project")
-            _without_limits(patch)
             assert run(["retune", *NAMES, "--stale", *SHORT]) == 0
     return base
 
@@ -35,13 +38,12 @@ def enter_copy(base: Path, folder: Path, patch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(base, folder / "copy")
     patch.setenv("HOME", str(folder / "copy" / "home"))
     patch.chdir(folder / "copy" / "my project")
-    _without_limits(patch)
     return Path.cwd()
 
 
 def record_file(name: str) -> Path:
     """The user's record of a kernel."""
-    (file,) = Path(_lookup.user_folder()).glob(f"*/{name}.json")
+    (file,) = Path(user_folder()).glob(f"*/{name}.json")
     return file
 
 
@@ -51,6 +53,20 @@ def edit_record(name: str, **changes: Any) -> None:
     document = json.loads(file.read_text())
     document["entries"][0].update(changes)
     file.write_text(json.dumps(document))
+
+
+@contextmanager
+def no_process(folder: Path) -> Iterator[None]:
+    """Fail where a compiler or device process was started: it would run what leaves a trace."""
+    trace, python = folder / "started", folder / "python"
+    python.write_text(f"#!/bin/sh\ntouch '{trace}'; kill -INT $PPID\n")
+    python.chmod(0o700)
+    multiprocessing.set_executable(str(python))
+    try:
+        yield
+    finally:
+        multiprocessing.set_executable(sys.executable)
+    assert not trace.exists(), "a process was started"
 
 
 def _make_project(folder: Path) -> None:
@@ -66,8 +82,3 @@ def _make_project(folder: Path) -> None:
     (folder / "kernels" / "saxpy.cu").write_text(source)
     (folder / "spaces" / "twin.py").write_text(space.replace("saxpy", "twin"))
     (folder / "kernels" / "twin.cu").write_text(wrong.replace("saxpy", "twin"))
-
-
-def _without_limits(patch: pytest.MonkeyPatch) -> None:
-    """Measuring what the device can do takes seconds."""
-    patch.setattr("autotune.run.run.Run._limits", lambda _: None)

@@ -14,7 +14,7 @@ import numpy as np
 from autotune.devices.choose import backend
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError
-from autotune.kernel import launches as binding
+from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job, compile_now
@@ -134,8 +134,8 @@ def _check_compiling(
 def _compiled(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> SampleResult:
-    launches = binding.launch_sequence(kernel, configuration, problem, device)
-    excess = binding.over_limit(launches, None, device)
+    launches = launch_sequence(kernel, configuration, problem, device)
+    excess = over_limit(launches, None, device)
     if excess:
         return SampleResult(device.arch, configuration, None, None, f"pruned: {excess}")
     done = compile_now(compile_job(kernel, configuration, problem, device))
@@ -206,12 +206,12 @@ def _space(report: CheckReport, kernel: Kernel, device: Device) -> Space | None:
         report.failures.append(str(error))
         return None
     report.notes.append(f"{device.arch}: {len(space):,} valid of {space.cartesian:,} combinations")
-    if binding.traced_grid(binding.traced(kernel, space.configuration(0), device)) is None:
+    if traced_grid(traced(kernel, space.configuration(0), device)) is None:
         report.notes.append(
             f"{device.arch}: the launch function needs numbers, so record and header can carry "
             "its grid for tuned problems only (use ceil_div, minimum and maximum of autotune)"
         )
-    binding.requirement(kernel, space.configuration(0))
+    requirement(kernel, space.configuration(0))
     return space
 
 

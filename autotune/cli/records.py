@@ -225,10 +225,10 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
         If there is none.
     """
     from autotune.errors import UsageError
-    from autotune.report.publish import tuned_folder
-    from autotune.tuned import record as tuned
+    from autotune.tuned.lookup import user_folder
+    from autotune.tuned.record import read_all
 
-    found = tuned.read_all(folder or tuned_folder(), kernel)
+    found = read_all(folder or user_folder(), kernel)
     chosen = [one for one in found if device in (None, one.device.name, one.device.folder)]
     if not chosen:
         where = f" on {device}" if device else ""
@@ -353,10 +353,10 @@ def import_(file: Path) -> None:
     \b
     autotune import colleague/sgemm.json
     """
-    from autotune.report.publish import tuned_folder
-    from autotune.tuned import record as tuned
+    from autotune.tuned.lookup import user_folder
+    from autotune.tuned.record import read, update
 
-    merged = tuned.update(tuned_folder(), tuned.read(file))
+    merged = update(user_folder(), read(file))
     for outcome in merged.outcomes:
         click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
 

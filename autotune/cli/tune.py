@@ -18,7 +18,8 @@ from autotune.measure.measurement import drift
 
 if TYPE_CHECKING:
     from autotune.report.publish import Published
-    from autotune.run.run import Request, RunResult
+    from autotune.run.request import Request
+    from autotune.run.result import RunResult
     from autotune.tuned import record as tuned
 
 #: A reference that moved by this share in the course of a search is worth a warning.
@@ -139,7 +140,7 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
-    from autotune.run.run import EFFORTS, Request
+    from autotune.run.request import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
     find(strategy)
@@ -167,18 +168,10 @@ def run(
 def _tune(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
-    from autotune.run.run import Run
-    from autotune.store import Store, default_url
+    from autotune.run.run import execute
 
-    with (
-        Store.open(default_url()) as store,
-        RunProgress(request.kernel.name, len(request.problems)) as progress,
-    ):
-        tuning = Run(request, store, progress)
-        try:
-            result = tuning.run()
-        finally:
-            tuning.close()
+    with RunProgress(request.kernel.name, len(request.problems)) as progress:
+        result = execute(request, progress)
     if request.only is not None:
         _show_single(result, as_json)
         return

@@ -153,7 +153,7 @@ def _orders(
     """How to search and how long, from the options of a command."""
     from autotune.cli.progress import RunProgress
     from autotune.retune.mend import Orders
-    from autotune.run.run import EFFORTS
+    from autotune.run.request import EFFORTS
     from autotune.search.names import find
     from autotune.search.session import Budget
 
@@ -442,41 +442,28 @@ def portfolio(
     from autotune.cli.progress import RunProgress
     from autotune.devices.choose import choose_device
     from autotune.errors import UsageError
-    from autotune.export.header import render
-    from autotune.files import write_atomically
     from autotune.kernel.catalog import find_kernel
-    from autotune.report.publish import tuned_folder
-    from autotune.run.bench import Bench
-    from autotune.run.portfolio import measure_again
-    from autotune.run.recording import refitted, require_current
-    from autotune.run.request import Request
+    from autotune.report.publish import amend
+    from autotune.run.portfolio import renewed
     from autotune.search.session import Budget
-    from autotune.tuned import record as tuned
-    from autotune.values import Problem
+    from autotune.tuned.lookup import user_folder
+    from autotune.tuned.record import read
 
     seconds = Budget.parse(budget).seconds
     if seconds is None:
         raise UsageError(f"portfolio: --budget is a time, for example 90s, not {budget!r}")
     declared = find_kernel(kernel, spaces)
-    on = choose_device(device, declared.backends)
-    folder = records or tuned_folder()
-    path = folder / on.folder / f"{declared.name}.json"
+    chosen = choose_device(device, declared.backends)
+    folder = records or Path(user_folder())
+    path = folder / chosen.folder / f"{declared.name}.json"
     if not path.exists():
         raise UsageError(f"{path}: nothing is tuned there; run: autotune run {declared.name}")
-    record = tuned.read(path)
-    require_current(record, declared)
-    problems = tuple(Problem(dict(one.problem)) for one in record.entries)
-    hot = all(one.timing.startswith("hot") for one in record.entries)
-    bench = Bench(Request(declared, on, problems, cold=not hot))
-    try:
-        with RunProgress(declared.name, len(problems)) as progress:
-            measured = measure_again(bench, progress, record, seconds)
-    finally:
-        bench.close()
-    merged = tuned.update(folder, refitted(record, declared, measured)).record
-    if path.with_suffix(".hpp").exists():
-        write_atomically(path.with_suffix(".hpp"), render([merged]).encode())
-    count = f"{len(measured.configurations)} configurations on {len(problems)} problems"
+    record = read(path)
+    with RunProgress(declared.name, len(record.entries)) as progress:
+        record = renewed(record, declared, chosen, seconds, progress)
+    amend(folder, record)
+    matrix = record.portfolio
+    count = f"{len(matrix.configurations)} configurations on {len(matrix.problems)} problems"
     click.echo(f"portfolio: {count}; record: {path}", err=True)
 
 

@@ -6,17 +6,18 @@ Knows places and formats, not how anything was found.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.export.header import render
-from autotune.files import data_folder, write_atomically
+from autotune.files import write_atomically
 from autotune.report import ReportContent, from_run, write_html, write_markdown
 from autotune.run.recording import record_of
-from autotune.run.run import RunResult
-from autotune.tuned import record as tuned
+from autotune.run.result import RunResult
+from autotune.tuned.lookup import user_folder
+from autotune.tuned.record import MergedProblem, TunedRecord, path_of, update
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,9 @@ class Published:
     """What was written, and the record as it is now."""
 
     #: The record of this run merged with what ``folder`` held.
-    record: tuned.TunedRecord
+    record: TunedRecord
     #: What became of each newly tuned problem.
-    outcomes: Sequence[tuned.MergedProblem]
-    folder: Path
+    outcomes: Sequence[MergedProblem]
     json_file: Path
     header_file: Path
     markdown_file: Path
@@ -35,12 +35,7 @@ class Published:
     html_file: Path | None
 
 
-def tuned_folder() -> Path:
-    """Where lookup finds what this user tuned."""
-    return data_folder() / "tuned"
-
-
-def publish(run: RunResult, out: Path) -> Published:
+def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published:
     """Merge a run into the user's tuned records and into ``out``, and write header and report.
 
     Parameters
@@ -49,6 +44,8 @@ def publish(run: RunResult, out: Path) -> Published:
         With a winner for at least one problem.
     out : Path
         Files go to ``out/<device>/``.
+    others : iterable of Path
+        Further folders of tuned records to merge it into.
 
     Raises
     ------
@@ -57,13 +54,14 @@ def publish(run: RunResult, out: Path) -> Published:
     AutotuneError
         If a file cannot be written.
     """
-    new = record_of(run)
-    tuned.update(tuned_folder(), new)
-    merged = tuned.update(out, new)
-    json_file = tuned.path_of(out, merged.record)
+    record = record_of(run)
+    for directory in (Path(user_folder()), *others):
+        amend(directory, record)
+    merged = update(out, record)
+    json_file = path_of(out, merged.record)
     folder, name = json_file.parent, merged.record.kernel
     try:
-        write_atomically(folder / f"{name}.hpp", render([merged.record]).encode())
+        header = _write_header(json_file, merged.record)
         content = from_run(run, merged.record, run.limits)
         markdown = write_markdown(content, folder)
         html = _html(content, folder / f"{name}.html")
@@ -75,12 +73,31 @@ def publish(run: RunResult, out: Path) -> Published:
     return Published(
         record=merged.record,
         outcomes=merged.outcomes,
-        folder=folder,
         json_file=json_file,
-        header_file=folder / f"{name}.hpp",
-        markdown_file=next(one for one in markdown if one.suffix == ".md"),
+        header_file=header,
+        markdown_file=next(file for file in markdown if file.suffix == ".md"),
         html_file=html,
     )
+
+
+def amend(directory: Path, record: TunedRecord) -> None:
+    """Merge a record into a folder of tuned records; a header beside it is made anew.
+
+    Raises
+    ------
+    RecordError
+        If a record there cannot be replaced.
+    """
+    merged = update(directory, record).record
+    json_file = path_of(directory, merged)
+    if json_file.with_suffix(".hpp").exists():
+        _write_header(json_file, merged)
+
+
+def _write_header(json_file: Path, record: TunedRecord) -> Path:
+    header = json_file.with_suffix(".hpp")
+    write_atomically(header, render([record]).encode())
+    return header
 
 
 def _html(content: ReportContent, file: Path) -> Path | None:

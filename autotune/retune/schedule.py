@@ -104,12 +104,12 @@ def plan(
         raise UsageError(unknown("schedule", kind, KINDS))
     if every not in PERIODS:
         raise UsageError(unknown("period", every, PERIODS))
-    chosen = tuple(dict.fromkeys(for_arch(one).arch for one in archs)) or _archs_here()
+    chosen = tuple(dict.fromkeys(for_arch(arch).arch for arch in archs)) or _archs_here()
     if not chosen and kind in ("slurm", "github"):
         raise UsageError(
             f"no GPU here to schedule for; name them: autotune schedule {kind} --arch sm_90"
         )
-    named = [word for one in chosen for word in ("--arch", one)]
+    named = [word for arch in chosen for word in ("--arch", arch)]
     return Schedule(
         period=PERIODS[every],
         archs=chosen,
@@ -230,7 +230,7 @@ INSTALL = {
 
 
 def _archs_here() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.arch for one in backend("cuda").devices()))
+    return tuple(dict.fromkeys(device.arch for device in backend("cuda").devices()))
 
 
 def _program() -> tuple[str, ...]:
@@ -241,7 +241,7 @@ def _program() -> tuple[str, ...]:
 
 def _repository(folder: Path) -> Path:
     """The nearest folder above with ``.git``; the folder itself where there is none."""
-    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
 def _one_line(text: str) -> str:
@@ -257,7 +257,7 @@ def _shell_line(plan: Schedule, arch: str) -> str:
 
 
 def _service(plan: Schedule, arch: str) -> str:
-    command = " ".join(_systemd_word(one) for one in (*plan.program, *plan.arguments(arch)))
+    command = " ".join(_systemd_word(word) for word in (*plan.program, *plan.arguments(arch)))
     # /usr/bin/env, because $ and quotes mean something else in the path of the program itself.
     lines = [
         f"# Made by: {plan.made_by}",
