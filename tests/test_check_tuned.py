@@ -55,7 +55,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 
 def verdicts(document: dict[str, Any]) -> dict[str, str]:
     """What each kernel's one entry is now."""
-    return {one["kernel"]: one["verdict"] for one in document["checked"]}
+    return {row["kernel"]: row["verdict"] for row in document["checked"]}
 
 
 def test_what_holds_passes(project: Path, check: Check) -> None:
@@ -63,11 +63,11 @@ def test_what_holds_passes(project: Path, check: Check) -> None:
     before = {name: record_file(name).read_bytes() for name in NAMES}
     document = check(names=())
     assert verdicts(document) == {"saxpy": "held", "twin": "held"}
-    for one in document["checked"]:
-        low, high = one["ratio_interval"]
-        assert 0 < low <= one["ratio"] <= high
-        assert one["layer"] == "user"
-        assert one["recorded_ms"] > 0 and one["now_ms"] > 0
+    for row in document["checked"]:
+        low, high = row["ratio_interval"]
+        assert 0 < low <= row["ratio"] <= high
+        assert row["layer"] == "user"
+        assert row["recorded_ms"] > 0 and row["now_ms"] > 0
     assert document["mended"] == []
     assert {name: record_file(name).read_bytes() for name in NAMES} == before
 

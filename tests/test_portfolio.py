@@ -48,13 +48,13 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
     after = record()
     assert after["entries"] == before["entries"]
     matrix = after["portfolio"]
-    assert matrix["problems"] == [one["problem"] for one in after["entries"]]
+    assert matrix["problems"] == [entry["problem"] for entry in after["entries"]]
     assert len(matrix["problems"]) == 4
     assert len(matrix["configurations"]) > 4  # the least there is
-    for one in after["entries"]:
-        assert one["configuration"] in matrix["configurations"]
+    for entry in after["entries"]:
+        assert entry["configuration"] in matrix["configurations"]
     assert all(time_ms > 0 for row in matrix["median_ms"] for time_ms in row)
-    assert all(0 < one["expected_fraction"] <= 1 for one in after["fallback"])
+    assert all(0 < row["expected_fraction"] <= 1 for row in after["fallback"])
     assert "inline constexpr near_row near_rows" in header.read_text()
 
 

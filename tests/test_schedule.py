@@ -146,7 +146,7 @@ def test_every_period_is_one_that_cron_knows(every: str) -> None:
     ranges = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
     for field, (low, high) in zip(PERIODS[every].cron.split(), ranges, strict=True):
         base, _, step = field.partition("/")
-        assert base == "*" or all(low <= int(one) <= high for one in base.split(","))
+        assert base == "*" or all(low <= int(number) <= high for number in base.split(","))
         assert not step or (base, (high - low + 1) % int(step)) == ("*", 0)
 
 
@@ -181,7 +181,7 @@ def test_systemd_accepts_the_units(plan: Schedule, tmp_path: Path) -> None:
         pytest.skip("no systemd-analyze; apt-get install systemd")
     for name, text in schedule.systemd(plan).items():
         (tmp_path / name).write_text(text)
-    units = [str(one) for one in sorted(tmp_path.glob("autotune-*"))]
+    units = [str(file) for file in sorted(tmp_path.glob("autotune-*"))]
     assert len(units) == 2 * len(ARCHS)
     done = subprocess.run([program, "verify", *units], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -193,7 +193,7 @@ def test_systemd_accepts_the_units(plan: Schedule, tmp_path: Path) -> None:
 def test_a_timer_catches_up_and_spreads(plan: Schedule) -> None:
     """A machine that slept runs it when it wakes, and not with all others at once."""
     files = schedule.systemd(plan)
-    assert {Path(name).stem for name in files} == {f"autotune-retune-{one}" for one in ARCHS}
+    assert {Path(name).stem for name in files} == {f"autotune-retune-{arch}" for arch in ARCHS}
     for name, text in files.items():
         if name.endswith(".timer"):
             assert "\nPersistent=true\n" in text
@@ -205,9 +205,13 @@ def test_a_service_runs_the_command_as_systemd_reads_it(plan: Schedule) -> None:
     text = schedule.systemd(plan)["autotune-retune-sm_90.service"]
     settings = dict(re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE))
     assert settings["WorkingDirectory"].replace("%%", "%") == str(plan.folder)
-    words = [one.replace("%%", "%") for one in shlex.split(settings["ExecStart"])]
+    words = [word.replace("%%", "%") for word in shlex.split(settings["ExecStart"])]
     arguments = expected(plan, "sm_90")[0]
-    assert [one.replace("$$", "$") for one in words] == ["/usr/bin/env", *plan.program, *arguments]
+    assert [word.replace("$$", "$") for word in words] == [
+        "/usr/bin/env",
+        *plan.program,
+        *arguments,
+    ]
     (variable,) = shlex.split(settings["Environment"])
     assert variable.replace("%%", "%") == f"AUTOTUNE_PATH={plan.settings['AUTOTUNE_PATH']}"
 
@@ -263,7 +267,7 @@ def workflow(plan: Schedule) -> dict[str, Any]:
 
 def scripts(job: dict[str, Any]) -> dict[str, str]:
     """The shell scripts of a job by step."""
-    return {one["name"]: one["run"] for one in job["steps"] if "run" in one}
+    return {step["name"]: step["run"] for step in job["steps"] if "run" in step}
 
 
 def test_the_workflow_is_one(plan: Schedule) -> None:
@@ -284,8 +288,8 @@ def test_the_workflow_proposes_what_was_tuned(plan: Schedule, tmp_path: Path) ->
     found = workflow(plan)
     origin, runner, temp = tmp_path / "origin", tmp_path / "clone", tmp_path / "temp"
     patches, tools = temp / "patches", tmp_path / "tools"
-    for one in (patches, tools):
-        one.mkdir(parents=True)
+    for folder in (patches, tools):
+        folder.mkdir(parents=True)
     git = "git -c user.name=a -c user.email=a@b"
     shell(f"git init -q --bare -b main '{origin}' && git clone -q '{origin}' '{runner}' 2>&1")
     shell(f"cd '{runner}' && {git} commit -q --allow-empty -m first && git push -q origin HEAD")
@@ -332,7 +336,7 @@ def test_a_project_inside_a_repository_is_tuned_in_its_folder(tmp_path: Path) ->
     (tmp_path / ".git").mkdir()
     plan = Schedule(PERIODS["1d"], ("sm_90",), folder=inside, program=("/here/autotune",))
     steps = workflow(plan)["jobs"]["retune"]["steps"]
-    assert "a b/tuning" in [one.get("working-directory") for one in steps]
+    assert "a b/tuning" in [step.get("working-directory") for step in steps]
     assert str(tmp_path) not in (text := next(iter(schedule.github(plan).values())))
     assert "/here" not in text
 
@@ -350,8 +354,8 @@ def test_schedule_prints_or_writes(
         printed = capsys.readouterr().out
         assert run(["schedule", kind, "--arch", "sm_90", "--arch", "sm_80", "--out", "here"]) == 0
         captured = capsys.readouterr()
-        files = [Path(one) for one in captured.out.splitlines()]
-        assert files and all(one.read_text().rstrip() in printed for one in files)
+        files = [Path(line) for line in captured.out.splitlines()]
+        assert files and all(file.read_text().rstrip() in printed for file in files)
         assert "sm_90" in printed and "sm_80" in printed
         assert "install: " in captured.err
 

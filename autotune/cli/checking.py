@@ -52,13 +52,13 @@ class CheckReport:
         """Rows for a person."""
         return [
             {
-                "target": one.target,
-                "configuration": one.relevant,
-                "registers": "" if one.registers is None else str(one.registers),
-                "spill bytes": "" if one.spill_bytes is None else str(one.spill_bytes),
-                "result": one.problem or "ok",
+                "target": sample.target,
+                "configuration": sample.relevant,
+                "registers": "" if sample.registers is None else str(sample.registers),
+                "spill bytes": "" if sample.spill_bytes is None else str(sample.spill_bytes),
+                "result": sample.problem or "ok",
             }
-            for one in self.samples
+            for sample in self.samples
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -69,13 +69,13 @@ class CheckReport:
             "failures": self.failures,
             "samples": [
                 {
-                    "target": one.target,
-                    "config": dict(one.configuration),
-                    "registers": one.registers,
-                    "spill_bytes": one.spill_bytes,
-                    "problem": one.problem,
+                    "target": sample.target,
+                    "config": dict(sample.configuration),
+                    "registers": sample.registers,
+                    "spill_bytes": sample.spill_bytes,
+                    "problem": sample.problem,
                 }
-                for one in self.samples
+                for sample in self.samples
             ],
         }
 
@@ -143,13 +143,15 @@ def _compiled(
         ended = "pruned" if done.over_limit else "failed"
         return SampleResult(device.arch, configuration, None, None, f"{ended}: {done.message}")
     entries = done.binary.entries
-    missing = [one.entry for one in launches.launches if not done.binary.entry(one.entry or "")]
+    missing = [
+        launch.entry for launch in launches.launches if not done.binary.entry(launch.entry or "")
+    ]
     message = f"failed: the source has no kernel function {missing[0]!r}" if missing else ""
     return SampleResult(
         device.arch,
         configuration,
-        max((one.registers or 0 for one in entries), default=None),
-        sum(one.spill_bytes or 0 for one in entries),
+        max((function.registers or 0 for function in entries), default=None),
+        sum(function.spill_bytes or 0 for function in entries),
         message,
     )
 
@@ -225,7 +227,9 @@ def _sample(kernel: Kernel, space: Space, count: int, seed: int) -> list[Configu
 
 def _collect_failures(report: CheckReport, target: str) -> None:
     bad = [
-        one for one in report.samples if one.target == target and one.problem.startswith("failed")
+        sample
+        for sample in report.samples
+        if sample.target == target and sample.problem.startswith("failed")
     ]
     if bad:
         report.failures.append(f"{target}: {len(bad)} of the sample failed ({bad[0].problem})")

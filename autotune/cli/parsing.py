@@ -20,7 +20,7 @@ def pairs(text: str) -> dict[str, str]:
         If a part is not NAME=VALUE, or a name occurs twice.
     """
     found: dict[str, str] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, sign, value = part.partition("=")
         if not sign or not name or not value:
             raise UsageError(f"{part!r}: expected NAME=VALUE")
@@ -38,7 +38,7 @@ def problem(kernel: Kernel, text: str) -> Problem:
     UsageError
     """
     given = pairs(text)
-    example = next(one for group in kernel.problems.values() for one in group)
+    example = next(problem for group in kernel.problems.values() for problem in group)
     for name in given:
         if name not in example:
             raise UsageError(f"{kernel.name}: {unknown('problem field', name, example)}")
@@ -76,7 +76,7 @@ def configuration(kernel: Kernel, text: str) -> Configuration:
     ------
     UsageError
     """
-    chosen = {name: value(kernel, name, one) for name, one in pairs(text).items()}
+    chosen = {name: value(kernel, name, word) for name, word in pairs(text).items()}
     return kernel.default().replace(**chosen)
 
 
@@ -92,7 +92,7 @@ def restriction(kernel: Kernel, texts: Iterable[str]) -> dict[str, tuple[Value, 
         name, sign, values = text.partition("=")
         if not sign or not values:
             raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
-        fixed[name] = tuple(value(kernel, name, one) for one in values.split(","))
+        fixed[name] = tuple(value(kernel, name, word) for word in values.split(","))
     return fixed
 
 
@@ -105,10 +105,12 @@ def value(kernel: Kernel, name: str, text: str) -> Value:
     """
     if name not in kernel.parameters:
         raise UsageError(f"{kernel.name}: {unknown('parameter', name, kernel.parameters)}")
-    for one in kernel.parameters[name]:
-        names = {str(one), str(int(one)), str(one).lower()} if isinstance(one, bool) else {str(one)}
+    for declared in kernel.parameters[name]:
+        names = {str(declared)}
+        if isinstance(declared, bool):
+            names |= {str(int(declared)), str(declared).lower()}
         if text in names:
-            return one
+            return declared
     raise UsageError(
         f"{kernel.name}: {unknown(f'value of {name}:', text, kernel.parameters[name])}"
     )

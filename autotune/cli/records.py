@@ -37,13 +37,13 @@ def lookup(
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
     from autotune.cli.parsing import integer, pairs
-    from autotune.tuned import lookup as _lookup
+    from autotune.tuned.lookup import lookup as answer
 
     problem: dict[str, Any] = {}
     for name, text in pairs(",".join(fields)).items():
         number = integer(text)
         problem[name] = text if number is None else number
-    found = _lookup.lookup(kernel, arch=arch, device=device, **problem)
+    found = answer(kernel, arch=arch, device=device, **problem)
     facts = {
         "kernel": kernel,
         "problem": problem,
@@ -90,7 +90,7 @@ def results(
     with Store.open(default_url()) as store:
         rows = [stored_row(row) for row in store.rows(kernel=kernel, device=device)]
     if kernel and not rows:
-        known = {one.name for one in listings()}
+        known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
     if best:
@@ -115,7 +115,7 @@ def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [
         row
         for group in groups.values()
-        for row in sorted(group, key=lambda one: one["median_ms"])[:count]
+        for row in sorted(group, key=lambda row: row["median_ms"])[:count]
     ]
 
 
@@ -229,7 +229,9 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     from autotune.tuned.record import read_all
 
     found = read_all(folder or user_folder(), kernel)
-    chosen = [one for one in found if device in (None, one.device.name, one.device.folder)]
+    chosen = [
+        record for record in found if device in (None, record.device.name, record.device.folder)
+    ]
     if not chosen:
         where = f" on {device}" if device else ""
         if folder is not None:
@@ -283,12 +285,12 @@ def export(
             from autotune.kernel.catalog import find_kernel
             from autotune.run.recording import refitted
 
-            records = [refitted(one, find_kernel(kernel, spaces)) for one in records]
+            records = [refitted(record, find_kernel(kernel, spaces)) for record in records]
         files = export_records(format, records)
     else:
         files = {}
-        for folder, one in _measured(kernel, device).items():
-            exported = export_measurements(format, one)
+        for folder, measured in _measured(kernel, device).items():
+            exported = export_measurements(format, measured)
             files.update({f"{folder}/{name}": text for name, text in exported.items()})
     for name, text in files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -372,16 +374,18 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     \b
     autotune compare old/sgemm.json new/sgemm.json
     """
-    from autotune.tuned import record as tuned
+    from autotune.tuned.record import read
 
-    records = [tuned.read(file) for file in files]
-    problems = {str(dict(one.problem)): one.problem for r in records for one in r.entries}
+    records = [read(file) for file in files]
+    problems = {
+        str(dict(entry.problem)): entry.problem for record in records for entry in record.entries
+    }
     rows = []
     for problem in problems.values():
         entries = [record.entry(problem) for record in records]
         row = {"problem": words(problem)}
-        for number, (record, one) in enumerate(zip(records, entries, strict=True), 1):
-            text = f"{one.median_ms:.4g} ms" if one else ""
+        for number, (record, entry) in enumerate(zip(records, entries, strict=True), 1):
+            text = f"{entry.median_ms:.4g} ms" if entry else ""
             row[f"{number}: {record.device.name}"] = text
         first, last = entries[0], entries[-1]
         same = len({record.device.name for record in records}) == 1

@@ -110,7 +110,7 @@ class Store:
     ) -> None:
         """Note that these configurations are about to be tried."""
         attempt = {"run_id": run_id, "scope": scope.fingerprint, "opened": _now()}
-        keys = [one.canonical_json() for one in configurations]
+        keys = [configuration.canonical_json() for configuration in configurations]
         if keys:
             with self._write() as connection:
                 connection.execute(
@@ -146,10 +146,10 @@ class Store:
         """
         now = _now()
         listed = list(added)
-        scopes = {one.device_uuid: _on_device(scope, one.device_uuid) for one in listed}
+        scopes = {row.device_uuid: _on_device(scope, row.device_uuid) for row in listed}
         common = {
             uuid: {
-                **{one.name: getattr(own, one.name) for one in fields(own)},
+                **{field.name: getattr(own, field.name) for field in fields(own)},
                 "run_id": run_id,
                 "scope": own.fingerprint,
                 "problem": encode(own.problem),
@@ -159,12 +159,12 @@ class Store:
         }
         rows = [
             {
-                **common[one.device_uuid],
-                "status": one.status,
-                "median_ms": one.median_ms,
-                "measurement": encode(one),
+                **common[row.device_uuid],
+                "status": row.status,
+                "median_ms": row.median_ms,
+                "measurement": encode(row),
             }
-            for one in listed
+            for row in listed
         ]
         if rows:
             with self._write() as connection:
@@ -174,11 +174,11 @@ class Store:
                     [
                         {
                             "of_scope": tried.fingerprint,
-                            "of_configuration": one.configuration.canonical_json(),
+                            "of_configuration": row.configuration.canonical_json(),
                             "now": now,
                         }
-                        for one in listed
-                        for tried in {scope, scopes[one.device_uuid]}
+                        for row in listed
+                        for tried in {scope, scopes[row.device_uuid]}
                     ],
                 )
 
@@ -192,7 +192,7 @@ class Store:
         with self._read() as connection:
             found = connection.execute(query).all()
         read = [self._decoded(number, text, Measurement) for number, text in found]
-        return {one.configuration: one for one in read}
+        return {measurement.configuration: measurement for measurement in read}
 
     def rows(
         self,
@@ -216,7 +216,7 @@ class Store:
             (device, sa.or_(table.device_name == device, table.device_uuid == device)),
             (run, table.run_id == run),
         ]
-        columns = (measurements.c[one] if one in table else runs.c[one] for one in _ROW)
+        columns = (measurements.c[column] if column in table else runs.c[column] for column in _ROW)
         query = (
             sa.select(*columns)
             .join(runs)
@@ -225,8 +225,8 @@ class Store:
         )
         with self._read() as connection:
             found = connection.execute(query).mappings().all()
-        listed = (self._row(one) for one in found)
-        return [one for one in listed if problem is None or one.problem == problem]
+        listed = (self._row(row) for row in found)
+        return [row for row in listed if problem is None or row.problem == problem]
 
     def _row(self, found: sa.RowMapping) -> Row:
         number = found["id"]
@@ -270,7 +270,7 @@ def _on_device(scope: Scope, uuid: str) -> Scope:
     return replace(scope, device_uuid=uuid) if uuid not in ("", scope.device_uuid) else scope
 
 
-_ROW = [one.name for one in fields(Row)]
+_ROW = [field.name for field in fields(Row)]
 
 _CLOSE = (
     attempts.update()

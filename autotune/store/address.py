@@ -113,7 +113,7 @@ class Address:
     def _server_engine(self) -> sa.Engine:
         wait_ms = int(self.wait_s * 1000)
         limits = {"connect_timeout": CONNECT_TIMEOUT_S, "tcp_user_timeout": wait_ms}
-        options = {name: one for name, one in limits.items() if name not in self.url.query}
+        options = {name: limit for name, limit in limits.items() if name not in self.url.query}
         try:
             engine = sa.create_engine(self.url, connect_args=options, pool_pre_ping=True)
         except ModuleNotFoundError:
