@@ -394,10 +394,10 @@ def schedule(
     autotune schedule github --arch sm_90 --out .github/workflows
     """
     from autotune.files import write_atomically
-    from autotune.retune.schedule import INSTALL, KINDS, plan
+    from autotune.retune.schedule import INSTALL, KINDS, local_schedule
 
-    planned = plan(kind, every, archs, kernels, max_hours)
-    files = KINDS[kind](planned)
+    made = local_schedule(kind, every, archs, kernels, max_hours)
+    files = KINDS[kind](made)
     if out is None:
         for name, text in files.items():
             heading = f"# ---- {name}\n" if len(files) > 1 else ""
