@@ -14,7 +14,6 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export import Results
-    from autotune.measure.probe import MeasuredLimits
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
     from autotune.values import Value
@@ -162,58 +161,14 @@ def report(kernel: str, device: str | None, spaces: Path | None, out: Path) -> N
     \b
     autotune report sgemm
     """
-    from autotune.report import from_rows, write_html, write_markdown
+    from autotune.report.publish import report_stored
     from autotune.store import Store, default_url
 
     records = _records(kernel, device)
     with Store.open(default_url()) as store:
         for record in records:
-            rows = store.rows(kernel=kernel, device=record.device.name)
-            limits = _limits_of(rows, record)
-            content = from_rows(rows, record, _space_of(record, spaces), limits=limits)
-            folder = out / record.device.folder
-            folder.mkdir(parents=True, exist_ok=True)
-            for file in write_markdown(content, folder):
+            for file in report_stored(store, record, spaces, out):
                 click.echo(str(file))
-            write_html(content, folder / f"{kernel}.html")
-            click.echo(str(folder / f"{kernel}.html"))
-
-
-def _limits_of(rows: Sequence[Row], record: TunedRecord) -> MeasuredLimits | None:
-    """What the device that the latest row was measured on was measured to reach, if that is known."""
-    from autotune.devices.device import Device
-    from autotune.measure.probe import known_limits
-
-    if not rows:
-        return None
-    last = rows[-1]
-    return known_limits(
-        Device(
-            record.device.backend,
-            last.device_name,
-            last.arch,
-            uuid=last.device_uuid,
-            driver=last.driver,
-            sm_count=record.device.sm_count,
-        )
-    )
-
-
-def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
-    """The space as it is declared now; None where the device or the kernel is not here."""
-    from autotune.devices.choose import backend
-    from autotune.devices.device import for_arch
-    from autotune.errors import AutotuneError
-    from autotune.kernel.catalog import find_kernel
-    from autotune.kernel.space import enumerate_space
-
-    try:
-        kernel = find_kernel(record.kernel, spaces)
-        if record.device.backend == "cuda":
-            return enumerate_space(kernel, for_arch(record.device.arch))
-        return enumerate_space(kernel, backend(record.device.backend).devices()[0])
-    except (AutotuneError, IndexError):
-        return None
 
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:

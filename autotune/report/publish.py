@@ -1,4 +1,4 @@
-"""Writes what a run found where others look for it: tuned records, header, report.
+"""Writes what a run found, or the store has, where others look for it: records, header, report.
 
 Knows places and formats, not how anything was found.
 """
@@ -6,16 +6,22 @@ Knows places and formats, not how anything was found.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.devices.choose import backend
+from autotune.devices.device import Device, for_arch
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.export.header import render
 from autotune.files import write_atomically
-from autotune.report import ReportContent, from_run, write_html, write_markdown
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import Space, enumerate_space
+from autotune.measure.probe import MeasuredLimits, known_limits
+from autotune.report import ReportContent, from_rows, from_run, write_html, write_markdown
 from autotune.run.recording import record_of
 from autotune.run.result import RunResult
+from autotune.store import Row, Store
 from autotune.tuned.lookup import user_folder
 from autotune.tuned.record import MergedProblem, TunedRecord, path_of, update
 
@@ -24,7 +30,7 @@ from autotune.tuned.record import MergedProblem, TunedRecord, path_of, update
 class Published:
     """What was written, and the record as it is now."""
 
-    #: The record of this run merged with what ``folder`` held.
+    #: The record of this run merged with what was there.
     record: TunedRecord
     #: What became of each newly tuned problem.
     outcomes: Sequence[MergedProblem]
@@ -92,6 +98,65 @@ def amend(directory: Path, record: TunedRecord) -> None:
     json_file = path_of(directory, merged)
     if json_file.with_suffix(".hpp").exists():
         _write_header(json_file, merged)
+
+
+def report_stored(
+    store: Store, record: TunedRecord, spaces: Path | None, out: Path
+) -> Iterator[Path]:
+    """Write the report of what the store has of a record's kernel and device.
+
+    Parameters
+    ----------
+    store : Store
+        Where rows are read.
+    record : TunedRecord
+        What is tuned.
+    spaces : Path, optional
+        Folder of space files.
+    out : Path
+        Files go to ``out/<device>/``.
+
+    Yields
+    ------
+    Path
+        Each file that was written.
+    """
+    rows = store.rows(kernel=record.kernel, device=record.device.name)
+    content = from_rows(rows, record, _space_of(record, spaces), limits=_limits_of(rows, record))
+    folder = out / record.device.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    html = folder / f"{record.kernel}.html"
+    yield from write_markdown(content, folder)
+    write_html(content, html)
+    yield html
+
+
+def _limits_of(rows: Sequence[Row], record: TunedRecord) -> MeasuredLimits | None:
+    """What the device that the latest row was measured on was measured to reach, if that is known."""
+    if not rows:
+        return None
+    last = rows[-1]
+    return known_limits(
+        Device(
+            record.device.backend,
+            last.device_name,
+            last.arch,
+            uuid=last.device_uuid,
+            driver=last.driver,
+            sm_count=record.device.sm_count,
+        )
+    )
+
+
+def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
+    """The space as it is declared now; None where the device or the kernel is not here."""
+    try:
+        kernel = find_kernel(record.kernel, spaces)
+        if record.device.backend == "cuda":
+            return enumerate_space(kernel, for_arch(record.device.arch))
+        return enumerate_space(kernel, backend(record.device.backend).devices()[0])
+    except (AutotuneError, IndexError):
+        return None
 
 
 def _write_header(json_file: Path, record: TunedRecord) -> Path:

@@ -163,22 +163,15 @@ class Finals:
             *(Contender(finalist.configuration, finalist.binary) for finalist in finalists),
             *(Contender(Configuration(), None, name) for name in vendors),
         ]
-        raced = race(
-            self.bench.worker,
-            evaluator.job,
-            contenders,
-            request.effort.rounds,
-            request.seed,
-            seconds,
-        )
+        worker, rounds = self.bench.worker, request.effort.rounds
+        raced = race(worker, evaluator.job, contenders, rounds, request.seed, seconds)
         ours = len(finalists)
         failed = []
         for place, failure in raced.failures.items():
             if place < ours:
                 message = f"in the finals: {failure.message}"
-                failed.append(
-                    replace(finalists[place].measurement, status=failure.status, message=message)
-                )
+                row = finalists[place].measurement
+                failed.append(replace(row, status=failure.status, message=message))
             else:
                 warnings.warn(
                     f"{kernel.name} ({evaluator.job.problem}): no ratio to "
@@ -188,7 +181,7 @@ class Finals:
         timed = [
             selection.Finalist(finalist.measurement, samples, hot_ms)
             for finalist, samples, hot_ms in zip(
-                finalists, raced.samples_ms[:ours], raced.hot_ms[:ours], strict=True
+                finalists, raced.samples_ms, raced.hot_ms, strict=False
             )
             if samples
         ]

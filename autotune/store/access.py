@@ -144,43 +144,26 @@ class Store:
         Where a measurement names another device than the scope does, of the same model, its row is
         that device's; the attempt was noted before it was known which would be free.
         """
-        now = _now()
-        listed = list(added)
+        now, listed = _now(), list(added)
+        if not listed:
+            return
         scopes = {row.device_uuid: _on_device(scope, row.device_uuid) for row in listed}
-        common = {
-            uuid: {
-                **{field.name: getattr(own, field.name) for field in fields(own)},
-                "run_id": run_id,
-                "scope": own.fingerprint,
-                "problem": encode(own.problem),
-                "created": now,
-            }
-            for uuid, own in scopes.items()
-        }
         rows = [
-            {
-                **common[row.device_uuid],
-                "status": row.status,
-                "median_ms": row.median_ms,
-                "measurement": encode(row),
-            }
+            {"run_id": run_id, "created": now, **_columns(scopes[row.device_uuid], row)}
             for row in listed
         ]
-        if rows:
-            with self._write() as connection:
-                connection.execute(measurements.insert(), rows)
-                connection.execute(
-                    _CLOSE,
-                    [
-                        {
-                            "of_scope": tried.fingerprint,
-                            "of_configuration": row.configuration.canonical_json(),
-                            "now": now,
-                        }
-                        for row in listed
-                        for tried in {scope, scopes[row.device_uuid]}
-                    ],
-                )
+        closed = [
+            {
+                "of_scope": tried.fingerprint,
+                "of_configuration": row.configuration.canonical_json(),
+                "now": now,
+            }
+            for row in listed
+            for tried in {scope, scopes[row.device_uuid]}
+        ]
+        with self._write() as connection:
+            connection.execute(measurements.insert(), rows)
+            connection.execute(_CLOSE, closed)
 
     def remembered(self, scope: Scope) -> dict[Configuration, Measurement]:
         """The newest row of every configuration measured in this scope."""
@@ -264,6 +247,18 @@ class Store:
             yield
         except sa.exc.SQLAlchemyError as error:
             raise explained(error, self._address) from None
+
+
+def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
+    """One row of the table, but for who adds it and when."""
+    return {
+        **{field.name: getattr(scope, field.name) for field in fields(scope)},
+        "scope": scope.fingerprint,
+        "problem": encode(scope.problem),
+        "status": measurement.status,
+        "median_ms": measurement.median_ms,
+        "measurement": encode(measurement),
+    }
 
 
 def _on_device(scope: Scope, uuid: str) -> Scope:

@@ -1,4 +1,4 @@
-"""`autotune run`: tune a kernel, or measure one configuration, or replay a recorded space."""
+"""`autotune run`: a run of a kernel, or one configuration measured, or a recorded space replayed."""
 
 from __future__ import annotations
 
@@ -162,10 +162,10 @@ def run(
         inputs=parsing.inputs(inputs) if inputs else {},
         command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
     )
-    _tune(request.with_default_problems(), out, as_json)
+    _run(request.with_default_problems(), out, as_json)
 
 
-def _tune(request: Request, out: Path, as_json: bool) -> None:
+def _run(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
     from autotune.run.run import execute
