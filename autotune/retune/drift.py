@@ -12,7 +12,7 @@ from statistics import median
 from autotune.devices.device import Device
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compile_job
+from autotune.measure.compiler import Compiled, compile_job
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
@@ -98,16 +98,11 @@ def rivals(
     """Who else may be the fastest: the runners-up, else the best of the portfolio, the default."""
     listed = [Configuration(runner_up.configuration) for runner_up in entry.runners_up]
     listed = listed or _best_of_portfolio(record, entry)
-    members = [
-        configuration for configuration in listed if is_member(kernel, configuration, device)
-    ]
-    everyone = [*members[:RUNNERS_UP], kernel.default()]
-    known = [
-        configuration
-        for configuration in dict.fromkeys(everyone)
-        if configuration != Configuration(entry.configuration)
-    ]
-    return [configuration for configuration in known if is_member(kernel, configuration, device)]
+    members = [rival for rival in listed if is_member(kernel, rival, device)][:RUNNERS_UP]
+    if is_member(kernel, kernel.default(), device):
+        members.append(kernel.default())
+    winner = Configuration(entry.configuration)
+    return [rival for rival in dict.fromkeys(members) if rival != winner]
 
 
 def against_record(entry: Entry, samples_ms: tuple[float, ...]) -> Ratio | None:
@@ -132,23 +127,23 @@ def against_record(entry: Entry, samples_ms: tuple[float, ...]) -> Ratio | None:
 
 def _verified(bench: Bench, job: Job, configuration: Configuration) -> Measurement:
     """Compile and verify one configuration on the data sets of a job."""
-    compiled = bench.compilers.result(
-        compile_job(bench.kernel, configuration, job.problem, bench.device)
-    )
+    compiled = _compiled(bench, job, configuration)
     if compiled.binary is None:
         return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
     return bench.worker.check(job, configuration, compiled.binary)
 
 
+def _compiled(bench: Bench, job: Job, configuration: Configuration) -> Compiled:
+    return bench.compilers.result(
+        compile_job(bench.kernel, configuration, job.problem, bench.device)
+    )
+
+
 def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configuration]) -> Remeasured:
     """Race the winner, who comes first, with the others, all of them right."""
-    jobs = [
-        compile_job(bench.kernel, configuration, job.problem, bench.device)
-        for configuration in configurations
-    ]
     contenders = [
-        Contender(configuration, bench.compilers.result(compiling).binary)
-        for configuration, compiling in zip(configurations, jobs, strict=True)
+        Contender(configuration, _compiled(bench, job, configuration).binary)
+        for configuration in configurations
     ]
     raced = race(
         bench.worker,
@@ -190,11 +185,10 @@ def _implausible(kernel: Kernel, job: Job, median_ms: float) -> str:
 def _best_of_portfolio(record: TunedRecord, entry: Entry) -> list[Configuration]:
     """The configurations of the matrix, fastest on the entry's problem first."""
     matrix = record.portfolio
-    columns = [
-        i for i, problem in enumerate(matrix.problems) if dict(problem) == dict(entry.problem)
-    ]
-    if not columns:
+    problems = [dict(problem) for problem in matrix.problems]
+    if dict(entry.problem) not in problems:
         return []
-    times = [(row[columns[0]], place) for place, row in enumerate(matrix.median_ms)]
+    column = problems.index(dict(entry.problem))
+    times = [(row[column], place) for place, row in enumerate(matrix.median_ms)]
     ranked = sorted((time_ms, place) for time_ms, place in times if time_ms)
     return [Configuration(matrix.configurations[place]) for _, place in ranked]

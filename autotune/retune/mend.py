@@ -132,9 +132,8 @@ def retune(question: Question, orders: Orders) -> list[Mended]:
             again = survey(replace(question, devices=(device,))).targets
             if holder:
                 orders.say(f"{device.name}: already being re-tuned by {holder}")
-                outcomes += [
-                    outcome(target, MendStatus.LEFT, f"left to {holder}") for target in again
-                ]
+                left = f"left to {holder}"
+                outcomes += [outcome(target, MendStatus.LEFT, left) for target in again]
             elif again:
                 with Mending(device, orders, until) as mending:
                     outcomes += mending.mend(again)
@@ -209,11 +208,8 @@ class Mending:
         """Mend what may be wrong first, then what is cheap to confirm, then what is new."""
         drawn = [target for target in targets if not target.inputs]
         searched = [target for target in drawn if target.action is Action.SEARCH]
-        outcomes = [
-            outcome(target, MendStatus.LEFT, _by_hand(target))
-            for target in targets
-            if target.inputs
-        ]
+        by_hand = [target for target in targets if target.inputs]
+        outcomes = [outcome(target, MendStatus.LEFT, _by_hand(target)) for target in by_hand]
         outcomes += self.search([target for target in searched if target.known])
         confirmed, fallen = self.remeasure([t for t in drawn if t.action is Action.REMEASURE])
         outcomes += confirmed
@@ -302,10 +298,9 @@ class Mending:
         for directory in {Path(user_folder()), *own}:
             amend(directory, record)
         beside = _entry_at(path_of(self.orders.out, record), known.entry.problem)
-        if beside is not None and (beside.configuration, beside.median_ms) == (
-            known.entry.configuration,
-            known.entry.median_ms,
-        ):
+        if beside is None or beside.configuration != known.entry.configuration:
+            return
+        if beside.median_ms == known.entry.median_ms:
             amend(self.orders.out, record)
 
     # ------------------------------------------------------------------ searching
@@ -340,16 +335,9 @@ class Mending:
     def _published(self, targets: list[Target], result: RunResult) -> list[Mended]:
         """Publish a run; also where the environment makes lookup look first."""
         known = [target.known for target in targets if target.known]
-        publish(
-            result,
-            self.orders.out,
-            {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"},
-        )
-        times = {
-            solved.problem: solved.finals.winner.median_ms
-            for solved in result.problems
-            if solved.finals
-        }
+        first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
+        publish(result, self.orders.out, first)
+        times = {won.problem: won.finals.winner.median_ms for won in result.problems if won.finals}
         return [
             outcome(target, MendStatus.SEARCHED, "", times[target.problem])
             if target.problem in times

@@ -117,11 +117,7 @@ def _measured_on(
     listener(Phase(problem, "portfolio"))
     job = bench.job(problem)
     evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
-    allowed = [
-        configuration
-        for configuration in configurations
-        if bench.kernel.allows(configuration, problem)
-    ]
+    allowed = [chosen for chosen in configurations if bench.kernel.allows(chosen, problem)]
     evaluator.hint(allowed)
     bench.worker.prepare(job)  # the first time it starts a process, which is nobody's share
     end = time.monotonic() + seconds
@@ -235,9 +231,5 @@ def _chosen(record: TunedRecord, kernel: Kernel, device: Device) -> list[Configu
     listed = [kernel.default()]
     for place in range(max(map(len, ranks), default=0)):
         listed += [Configuration(dict(ranked[place])) for ranked in ranks if place < len(ranked)]
-    valid = [
-        configuration
-        for configuration in dict.fromkeys(listed)
-        if is_member(kernel, configuration, device)
-    ]
+    valid = [chosen for chosen in dict.fromkeys(listed) if is_member(kernel, chosen, device)]
     return valid[: selection.PORTFOLIO_SIZE]
