@@ -13,8 +13,9 @@ from autotune.errors import UsageError, unknown
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
 from autotune.report.publish import Published, publish
-from autotune.run.limits import limits_for
-from autotune.run.run import EFFORTS, Request, Run, RunResult
+from autotune.run.command import execute
+from autotune.run.request import EFFORTS, Request
+from autotune.run.result import RunResult
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url
@@ -122,7 +123,7 @@ def tune(
         kernel=declared,
         device=first,
         others=tuple(others),
-        problems=tuple(_declared_order(declared, one) for one in problems),
+        problems=tuple(_declared_order(declared, problem) for problem in problems),
         effort=EFFORTS[effort],
         strategy=strategy,
         budget=Budget.parse(budget) if budget else None,
@@ -133,12 +134,8 @@ def tune(
         command="autotune.tune",
     ).with_default_problems()
     with Store.open(default_url()) as store:
-        tuning = Run(request, store, listener)
-        try:
-            run = tuning.run(limits_for(request, store, listener))
-        finally:
-            tuning.close()
-    return Tuned(run, publish(run, Path(out)))
+        result = execute(request, store, listener)
+    return Tuned(result, publish(result, Path(out)))
 
 
 def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:

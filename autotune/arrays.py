@@ -44,9 +44,9 @@ def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE
     ]
     threads = min(len(ranges), usable_cores())
     if threads < 2:
-        return [work(*one) for one in ranges]
+        return [work(*bounds) for bounds in ranges]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda one: work(*one), ranges))
+        return list(pool.map(lambda bounds: work(*bounds), ranges))
 
 
 def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:

@@ -97,7 +97,7 @@ class Interrupted(AutotuneError):
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
     """Word the message for a name that does not exist, with the known ones and the likeliest."""
-    names = [str(one) for one in known]
+    names = [str(name) for name in known]
     close = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"unknown {kind} {str(name)!r}{hint} (known: {', '.join(names) or 'none'})"

@@ -1,40 +1,68 @@
-"""Where autotune keeps what can be made again, and how a file gets there without being half there."""
+"""Where files of autotune are, and how one gets there without being half there.
+
+Imports only `os` before it is asked for more: looking a configuration up in production imports this.
+"""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+
+def data_path(*parts: str) -> str:
+    """A place below ``$XDG_DATA_HOME/autotune``, where results are kept; nothing is made."""
+    base = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return os.path.join(base, "autotune", *parts)
+
+
+def bundled_path(kind: str, package: str = _PACKAGE) -> str:
+    """Where what ships with the package is: ``kernels``, ``spaces`` or ``reports``.
+
+    Beside the package in a checkout, inside it where it is installed: there `site-packages` lies
+    beside it, whose ``reports`` would be somebody else's.
+    """
+    beside = os.path.dirname(package)
+    is_checkout = os.path.exists(os.path.join(beside, "pyproject.toml"))
+    return os.path.join(beside if is_checkout else os.path.join(package, "_bundled"), kind)
 
 
 def cache_folder(kind: str) -> Path:
     """A folder under ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``; made if absent."""
-    base = os.environ.get("AUTOTUNE_CACHE_DIR") or (
-        Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autotune"
-    )
-    folder = Path(base) / kind
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return _made(os.environ.get("AUTOTUNE_CACHE_DIR") or os.path.join(base, "autotune"), kind)
 
 
-def data_folder() -> Path:
-    """``$XDG_DATA_HOME/autotune``: results that are worth keeping; made if absent."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    folder = Path(base) / "autotune"
+def data_folder(*parts: str) -> Path:
+    """`data_path` as a folder, made if absent."""
+    return _made(data_path(*parts))
+
+
+def _made(*parts: str) -> Path:
+    from pathlib import Path
+
+    folder = Path(*parts)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def write_atomically(file: Path, data: bytes) -> None:
     """Write a file so that others see the old one or the whole new one, never a part."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(file)
+        os.chmod(name, 0o644)
+        os.replace(name, file)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        if os.path.exists(name):
+            os.unlink(name)
         raise

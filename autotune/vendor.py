@@ -45,7 +45,7 @@ def cublas_call(name: str, *args: Any) -> Callable[[], None]:
 
     library, handle, _ = _prepared(get_current_stream().ptr)
     function = getattr(library, name)
-    given = [_argument(one) for one in args]
+    given = [_argument(argument) for argument in args]
 
     def call() -> None:
         status = function(handle, *given)

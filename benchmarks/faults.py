@@ -32,7 +32,8 @@ from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.run import Request, Run
+from autotune.run.request import Request
+from autotune.run.run import Run
 from autotune.search.session import Budget, Event, Measured, SearchStarted
 from autotune.store import Store
 from autotune.values import Configuration, Value

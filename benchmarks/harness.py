@@ -27,9 +27,8 @@ from autotune.measure.measurement import Measurement
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.worker import Worker
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
-from autotune.run.run import stopping_rule
 from autotune.search.names import Search
 from autotune.search.session import Budget, Listener, SearchSession, ignore, search
 from autotune.store import RunInfo, Scope, Store

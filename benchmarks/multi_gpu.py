@@ -32,9 +32,8 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, stopping_rule
 from autotune.run.request import Request
-from autotune.run.run import stopping_rule
 from autotune.search.simple import in_given_order
 from autotune.values import Configuration
 

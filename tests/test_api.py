@@ -27,14 +27,14 @@ def test_tune_returns_record_frame_and_report(
         fixed={"BLOCK": (64, 128)},
         listener=seen.append,
     )
-    assert [one.problem for one in tuned.record.entries] == [{"n": 4099}, {"n": 70001}]
+    assert [entry.problem for entry in tuned.record.entries] == [{"n": 4099}, {"n": 70001}]
     assert len(tuned.frame) == 6
     assert set(tuned.frame["BLOCK"]) <= {64, 128}
     assert set(tuned.frame["n"]) == {4099, 70001}
     assert (tuned.frame["status"] == "ok").all()
     assert tuned.report.exists()
     assert seen
-    times = [tuned.record.provenance.created, *(one.tuned_on for one in tuned.record.entries)]
+    times = [tuned.record.provenance.created, *(entry.tuned_on for entry in tuned.record.entries)]
     for time in times:
         assert begun <= datetime.fromisoformat(time) <= datetime.now(UTC)
 

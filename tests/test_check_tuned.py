@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
+from tuned_project import NAMES, SHORT, edit_record, enter_copy, no_process, record_file, tuned_once
 
 from autotune.cli import run
 from autotune.measure.measurement import Status
@@ -54,7 +54,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 
 def verdicts(document: dict[str, Any]) -> dict[str, str]:
     """What each kernel's one entry is now."""
-    return {one["kernel"]: one["verdict"] for one in document["checked"]}
+    return {row["kernel"]: row["verdict"] for row in document["checked"]}
 
 
 def test_what_holds_passes(project: Path, check: Check) -> None:
@@ -62,11 +62,11 @@ def test_what_holds_passes(project: Path, check: Check) -> None:
     before = {name: record_file(name).read_bytes() for name in NAMES}
     document = check(names=())
     assert verdicts(document) == {"saxpy": "held", "twin": "held"}
-    for one in document["checked"]:
-        low, high = one["ratio_interval"]
-        assert 0 < low <= one["ratio"] <= high
-        assert one["layer"] == "user"
-        assert one["recorded_ms"] > 0 and one["now_ms"] > 0
+    for row in document["checked"]:
+        low, high = row["ratio_interval"]
+        assert 0 < low <= row["ratio"] <= high
+        assert row["layer"] == "user"
+        assert row["recorded_ms"] > 0 and row["now_ms"] > 0
     assert document["mended"] == []
     assert {name: record_file(name).read_bytes() for name in NAMES} == before
 
@@ -144,24 +144,22 @@ def test_the_table_and_the_message_say_what_regressed(
 def test_what_cannot_be_compared_is_no_regression(
     project: Path,
     check: Check,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     changes: dict[str, Any],
     words: str,
 ) -> None:
     """It is listed, and nothing is started for it."""
-    monkeypatch.setattr("autotune.run.bench.Worker", None)
     edit_record("saxpy", **changes)
-    (found,) = check(names=("saxpy",))["checked"]
+    with no_process(tmp_path):
+        (found,) = check(names=("saxpy",))["checked"]
     assert found["verdict"] == "unchecked"
     assert words in found["message"]
 
 
-def test_without_time_nothing_is_checked(
-    project: Path, check: Check, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_time_nothing_is_checked(project: Path, check: Check, tmp_path: Path) -> None:
     """And that is no regression either."""
-    monkeypatch.setattr("autotune.run.bench.Worker", None)
-    assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
+    with no_process(tmp_path):
+        assert set(verdicts(check("--max-hours", "0")).values()) == {"unchecked"}
 
 
 def test_a_record_whose_kernel_is_gone_is_no_regression(project: Path, check: Check) -> None:

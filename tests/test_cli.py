@@ -218,7 +218,7 @@ def test_help_of_every_command_has_an_example(capsys: pytest.CaptureFixture[str]
 
 def test_list_json_parses(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "--json"]) == 0
-    names = [one["kernel"] for one in json.loads(capsys.readouterr().out)]
+    names = [row["kernel"] for row in json.loads(capsys.readouterr().out)]
     assert {"sgemm", "reduce"} <= set(names)
 
 
@@ -228,7 +228,7 @@ def test_a_broken_space_file_hurts_no_other(
     (tmp_path / "spaces").mkdir()
     (tmp_path / "spaces" / "broken.py").write_text("def")
     assert run(["list", "--spaces", str(tmp_path / "spaces"), "--json"]) == 0
-    listed = {one["kernel"]: one["about"] for one in json.loads(capsys.readouterr().out)}
+    listed = {row["kernel"]: row["about"] for row in json.loads(capsys.readouterr().out)}
     assert "BROKEN line 1" in listed["broken"]
     assert "sgemm" in listed
 
@@ -244,9 +244,9 @@ def test_run_writes_everything_and_prints_the_record(
     assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["kernel"] == "saxpy"
-    assert [one["problem"] for one in record["entries"]] == [{"n": 5003}]
+    assert [entry["problem"] for entry in record["entries"]] == [{"n": 5003}]
     (folder,) = (tmp_path / "out").iterdir()
-    names = {one.name for one in folder.iterdir()}
+    names = {file.name for file in folder.iterdir()}
     assert {"saxpy.json", "saxpy.hpp", "saxpy.md", "saxpy.html"} <= names
 
     assert run(["results", "saxpy", "--json"]) == 0

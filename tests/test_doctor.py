@@ -1,12 +1,11 @@
 """The doctor: what it says of this machine, and of machines that are ill in known ways."""
 
 import os
-import re
 import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -58,20 +57,20 @@ def nvml(**answers: Any) -> ModuleType:
     return module
 
 
-def seen(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> Nvidia:
+def seen(monkeypatch: pytest.MonkeyPatch, root: Path = Path("/"), **answers: Any) -> Nvidia:
     """What is seen of a machine with that NVML."""
     monkeypatch.setitem(sys.modules, "pynvml", nvml(**answers))
-    return nvidia.look()
+    return nvidia.look(root)
 
 
 def by_topic(found: list[Finding]) -> dict[str, Finding]:
-    return {one.topic: one for one in found}
+    return {finding.topic: finding for finding in found}
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
-    """Make these the only distributions; ``_`` stands for ``-``."""
-    known = {name.replace("_", "-"): one for name, one in versions.items()}
-    monkeypatch.setattr(software, "version", lambda name: known.get(name, ""))
+def installed(**versions: str) -> Callable[[str], str]:
+    """Versions where these are the only distributions; ``_`` stands for ``-``."""
+    known = {name.replace("_", "-"): version for name, version in versions.items()}
+    return lambda name: known.get(name, "")
 
 
 def error_named(name: str) -> Exception:
@@ -82,9 +81,9 @@ def error_named(name: str) -> Exception:
 def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever is wrong here has a remedy; nothing is printed."""
     found = findings()
-    assert {"python", "driver", "store", "cache"} <= {one.topic for one in found}
-    assert all(one.state in ("ok", "warn", "bad") and one.text for one in found)
-    assert [one for one in found if one.state != "ok" and not one.remedy] == []
+    assert {"python", "driver", "store", "cache"} <= {finding.topic for finding in found}
+    assert all(finding.state in ("ok", "warn", "bad") and finding.text for finding in found)
+    assert [finding for finding in found if finding.state != "ok" and not finding.remedy] == []
     assert capsys.readouterr() == ("", "")
 
 
@@ -98,40 +97,36 @@ def test_nothing_heavy_is_imported() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_extras_are_those_of_the_project() -> None:
-    """The table of packages is pyproject.toml's."""
+def test_every_extra_of_the_project_has_a_purpose() -> None:
+    """And the distributions of each are read from the package's metadata."""
     file = Path(doctor.__file__).parents[2] / "pyproject.toml"
     declared = tomllib.loads(file.read_text())["project"]["optional-dependencies"]
-    names = {
-        extra: {re.split(r"[\[<>=!~; ]", one)[0] for one in requirements} - {"cuda-toolkit"}
-        for extra, requirements in declared.items()
-    }
-    assert {extra: set(packages) for extra, packages in software.EXTRAS.items()} == names
+    assert list(software.PURPOSES) == list(declared)
+    (found,) = [row for row in software.packages(NO_GPU) if row.topic == "packages [tune]"]
+    assert "optuna" in found.text and "cuda" not in found.text
 
 
 def test_missing_packages_have_their_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """What measuring needs is bad when missing; what is optional is not."""
-    installed(monkeypatch)
-    found = by_topic(list(software.packages(NO_GPU)))
+    found = by_topic(list(software.packages(NO_GPU, installed())))
     for extra in ("tune", "cpu"):
         assert found[f"packages [{extra}]"].state == "bad"
         assert found[f"packages [{extra}]"].remedy == f"pip install 'kernel-autotune[{extra}]'"
     assert found["packages [postgres]"].state == "ok"
     assert found["packages [postgres]"].remedy == "pip install 'kernel-autotune[postgres]'"
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://host/results")
-    assert by_topic(list(software.packages(NO_GPU)))["packages [postgres]"].state == "bad"
+    assert (
+        by_topic(list(software.packages(NO_GPU, installed())))["packages [postgres]"].state == "bad"
+    )
 
 
 @pytest.mark.parametrize(
     ("driver", "extra"), [("580.159.04", "cuda13"), ("535.1", "cuda12"), ("", "cuda13")]
 )
-def test_the_cuda_extra_follows_the_driver(
-    monkeypatch: pytest.MonkeyPatch, driver: str, extra: str
-) -> None:
+def test_the_cuda_extra_follows_the_driver(driver: str, extra: str) -> None:
     """A driver that cannot run CUDA 13 gets the CUDA 12 packages."""
-    installed(monkeypatch)
-    found = list(software.packages(Nvidia(present=True, driver=driver)))
-    bad = [one.topic for one in found if one.state == "bad"]
+    found = list(software.packages(Nvidia(present=True, driver=driver), installed()))
+    bad = [finding.topic for finding in found if finding.state == "bad"]
     assert bad == ["packages [tune]", f"packages [{extra}]"]
 
 
@@ -139,7 +134,7 @@ def test_a_healthy_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Driver, clocks and processes of a GPU in good health are fine."""
     machine = seen(monkeypatch)
     found = [*nvidia.driver(machine), *nvidia.gpus(machine)]
-    assert {one.state for one in found} == {"ok"}
+    assert {finding.state for finding in found} == {"ok"}
     assert "H100" in found[0].text and "CUDA 13.0" in found[0].text
 
 
@@ -162,8 +157,10 @@ def test_an_ill_gpu(
     monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], topic: str, remedy: str
 ) -> None:
     """Each thing that spoils times is named, with the command that mends it."""
-    found = [one for one in nvidia.gpus(seen(monkeypatch, **answers)) if one.state != "ok"]
-    assert [one.topic for one in found] == [topic]
+    found = [
+        finding for finding in nvidia.gpus(seen(monkeypatch, **answers)) if finding.state != "ok"
+    ]
+    assert [finding.topic for finding in found] == [topic]
     assert remedy in found[0].remedy
 
 
@@ -171,7 +168,7 @@ def test_a_gpu_that_answers_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a GPU does not support is no finding."""
     names = ("MigMode", "PersistenceMode", "ComputeMode", "Temperature", "UtilizationRates")
     silent = {f"DeviceGet{name}": error_named("NVMLError_NotSupported") for name in names}
-    assert {one.state for one in nvidia.gpus(seen(monkeypatch, **silent))} == {"ok"}
+    assert {finding.state for finding in nvidia.gpus(seen(monkeypatch, **silent))} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -186,15 +183,13 @@ def test_a_driver_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, remedy: str
 ) -> None:
     """A GPU on the bus whose driver is missing or broken is bad; without a GPU it is not."""
-    monkeypatch.setattr(nvidia, "PCI", tmp_path)
-    for other in ("DEV", "PROC"):
-        monkeypatch.setattr(nvidia, other, tmp_path / "none")
-    (absent,) = nvidia.driver(seen(monkeypatch, Init=error_named(fault)))
+    (absent,) = nvidia.driver(seen(monkeypatch, tmp_path, Init=error_named(fault)))
     assert absent.state == "ok" and "no NVIDIA GPU" in absent.text
-    (tmp_path / "0000:01:00.0").mkdir()
-    (tmp_path / "0000:01:00.0" / "vendor").write_text("0x10de\n")
-    (tmp_path / "0000:01:00.0" / "class").write_text("0x030200\n")
-    (found,) = nvidia.driver(seen(monkeypatch, Init=error_named(fault)))
+    gpu = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:01:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "vendor").write_text("0x10de\n")
+    (gpu / "class").write_text("0x030200\n")
+    (found,) = nvidia.driver(seen(monkeypatch, tmp_path, Init=error_named(fault)))
     assert found.state == "bad" and fault in found.text
     assert found.remedy.startswith(remedy)
 
@@ -202,10 +197,11 @@ def test_a_driver_that_does_not_answer(
 def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The driver's version comes from its own file then."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(nvidia, "PROC", tmp_path)
     text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
-    (tmp_path / "version").write_text(text)
-    (found,) = nvidia.driver(nvidia.look())
+    version = tmp_path / "proc" / "driver" / "nvidia" / "version"
+    version.parent.mkdir(parents=True)
+    version.write_text(text)
+    (found,) = nvidia.driver(nvidia.look(tmp_path))
     assert (found.state, found.remedy) == ("warn", "pip install 'kernel-autotune[tune]'")
     assert "580.159.04" in found.text
 
@@ -234,12 +230,10 @@ def test_old_driver() -> None:
         ),
     ],
 )
-def test_cupy_against_the_driver(
-    monkeypatch: pytest.MonkeyPatch, wheels: dict[str, str], state: str, remedy: str
-) -> None:
+def test_cupy_against_the_driver(wheels: dict[str, str], state: str, remedy: str) -> None:
     """One wheel, and none newer than the driver."""
-    installed(monkeypatch, **wheels)
-    (found,) = software.cupy(Nvidia(present=True, driver="535.1", cuda=(12, 2)))
+    machine = Nvidia(present=True, driver="535.1", cuda=(12, 2))
+    (found,) = software.cupy(machine, installed(**wheels))
     assert (found.state, found.remedy) == (state, remedy)
 
 
@@ -252,18 +246,19 @@ def test_nvrtc_newer_than_the_driver() -> None:
 
 def test_device_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A device file that may not be opened names the group to join, or the mode to set."""
-    monkeypatch.setattr(nvidia, "DEV", tmp_path)
-    (tmp_path / "nvidia0").touch(mode=0o600)
-    (tmp_path / "nvidiactl").touch()
-    machine = Nvidia(present=True, gpus=(Gpu(0, "H100", None),))
+    dev = tmp_path / "dev"
+    dev.mkdir()
+    (dev / "nvidia0").touch(mode=0o600)
+    (dev / "nvidiactl").touch()
+    machine = Nvidia(present=True, gpus=(Gpu(0, "H100", None),), root=tmp_path)
     (missing,) = nvidia.permissions(machine)
     assert missing.state == "bad" and "nvidia-modprobe" in missing.remedy
-    (tmp_path / "nvidia-uvm").touch()
+    (dev / "nvidia-uvm").touch()
     (fine,) = nvidia.permissions(machine)
     assert fine.state == "ok"
     monkeypatch.setattr(os, "access", lambda path, mode: path.name != "nvidia0")
     (closed,) = nvidia.permissions(machine)
-    assert closed.state == "bad" and closed.remedy == f"sudo chmod a+rw {tmp_path / 'nvidia0'}"
+    assert closed.state == "bad" and closed.remedy == f"sudo chmod a+rw {dev / 'nvidia0'}"
 
 
 def test_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -295,16 +290,16 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert found["cache"].remedy.startswith("export AUTOTUNE_CACHE_DIR=")
 
 
-def test_a_large_cache_and_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_cache_and_a_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Both name what can be deleted."""
-    monkeypatch.setattr(places, "_LARGE_CACHE_BYTES", -1)
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(11 << 30)  # a hole: it takes no room
     (cache,) = places.cache(NO_GPU)
     assert cache.state == "warn" and cache.remedy.startswith("rm -r ")
     for free, state in ((3 << 30, "warn"), (1 << 20, "bad")):
-        monkeypatch.setattr(
-            places.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free)
-        )
-        assert {one.state for one in places.disk(NO_GPU)} == {state}
+        found = places.disk(NO_GPU, lambda _, free=free: free)
+        assert {finding.state for finding in found} == {state}
 
 
 def test_spaces_that_anybody_may_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -328,22 +323,20 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(places.environment(machine)) == []
     monkeypatch.setenv("AUTOTUNE_DISABLE", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    remedies = [one.remedy for one in places.environment(machine)]
+    remedies = [finding.remedy for finding in places.environment(machine)]
     assert remedies == ["unset AUTOTUNE_DISABLE", "unset CUDA_VISIBLE_DEVICES"]
 
 
-def test_a_check_that_fails_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a broken check nor a broken look at the GPUs ends the examination."""
+def test_a_check_that_fails_is_a_finding() -> None:
+    """A broken check does not end the examination."""
 
-    def broken(*_: object) -> Any:
+    def broken(_: Nvidia) -> Iterator[Finding]:
         raise RuntimeError("first\nsecond")
 
-    monkeypatch.setattr(nvidia, "look", broken)
-    monkeypatch.setattr(doctor, "_CHECKS", (("topic", broken, "remedy"), *doctor._CHECKS[:1]))
-    first, *others = findings()
+    first, *others = findings([("topic", broken, "remedy"), *doctor.CHECKS[:1]])
     assert (first.state, first.remedy) == ("bad", "remedy")
     assert "RuntimeError: first" in first.text and "second" not in first.text
-    assert [one.topic for one in others] == ["python"]
+    assert [finding.topic for finding in others] == ["python"]
 
 
 def test_opencl(opencl_device: str) -> None:

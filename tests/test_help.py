@@ -62,7 +62,7 @@ EXAMPLES = list(dict.fromkeys(line for verb in ["", *VERBS] for line in examples
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_an_example_of_itself(verb: str) -> None:
-    assert [one for one in examples(verb) if one.split()[1] == verb]
+    assert [example for example in examples(verb) if example.split()[1] == verb]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -80,7 +80,7 @@ def test_what_is_not_run_is_an_example() -> None:
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
-@pytest.mark.parametrize("example", [one for one in EXAMPLES if one not in NOT_RUN])
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if example not in NOT_RUN])
 def test_examples_run(
     example: str,
     tmp_path: Path,

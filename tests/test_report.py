@@ -37,7 +37,8 @@ from autotune.report.effects import effects, explained, search_steps
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
 from autotune.run import selection
-from autotune.run.run import ProblemResult, Request, RunResult
+from autotune.run.request import Request
+from autotune.run.result import ProblemResult, RunResult
 from autotune.store import Row
 from autotune.tuned.record import (
     Checks,

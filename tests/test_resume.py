@@ -22,7 +22,8 @@ from autotune.devices.choose import choose_device
 from autotune.errors import StoreError
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.measurement import Status
-from autotune.run.run import Request, Run
+from autotune.run.request import Request
+from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Measured, ignore
 from autotune.store import Store
 from autotune.values import Problem

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tuned_project
 from sample_records import entry
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, record_file, tuned_once
 
@@ -59,24 +60,10 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 @pytest.fixture
-def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where a compiler or device process would be started."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr("autotune.run.bench.Worker", refuse)
-    monkeypatch.setattr("autotune.run.bench.CompilerPool", refuse)
-
-
-@pytest.fixture
-def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail where anything is searched."""
-
-    def refuse(*_: object) -> None:
-        raise AssertionError("something was searched")
-
-    monkeypatch.setattr("autotune.run.run.Run.run", refuse)
+def no_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail where a compiler or device process was started."""
+    with tuned_project.no_process(tmp_path_factory.mktemp("no process")):
+        yield
 
 
 def without_rivals(name: str, **changes: Any) -> None:
@@ -178,7 +165,6 @@ def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, a
 # ---------------------------------------------------------------------- measured again
 
 
-@pytest.mark.usefixtures("no_search")
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -219,7 +205,7 @@ def test_ages_are_told_to_the_second(
     edit_record("saxpy", tuned_on=tuned_on)
     now = datetime(2026, 11, 21, 23, tzinfo=UTC)
     question = Question(find_devices([opencl_device]), ("saxpy",), max_age_days=1.5, now=now)
-    assert [one.why for one in survey(question).targets] == why
+    assert [target.why for target in survey(question).targets] == why
 
 
 def test_a_winner_that_fell_is_searched_for(project: Path, ask: Ask) -> None:
@@ -283,7 +269,7 @@ def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
     edit_record("saxpy", source="beef")
     edit_record("twin", driver="1.2.3")
     rows = ask("--max-hours", "0")
-    assert {(one["kernel"], one["result"], one["message"]) for one in rows} == {
+    assert {(row["kernel"], row["result"], row["message"]) for row in rows} == {
         ("saxpy", "left", "no time left"),
         ("twin", "left", "no time left"),
     }
@@ -311,9 +297,9 @@ def test_two_at_once_tune_once(project: Path, ask: Ask) -> None:
         subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    rows = [json.loads(one.communicate(timeout=100)[0]) for one in both]
-    assert [one.returncode for one in both] == [0, 0]
-    results = [row["result"] for one in rows for row in one]
+    rows = [json.loads(process.communicate(timeout=100)[0]) for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    results = [row["result"] for printed in rows for row in printed]
     assert results.count("searched") == 1
     assert ask() == []
 
@@ -375,7 +361,7 @@ def test_a_broken_space_file_hides_no_other(project: Path, ask: Ask) -> None:
     """Without names all kernels are looked at; asked for by name it is an error of usage."""
     (project / "spaces" / "saxpy.py").write_text("def")
     edit_record("twin", source="beef")
-    rows = {one["kernel"]: one for one in ask("--dry-run", names=(), code=1)}
+    rows = {row["kernel"]: row for row in ask("--dry-run", names=(), code=1)}
     assert rows["saxpy"]["result"] == "failed" and "syntax error" in rows["saxpy"]["message"]
     assert rows["twin"]["why"] == "its source changed"
     assert run(["retune", "saxpy", "--stale", *SHORT]) == 2
@@ -403,6 +389,6 @@ def test_an_architecture_that_is_not_here_is_no_usable_device() -> None:
 
 def test_ages() -> None:
     """Days, in the units that people write."""
-    assert [age_in_days(one) for one in ("90d", "2w", "36h", "never")] == [90, 14, 1.5, None]
+    assert [age_in_days(age) for age in ("90d", "2w", "36h", "never")] == [90, 14, 1.5, None]
     with pytest.raises(UsageError, match="90d"):
         age_in_days("90")

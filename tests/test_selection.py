@@ -42,22 +42,22 @@ def noisy(rng, center, rounds=ROUNDS, noise=0.01):
 
 def test_candidates_are_the_fastest_right_ones():
     measured = [measurement(i, ms=ms) for i, ms in enumerate((3.0, 1.0, 2.0, 5.0))]
-    assert [one.configuration.NUMBER for one in candidates(measured, 3)] == [1, 2, 0]
+    assert [row.configuration.NUMBER for row in candidates(measured, 3)] == [1, 2, 0]
     assert len(candidates(measured, 9)) == 4
 
 
-@pytest.mark.parametrize("status", [one for one in Status if not one.is_timed])
+@pytest.mark.parametrize("status", [status for status in Status if not status.is_timed])
 def test_what_is_not_right_is_no_candidate_however_fast(status):
     measured = [measurement(0, status, ms=0.001), measurement(1, ms=5.0)]
-    assert [one.configuration.NUMBER for one in candidates(measured, 5)] == [1]
+    assert [row.configuration.NUMBER for row in candidates(measured, 5)] == [1]
 
 
 def test_what_was_stopped_early_fills_the_places_that_are_left():
     """A second look: the clock of that moment may have stopped it."""
     stopped = [measurement(i, Status.STOPPED_EARLY, ms) for i, ms in ((0, 9.0), (1, 1.5))]
     measured = [*stopped, measurement(2, ms=2.0), measurement(3, ms=1.0)]
-    assert [one.configuration.NUMBER for one in candidates(measured, 3)] == [3, 2, 1]
-    assert [one.configuration.NUMBER for one in candidates(measured, 2)] == [3, 2]
+    assert [row.configuration.NUMBER for row in candidates(measured, 3)] == [3, 2, 1]
+    assert [row.configuration.NUMBER for row in candidates(measured, 2)] == [3, 2]
 
 
 def test_candidates_of_nothing_are_none():
@@ -98,7 +98,7 @@ def test_of_those_within_noise_the_one_with_fewest_registers_wins():
     ]
     result = decide(finalists, {})
     assert result.winner is finalists[1]
-    assert {one.measurement.configuration.NUMBER for one in result.tied} == {0, 1, 2}
+    assert {finalist.measurement.configuration.NUMBER for finalist in result.tied} == {0, 1, 2}
     assert result.finalists[-1] is finalists[3]
 
 
@@ -107,7 +107,7 @@ def test_equal_registers_leave_it_to_the_median():
     finalists = [finalist(i, noisy(rng, 1.0), registers=40) for i in range(5)]
     result = decide(finalists, {})
     assert len(result.tied) > 1
-    assert result.winner is min(result.tied, key=lambda one: one.median_ms)
+    assert result.winner is min(result.tied, key=lambda finalist: finalist.median_ms)
 
 
 def test_the_function_with_most_registers_counts():
@@ -137,9 +137,9 @@ def test_drift_common_to_all_contenders_parts_nobody_and_hides_nobody():
     """Samples of one round share clock and temperature, so the rounds are resampled together."""
     rng = np.random.default_rng(4)
     drift = np.linspace(1.0, 1.5, ROUNDS)
-    one, equal, slower = (finalist(i, noisy(rng, ms) * drift) for i, ms in enumerate((1, 1, 1.05)))
-    result = decide([one, equal, slower], {})
-    assert set(result.tied) == {one, equal}
+    fast, equal, slower = (finalist(i, noisy(rng, ms) * drift) for i, ms in enumerate((1, 1, 1.05)))
+    result = decide([fast, equal, slower], {})
+    assert set(result.tied) == {fast, equal}
 
 
 def test_the_same_seed_gives_the_same_result():
@@ -254,13 +254,13 @@ def test_the_interval_between_equals_holds_one_95_times_in_100(model):
     rng = np.random.default_rng(MODELS.index(model))
     held = 0
     for trial in range(400):
-        one, other = times(rng, model, 2, ROUNDS)
-        interval = ratio(one, other, trial)
+        first, second = times(rng, model, 2, ROUNDS)
+        interval = ratio(first, second, trial)
         held += interval.low <= 1 <= interval.high
     assert held / 400 >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / 400)
 
 
-@pytest.mark.parametrize("model", [one for one in MODELS if one != "bimodal"])
+@pytest.mark.parametrize("model", [model for model in MODELS if model != "bimodal"])
 def test_two_per_cent_slower_is_seen_among_twelve(model):
     """Or nothing would ever be called different, and that at most five times in a hundred."""
     rng = np.random.default_rng(MODELS.index(model))
@@ -269,7 +269,7 @@ def test_two_per_cent_slower_is_seen_among_twelve(model):
         samples = times(rng, model, 12, 100)
         samples[0] *= 1.02
         result = decide([finalist(i, row) for i, row in enumerate(samples)], {})
-        seen += all(one.measurement.configuration.NUMBER != 0 for one in result.tied)
+        seen += all(finalist.measurement.configuration.NUMBER != 0 for finalist in result.tied)
     assert seen >= 45
 
 

@@ -22,7 +22,8 @@ from autotune.measure.racing import race
 from autotune.measure.worker import Worker
 from autotune.run import selection
 from autotune.run.finals import Finals
-from autotune.run.run import EFFORTS, Request, Run
+from autotune.run.request import EFFORTS, Request
+from autotune.run.run import Run
 from autotune.search.base import BudgetSpent
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
 from autotune.search.simple import exhaustive, random

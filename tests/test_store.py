@@ -56,7 +56,7 @@ SCOPE = Scope(
 RUN = RunInfo("sgemm", "Test GPU", "random", 7, "0.1.0", "autotune run sgemm")
 
 #: What the first stores held of a measurement.
-_FIRST_FIELDS = [one.name for one in fields(Measurement)][:12]
+_FIRST_FIELDS = [field.name for field in fields(Measurement)][:12]
 
 
 def numbered(number: int, message: str = "") -> Measurement:
@@ -369,10 +369,17 @@ def test_attempts_of_dead_runs_are_counted(url: str) -> None:
         child(open_and_die, url, numbers).join(30)
     with Store.open(url) as store:
         counts = store.interrupted_attempts(SCOPE)
-        assert {one.NUMBER: n for one, n in counts.items()} == {1: 2, 2: 1, 3: 1}
+        assert {configuration.NUMBER: n for configuration, n in counts.items()} == {
+            1: 2,
+            2: 1,
+            3: 1,
+        }
         assert store.interrupted_attempts(replace(SCOPE, driver="other")) == {}
         store.add(store.begin_run(RUN), SCOPE, numbered(1))  # its row settles the matter
-        assert {one.NUMBER for one in store.interrupted_attempts(SCOPE)} == {2, 3}
+        assert {configuration.NUMBER for configuration in store.interrupted_attempts(SCOPE)} == {
+            2,
+            3,
+        }
 
 
 def test_attempts_of_live_runs_are_not_counted(url: str) -> None:
@@ -426,7 +433,7 @@ def write_until_killed(url: str, total: int, kill_at: int, told: Any) -> None:
     for name in names if kill_at >= 0 else ():
         sa.event.listen(store._engine, name, event)
     run = store.begin_run(RUN)
-    done = {one.NUMBER for one in store.remembered(SCOPE)}
+    done = {configuration.NUMBER for configuration in store.remembered(SCOPE)}
     for n in range(total):
         if n not in done:
             measurement = numbered(n, "x" * 300)
@@ -484,11 +491,11 @@ def check_after_kill(url: str, told: Counter[int], turn: int) -> None:
     """Each row once, each row that was told of there, and no more than one open attempt."""
     with Store.open(url) as store:
         rows = Counter(row.measurement.configuration.NUMBER for row in store.rows())
-        open_ones = {one.NUMBER for one in store.interrupted_attempts(SCOPE)}
+        still_open = {configuration.NUMBER for configuration in store.interrupted_attempts(SCOPE)}
     assert set(rows.values()) <= {1}, f"turn {turn}: doubled"
     assert set(told) <= set(rows), f"turn {turn}: lost"
-    assert not open_ones & set(rows), f"turn {turn}: a row and an open attempt"
-    assert len(open_ones) <= 1
+    assert not still_open & set(rows), f"turn {turn}: a row and an open attempt"
+    assert len(still_open) <= 1
 
 
 def write_many(url: str, start: int, total: int, barrier: Any) -> None:
@@ -506,9 +513,9 @@ def test_writers_at_once_make_the_store_and_lose_nothing(url: str) -> None:
     writers, each = 4, 60
     barrier = forked.Barrier(writers)
     started = [child(write_many, url, n * each, each, barrier) for n in range(writers)]
-    for one in started:
-        one.join(60)
-    assert [one.exitcode for one in started] == [0] * writers
+    for process in started:
+        process.join(60)
+    assert [process.exitcode for process in started] == [0] * writers
     with Store.open(url) as store:
         found = sorted(row.measurement.configuration.NUMBER for row in store.rows())
         assert found == [*range(writers * each)]
@@ -630,7 +637,7 @@ def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path, junk: bytes
     path.write_bytes(junk)
     refused(lambda: Store.open(path), str(path), "AUTOTUNE_STORE")
     assert path.read_bytes() == junk
-    assert [one.name for one in tmp_path.iterdir()] == ["s"]
+    assert [file.name for file in tmp_path.iterdir()] == ["s"]
 
 
 @pytest.mark.parametrize("cut", [False, True])

@@ -1,7 +1,11 @@
 """A project of two small kernels that were just tuned on the OpenCL device, for tests of upkeep."""
 
 import json
+import multiprocessing
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +53,20 @@ def edit_record(name: str, **changes: Any) -> None:
     document = json.loads(file.read_text())
     document["entries"][0].update(changes)
     file.write_text(json.dumps(document))
+
+
+@contextmanager
+def no_process(folder: Path) -> Iterator[None]:
+    """Fail where a compiler or device process was started: it would run what leaves a trace."""
+    trace, python = folder / "started", folder / "python"
+    python.write_text(f"#!/bin/sh\ntouch '{trace}'; kill -INT $PPID\n")
+    python.chmod(0o700)
+    multiprocessing.set_executable(str(python))
+    try:
+        yield
+    finally:
+        multiprocessing.set_executable(sys.executable)
+    assert not trace.exists(), "a process was started"
 
 
 def _make_project(folder: Path) -> None:

@@ -22,7 +22,7 @@ from autotune import __version__
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Commands by name: the module that holds each, and its one-line help.
 _COMMANDS = {
-    "run": ("tune", "Search a kernel's space on a device; write record, header and report."),
+    "run": ("runs", "Search a kernel's space on a device; write record, header and report."),
     "list": ("kernels", "List the kernels that can be named, the strategies or the devices."),
     "show": ("kernels", "Show a kernel's space, or the code of one configuration."),
     "new": ("kernels", "Write a kernel and its space file to start from."),

@@ -14,7 +14,7 @@ import numpy as np
 from autotune.devices.choose import backend
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError
-from autotune.kernel import launches as binding
+from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job, compile_now
@@ -52,13 +52,13 @@ class CheckReport:
         """Rows for a person."""
         return [
             {
-                "target": one.target,
-                "configuration": one.relevant,
-                "registers": "" if one.registers is None else str(one.registers),
-                "spill bytes": "" if one.spill_bytes is None else str(one.spill_bytes),
-                "result": one.problem or "ok",
+                "target": sample.target,
+                "configuration": sample.relevant,
+                "registers": "" if sample.registers is None else str(sample.registers),
+                "spill bytes": "" if sample.spill_bytes is None else str(sample.spill_bytes),
+                "result": sample.problem or "ok",
             }
-            for one in self.samples
+            for sample in self.samples
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -69,13 +69,13 @@ class CheckReport:
             "failures": self.failures,
             "samples": [
                 {
-                    "target": one.target,
-                    "config": dict(one.configuration),
-                    "registers": one.registers,
-                    "spill_bytes": one.spill_bytes,
-                    "problem": one.problem,
+                    "target": sample.target,
+                    "config": dict(sample.configuration),
+                    "registers": sample.registers,
+                    "spill_bytes": sample.spill_bytes,
+                    "problem": sample.problem,
                 }
-                for one in self.samples
+                for sample in self.samples
             ],
         }
 
@@ -134,8 +134,8 @@ def _check_compiling(
 def _compiled(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
 ) -> SampleResult:
-    launches = binding.launch_sequence(kernel, configuration, problem, device)
-    excess = binding.over_limit(launches, None, device)
+    launches = launch_sequence(kernel, configuration, problem, device)
+    excess = over_limit(launches, None, device)
     if excess:
         return SampleResult(device.arch, configuration, None, None, f"pruned: {excess}")
     done = compile_now(compile_job(kernel, configuration, problem, device))
@@ -143,13 +143,15 @@ def _compiled(
         ended = "pruned" if done.over_limit else "failed"
         return SampleResult(device.arch, configuration, None, None, f"{ended}: {done.message}")
     entries = done.binary.entries
-    missing = [one.entry for one in launches.launches if not done.binary.entry(one.entry or "")]
+    missing = [
+        launch.entry for launch in launches.launches if not done.binary.entry(launch.entry or "")
+    ]
     message = f"failed: the source has no kernel function {missing[0]!r}" if missing else ""
     return SampleResult(
         device.arch,
         configuration,
-        max((one.registers or 0 for one in entries), default=None),
-        sum(one.spill_bytes or 0 for one in entries),
+        max((function.registers or 0 for function in entries), default=None),
+        sum(function.spill_bytes or 0 for function in entries),
         message,
     )
 
@@ -206,12 +208,12 @@ def _space(report: CheckReport, kernel: Kernel, device: Device) -> Space | None:
         report.failures.append(str(error))
         return None
     report.notes.append(f"{device.arch}: {len(space):,} valid of {space.cartesian:,} combinations")
-    if binding.traced_grid(binding.traced(kernel, space.configuration(0), device)) is None:
+    if traced_grid(traced(kernel, space.configuration(0), device)) is None:
         report.notes.append(
             f"{device.arch}: the launch function needs numbers, so record and header can carry "
             "its grid for tuned problems only (use ceil_div, minimum and maximum of autotune)"
         )
-    binding.requirement(kernel, space.configuration(0))
+    requirement(kernel, space.configuration(0))
     return space
 
 
@@ -225,7 +227,9 @@ def _sample(kernel: Kernel, space: Space, count: int, seed: int) -> list[Configu
 
 def _collect_failures(report: CheckReport, target: str) -> None:
     bad = [
-        one for one in report.samples if one.target == target and one.problem.startswith("failed")
+        sample
+        for sample in report.samples
+        if sample.target == target and sample.problem.startswith("failed")
     ]
     if bad:
         report.failures.append(f"{target}: {len(bad)} of the sample failed ({bad[0].problem})")

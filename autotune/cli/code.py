@@ -37,9 +37,11 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     """
     _needs_cuda(device)
     job = compile_job(kernel, configuration, problem, device)
-    chosen = [one for one in job.options if one.startswith("sm_")]  # sm_90a, say: as for a cubin
-    flags = [one for one in job.options if not one.startswith("sm_")]
-    if not any("std=" in one for one in flags):
+    chosen = [
+        option for option in job.options if option.startswith("sm_")
+    ]  # sm_90a, say: as for a cubin
+    flags = [option for option in job.options if not option.startswith("sm_")]
+    if not any("std=" in flag for flag in flags):
         flags.append("-std=c++17")
     defines = [f"-D{name}={value}" for name, value in job.defines]
     arch = (chosen[-1] if chosen else device.arch).replace("sm_", "compute_")

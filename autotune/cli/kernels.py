@@ -44,8 +44,8 @@ def _kernel_rows(spaces: Path | None) -> list[dict[str, Any]]:
     from autotune.kernel.catalog import listings
 
     return [
-        {"kernel": one.name, "about": ("BROKEN " if one.broken else "") + one.doc}
-        for one in listings(spaces)
+        {"kernel": listing.name, "about": ("BROKEN " if listing.broken else "") + listing.doc}
+        for listing in listings(spaces)
     ]
 
 
@@ -53,8 +53,12 @@ def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
     from autotune.search.names import available
 
     return [
-        {"strategy": one.name, "about": one.doc, "unavailable because": one.unavailable}
-        for one in available()
+        {
+            "strategy": strategy.name,
+            "about": strategy.doc,
+            "unavailable because": strategy.unavailable,
+        }
+        for strategy in available()
     ]
 
 
@@ -64,8 +68,13 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 
     found = [device for name in BACKENDS for device in backend(name).devices()]
     return [
-        {"device": one.selector, "arch": one.arch, "name": one.name, "driver": one.driver}
-        for one in found
+        {
+            "device": device.selector,
+            "arch": device.arch,
+            "name": device.name,
+            "driver": device.driver,
+        }
+        for device in found
     ]
 
 
@@ -132,7 +141,7 @@ def _space_facts(kernel: Kernel, device: Device, space: Space) -> dict[str, Any]
         "valid": len(space),
         "parameters": {name: list(values) for name, values in space.parameters.items()},
         "constraints": [
-            {"name": one.name, "removes": one.share, "about": one.doc} for one in space.removals
+            {"name": rule.name, "removes": rule.share, "about": rule.doc} for rule in space.removals
         ],
         "fingerprint": space.fingerprint,
     }
@@ -155,8 +164,8 @@ def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
         click.echo()
         print_table(
             [
-                {"constraint": one.name, "removes": f"{one.share:.1%}", "because": one.doc}
-                for one in space.removals
+                {"constraint": rule.name, "removes": f"{rule.share:.1%}", "because": rule.doc}
+                for rule in space.removals
             ]
         )
     click.echo()
@@ -186,14 +195,14 @@ def _show_configuration(
             f"  launch {launch.entry}: grid {launch.grid}, block {launch.block}, "
             f"{launch.shared_bytes} bytes of dynamic shared memory"
         )
-    for one in binary.entries:
+    for function in binary.entries:
         known = {
-            "registers": one.registers,
-            "spill bytes": one.spill_bytes,
-            "bytes of static shared memory": one.shared_bytes,
+            "registers": function.registers,
+            "spill bytes": function.spill_bytes,
+            "bytes of static shared memory": function.shared_bytes,
         }
         facts = ", ".join(f"{n} {name}" for name, n in known.items() if n is not None)
-        click.echo(f"  {one.name}: {facts}")
+        click.echo(f"  {function.name}: {facts}")
     if binary.log.strip():
         click.echo(binary.log)
 

@@ -25,15 +25,15 @@ def doctor(limits: bool, device: str | None, as_json: bool) -> None:
 
     found = findings()
     if as_json:
-        emit_json([vars(one) for one in found])
+        emit_json([vars(finding) for finding in found])
         return
     marks = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red")}
-    for one in found:
-        mark, colour = marks[one.state]
+    for finding in found:
+        mark, colour = marks[finding.state]
         click.secho(f"{mark} ", fg=colour, nl=False)
-        click.echo(f"{one.topic}: {one.text}")
-        if one.remedy:
-            click.echo(f"    {one.remedy}")
+        click.echo(f"{finding.topic}: {finding.text}")
+        if finding.remedy:
+            click.echo(f"    {finding.remedy}")
 
 
 def _limits(name: str | None, as_json: bool) -> None:

@@ -20,7 +20,7 @@ def pairs(text: str) -> dict[str, str]:
         If a part is not NAME=VALUE, or a name occurs twice.
     """
     found: dict[str, str] = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, sign, value = part.partition("=")
         if not sign or not name or not value:
             raise UsageError(f"{part!r}: expected NAME=VALUE")
@@ -38,7 +38,7 @@ def problem(kernel: Kernel, text: str) -> Problem:
     UsageError
     """
     given = pairs(text)
-    example = next(one for group in kernel.problems.values() for one in group)
+    example = next(problem for group in kernel.problems.values() for problem in group)
     for name in given:
         if name not in example:
             raise UsageError(f"{kernel.name}: {unknown('problem field', name, example)}")
@@ -77,7 +77,8 @@ def configuration(kernel: Kernel, text: str) -> Configuration:
     UsageError
     """
     chosen = {
-        name: value(kernel.name, kernel.parameters, name, one) for name, one in pairs(text).items()
+        name: value(kernel.name, kernel.parameters, name, word)
+        for name, word in pairs(text).items()
     }
     return kernel.default().replace(**chosen)
 
@@ -96,7 +97,7 @@ def restriction(
         name, sign, values = text.partition("=")
         if not sign or not values:
             raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
-        fixed[name] = tuple(value(kernel, parameters, name, one) for one in values.split(","))
+        fixed[name] = tuple(value(kernel, parameters, name, word) for word in values.split(","))
     return fixed
 
 

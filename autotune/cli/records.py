@@ -36,13 +36,13 @@ def lookup(
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
     from autotune.cli.parsing import integer, pairs
-    from autotune.tuned.lookup import lookup as find_tuned
+    from autotune.tuned.lookup import lookup as answer
 
     problem: dict[str, Any] = {}
     for name, text in pairs(",".join(fields)).items():
         number = integer(text)
         problem[name] = text if number is None else number
-    found = find_tuned(kernel, arch=arch, device=device, **problem)
+    found = answer(kernel, arch=arch, device=device, **problem)
     facts = {
         "kernel": kernel,
         "problem": problem,
@@ -89,7 +89,7 @@ def results(
     with Store.open(default_url()) as store:
         rows = [stored_row(row) for row in store.rows(kernel=kernel, device=device)]
     if kernel and not rows:
-        known = {one.name for one in listings()}
+        known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
     if best:
@@ -114,7 +114,7 @@ def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return [
         row
         for group in groups.values()
-        for row in sorted(group, key=lambda one: one["median_ms"])[:count]
+        for row in sorted(group, key=lambda row: row["median_ms"])[:count]
     ]
 
 
@@ -173,35 +173,15 @@ def report(
     """
     from contextlib import nullcontext
 
-    from autotune.report import from_rows, write_html, write_markdown
+    from autotune.report.publish import report_recorded
     from autotune.store import Store, default_url
 
     records = _records(kernel, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
-            rows = store.rows(kernel=kernel, device=record.device.name) if store else []
-            content = from_rows(rows, record, _space_of(record, spaces))
-            folder = out / record.device.folder
-            files = write_markdown(content, folder)
-            for file in (*files, write_html(content, folder / f"{kernel}.html")):
+            rows = store.rows(kernel=kernel, device=record.device.name) if store else ()
+            for file in report_recorded(record, rows, spaces, out):
                 click.echo(str(file))
-
-
-def _space_of(record: TunedRecord, spaces: Path | None) -> Any:
-    """The space as it is declared now; None where the device or the kernel is not here."""
-    from autotune.devices.choose import backend
-    from autotune.devices.device import for_arch
-    from autotune.errors import AutotuneError
-    from autotune.kernel.catalog import find_kernel
-    from autotune.kernel.space import enumerate_space
-
-    try:
-        kernel = find_kernel(record.kernel, spaces)
-        if record.device.planned_for().compiles_for_arch:
-            return enumerate_space(kernel, for_arch(record.device.arch))
-        return enumerate_space(kernel, backend(record.device.backend).devices()[0])
-    except (AutotuneError, IndexError):
-        return None
 
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
@@ -213,11 +193,12 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
         If there is none.
     """
     from autotune.errors import UsageError
-    from autotune.report.publish import tuned_folder
-    from autotune.tuned.files import read_all
+    from autotune.tuned.files import read_all, user_folder
 
-    found = read_all(folder or tuned_folder(), kernel)
-    chosen = [one for one in found if device in (None, one.device.name, one.device.folder)]
+    found = read_all(Path(folder or user_folder()), kernel)
+    chosen = [
+        record for record in found if device in (None, record.device.name, record.device.folder)
+    ]
     if not chosen:
         where = f" on {device}" if device else ""
         if folder is not None:
@@ -254,8 +235,8 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         files = export_records(format, _records(kernel, device, source))
     else:
         files = {}
-        for folder, one in _measured(kernel, device).items():
-            exported = export_measurements(format, one)
+        for folder, measured in _measured(kernel, device).items():
+            exported = export_measurements(format, measured)
             files.update({f"{folder}/{name}": text for name, text in exported.items()})
     for name, text in files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -321,11 +302,10 @@ def import_(file: Path) -> None:
     \b
     autotune import colleague/sgemm.json
     """
-    from autotune.report.publish import tuned_folder
-    from autotune.tuned.files import read
+    from autotune.tuned.files import read, user_folder
     from autotune.tuned.writing import update
 
-    merged = update(tuned_folder(), read(file))
+    merged = update(Path(user_folder()), read(file))
     for outcome in merged.outcomes:
         click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
 
@@ -344,13 +324,15 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     from autotune.tuned.files import read
 
     records = [read(file) for file in files]
-    problems = {str(dict(one.problem)): one.problem for r in records for one in r.entries}
+    problems = {
+        str(dict(entry.problem)): entry.problem for record in records for entry in record.entries
+    }
     rows = []
     for problem in problems.values():
         entries = [record.entry(problem) for record in records]
         row = {"problem": words(problem)}
-        for number, (record, one) in enumerate(zip(records, entries, strict=True), 1):
-            text = f"{one.median_ms:.4g} ms" if one else ""
+        for number, (record, entry) in enumerate(zip(records, entries, strict=True), 1):
+            text = f"{entry.median_ms:.4g} ms" if entry else ""
             row[f"{number}: {record.device.name}"] = text
         first, last = entries[0], entries[-1]
         same = len({record.device.name for record in records}) == 1

@@ -50,7 +50,9 @@ def _print_blocks(rows: Sequence[Mapping[str, str]], columns: Sequence[str], tit
 
 def words(values: Mapping[str, Any]) -> str:
     """Names and values in one line; booleans as 0 and 1, as the command line takes them."""
-    plain = {name: int(one) if isinstance(one, bool) else one for name, one in values.items()}
+    plain = {
+        name: int(value) if isinstance(value, bool) else value for name, value in values.items()
+    }
     return ", ".join(f"{name}={value}" for name, value in plain.items())
 
 

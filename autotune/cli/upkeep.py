@@ -128,13 +128,13 @@ def retune(
     orders = _orders("retune", kernels, effort, budget, strategy, seed, max_hours, out)
     outcomes = mend(question, replace(orders, dry_run=dry_run))
     if as_json:
-        emit_json([_outcome_row(one) for one in outcomes])
+        emit_json([_outcome_row(outcome) for outcome in outcomes])
     elif outcomes:
         _show_outcomes(outcomes)
     else:
-        names = ", ".join(one.name for one in question.devices)
+        names = ", ".join(device.name for device in question.devices)
         click.echo(f"nothing is stale on {names}", err=True)
-    failed = [one for one in outcomes if one.result is MendStatus.FAILED]
+    failed = [outcome for outcome in outcomes if outcome.result is MendStatus.FAILED]
     if failed:
         first = failed[0]
         raise AutotuneError(f"{len(failed)} not mended; {first.kernel}: {first.message}")
@@ -153,12 +153,12 @@ def _orders(
     """How to search and how long, from the options of a command."""
     from autotune.cli.progress import RunProgress
     from autotune.retune.mend import Orders
-    from autotune.run.run import EFFORTS
+    from autotune.run.request import EFFORTS
     from autotune.search.names import find
     from autotune.search.session import Budget
 
     find(strategy)
-    names = [Path(one).name for one in kernels]
+    names = [Path(kernel).name for kernel in kernels]
     return Orders(
         effort=EFFORTS[effort],
         strategy=strategy,
@@ -172,25 +172,25 @@ def _orders(
     )
 
 
-def _outcome_row(one: Mended) -> dict[str, Any]:
-    return {**vars(one), "problem": dict(one.problem), "result": str(one.result)}
+def _outcome_row(outcome: Mended) -> dict[str, Any]:
+    return {**vars(outcome), "problem": dict(outcome.problem), "result": str(outcome.result)}
 
 
 def _show_outcomes(outcomes: list[Mended]) -> None:
     print_table(
         [
             {
-                "kernel": one.kernel,
-                "device": one.device,
-                "problem": words(one.problem),
-                "why": one.why,
-                "what": one.action,
-                "result": str(one.result),
-                "ms before": _time(one.before_ms),
-                "ms now": _time(one.after_ms),
-                "note": one.message,
+                "kernel": outcome.kernel,
+                "device": outcome.device,
+                "problem": words(outcome.problem),
+                "why": outcome.why,
+                "what": outcome.action,
+                "result": str(outcome.result),
+                "ms before": _time(outcome.before_ms),
+                "ms now": _time(outcome.after_ms),
+                "note": outcome.message,
             }
-            for one in outcomes
+            for outcome in outcomes
         ]
     )
 
@@ -258,8 +258,8 @@ def check_tuned(
         retune=retune,
     )
     if as_json:
-        mended = [_outcome_row(one) for one in checks.mended]
-        emit_json({"checked": [_checked_row(one) for one in checks.checked], "mended": mended})
+        mended = [_outcome_row(outcome) for outcome in checks.mended]
+        emit_json({"checked": [_checked_row(found) for found in checks.checked], "mended": mended})
     else:
         _show_checked(checks.checked)
         if checks.mended:
@@ -282,32 +282,32 @@ def _judge(checks: GateReport) -> None:
     from autotune.retune.gate import Verdict
     from autotune.retune.mend import MendStatus
 
-    regressions = [one for one in checks.checked if one.verdict.is_regression]
-    mended = [one for one in checks.mended if one.result is MendStatus.SEARCHED]
+    regressions = [found for found in checks.checked if found.verdict.is_regression]
+    mended = [outcome for outcome in checks.mended if outcome.result is MendStatus.SEARCHED]
     if len(mended) < len(regressions):
         first = regressions[0]
         where = f"{first.kernel} ({words(first.known.entry.problem)})"
-        names = " ".join(dict.fromkeys(one.kernel for one in regressions))
+        names = " ".join(dict.fromkeys(found.kernel for found in regressions))
         raise RegressionError(
             f"{len(regressions) - len(mended)} of {len(checks.checked)} tuned entries regressed, "
             f"first {where}: {first.message}; mend them by: autotune check-tuned {names} --retune"
         )
-    failed = [one for one in checks.checked if one.verdict is Verdict.FAILED]
+    failed = [found for found in checks.checked if found.verdict is Verdict.FAILED]
     if failed:
         raise AutotuneError(f"{len(failed)} not measured; {failed[0].kernel}: {failed[0].message}")
 
 
-def _checked_row(one: Checked) -> dict[str, Any]:
-    entry, now = one.known.entry, one.now
+def _checked_row(checked: Checked) -> dict[str, Any]:
+    entry, now = checked.known.entry, checked.now
     ratio = now.ratio if now else None
     return {
-        "kernel": one.kernel,
-        "device": one.device.name,
+        "kernel": checked.kernel,
+        "device": checked.device.name,
         "problem": dict(entry.problem),
-        "layer": one.known.layer,
+        "layer": checked.known.layer,
         "config": dict(entry.configuration),
-        "verdict": str(one.verdict),
-        "message": one.message,
+        "verdict": str(checked.verdict),
+        "message": checked.message,
         "recorded_ms": entry.median_ms,
         "recorded_interval_ms": entry.interval_ms,
         "now_ms": now.median_ms if now else None,
@@ -316,32 +316,32 @@ def _checked_row(one: Checked) -> dict[str, Any]:
         "ratio_interval": (ratio.low, ratio.high) if ratio else None,
         "tied": now.is_tied if now else None,
         "fastest": dict(now.fastest) if now and now.fastest else None,
-        "other_gpu": _is_other(one),
+        "other_gpu": _is_other(checked),
     }
 
 
-def _is_other(one: Checked) -> bool:
+def _is_other(checked: Checked) -> bool:
     """Whether the record is of another GPU of the same model."""
-    recorded = one.known.entry.device_uuid or one.known.record.device.uuid
-    return bool(recorded and one.device.uuid and recorded != one.device.uuid)
+    recorded = checked.known.entry.device_uuid or checked.known.record.device.uuid
+    return bool(recorded and checked.device.uuid and recorded != checked.device.uuid)
 
 
 def _show_checked(checked: Sequence[Checked]) -> None:
     rows = []
-    for one in checked:
-        now = one.now
+    for found in checked:
+        now = found.now
         ratio = now.ratio if now else None
-        notes = [one.message, "recorded on another GPU of this model" if _is_other(one) else ""]
+        notes = [found.message, "recorded on another GPU of this model" if _is_other(found) else ""]
         rows.append(
             {
-                "kernel": one.kernel,
-                "problem": words(one.known.entry.problem),
-                "recorded ms": _time(one.known.entry.median_ms),
+                "kernel": found.kernel,
+                "problem": words(found.known.entry.problem),
+                "recorded ms": _time(found.known.entry.median_ms),
                 "ms now": _time(now.median_ms if now else None),
                 "now / recorded": f"{ratio.value:.3f}" if ratio else "",
                 "95 % interval": f"{ratio.low:.3f} … {ratio.high:.3f}" if ratio else "",
-                "verdict": str(one.verdict),
-                "from": one.known.layer,
+                "verdict": str(found.verdict),
+                "from": found.known.layer,
                 "note": "; ".join(note for note in notes if note),
             }
         )
@@ -394,10 +394,10 @@ def schedule(
     autotune schedule github --arch sm_90 --out .github/workflows
     """
     from autotune.files import write_atomically
-    from autotune.retune.schedule import INSTALL, KINDS, plan
+    from autotune.retune.schedule import INSTALL, KINDS, local_schedule
 
-    planned = plan(kind, every, archs, kernels, max_hours)
-    files = KINDS[kind](planned)
+    made = local_schedule(kind, every, archs, kernels, max_hours)
+    files = KINDS[kind](made)
     if out is None:
         for name, text in files.items():
             heading = f"# ---- {name}\n" if len(files) > 1 else ""
@@ -442,43 +442,27 @@ def portfolio(
     from autotune.cli.progress import RunProgress
     from autotune.devices.choose import choose_device
     from autotune.errors import UsageError
-    from autotune.export.header import render
-    from autotune.files import write_atomically
     from autotune.kernel.catalog import find_kernel
-    from autotune.measure.timing import Timing
-    from autotune.report.publish import tuned_folder
-    from autotune.run.bench import Bench
-    from autotune.run.portfolio import measure_again
-    from autotune.run.recording import refitted, require_current
-    from autotune.run.request import Request
+    from autotune.report.publish import amend
+    from autotune.run.portfolio import renewed
     from autotune.search.session import Budget
-    from autotune.tuned.files import read
-    from autotune.tuned.writing import update
-    from autotune.values import Problem
+    from autotune.tuned.files import read, user_folder
 
     seconds = Budget.parse(budget).seconds
     if seconds is None:
         raise UsageError(f"portfolio: --budget is a time, for example 90s, not {budget!r}")
     declared = find_kernel(kernel, spaces)
-    on = choose_device(device, declared.backends)
-    folder = records or tuned_folder()
-    path = folder / on.folder / f"{declared.name}.json"
+    chosen = choose_device(device, declared.backends)
+    folder = records or Path(user_folder())
+    path = folder / chosen.folder / f"{declared.name}.json"
     if not path.exists():
         raise UsageError(f"{path}: nothing is tuned there; run: autotune run {declared.name}")
     record = read(path)
-    require_current(record, declared)
-    problems = tuple(Problem(dict(one.problem)) for one in record.entries)
-    cold = any(Timing(entry.timing).is_cold for entry in record.entries)
-    bench = Bench(Request(declared, on, problems, cold=cold))
-    try:
-        with RunProgress(declared.name, len(problems)) as progress:
-            measured = measure_again(bench, progress, record, seconds)
-    finally:
-        bench.close()
-    merged = update(folder, refitted(record, declared, measured)).record
-    if path.with_suffix(".hpp").exists():
-        write_atomically(path.with_suffix(".hpp"), render([merged]).encode())
-    count = f"{len(measured.configurations)} configurations on {len(problems)} problems"
+    with RunProgress(declared.name, len(record.entries)) as progress:
+        record = renewed(record, declared, chosen, seconds, progress)
+    amend(folder, record)
+    matrix = record.portfolio
+    count = f"{len(matrix.configurations)} configurations on {len(matrix.problems)} problems"
     click.echo(f"portfolio: {count}; record: {path}", err=True)
 
 

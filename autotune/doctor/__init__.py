@@ -13,15 +13,17 @@ Looks only: it tunes nothing, prints nothing, never raises, and makes no device 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 from autotune.doctor import nvidia, places, records, software
 from autotune.doctor.finding import Finding, State, first_line, tried
 
 __all__ = ["Finding", "State", "findings"]
 
+Check: TypeAlias = tuple[str, Callable[[nvidia.Nvidia], Iterator[Finding]], str]
 #: Topic, check, and the remedy to name where the check itself fails.
-_CHECKS: tuple[tuple[str, Callable[[nvidia.Nvidia], Iterator[Finding]], str], ...] = (
+CHECKS: tuple[Check, ...] = (
     ("python", software.python, "pip install --upgrade kernel-autotune"),
     ("packages", software.packages, "pip install 'kernel-autotune[tune]'"),
     ("driver", nvidia.driver, "nvidia-smi"),
@@ -40,8 +42,13 @@ _CHECKS: tuple[tuple[str, Callable[[nvidia.Nvidia], Iterator[Finding]], str], ..
 )
 
 
-def findings() -> list[Finding]:
+def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
     """Look at everything that measuring depends on.
+
+    Parameters
+    ----------
+    checks : sequence
+        What to look at.
 
     Returns
     -------
@@ -50,7 +57,7 @@ def findings() -> list[Finding]:
     """
     seen = tried(nvidia.look, nvidia.Nvidia())
     found: list[Finding] = []
-    for topic, check, remedy in _CHECKS:
+    for topic, check, remedy in checks:
         try:
             found += check(seen)
         except Exception as error:  # a doctor that falls ill helps nobody

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,6 @@ from autotune.doctor.finding import Finding, number, pip, tried
 OLDEST_DRIVER = {13: 580, 12: 525}
 #: A GPU that works more than this before we start is somebody's.
 _BUSY_PERCENT = 10
-
-DEV = Path("/dev")
-PCI = Path("/sys/bus/pci/devices")
-PROC = Path("/proc/driver/nvidia")
 
 
 @dataclass(frozen=True)
@@ -44,6 +40,13 @@ class Nvidia:
     gpus: tuple[Gpu, ...] = ()
     #: Name of NVML's error; ``ImportError`` where its binding is not installed.
     fault: str = ""
+    #: Below which ``dev``, ``proc`` and ``sys`` are.
+    root: Path = Path("/")
+
+    @property
+    def proc(self) -> Path:
+        """What the kernel module says of itself."""
+        return self.root / "proc" / "driver" / "nvidia"
 
     @property
     def major(self) -> int:
@@ -52,39 +55,42 @@ class Nvidia:
         return next((cuda for cuda, oldest in OLDEST_DRIVER.items() if branch >= oldest), 13)
 
 
-def look() -> Nvidia:
-    """Ask NVML, which makes no CUDA context."""
-    text = tried(lambda: (PROC / "version").read_text(), "")
+def look(root: Path = Path("/")) -> Nvidia:
+    """Ask NVML, which makes no CUDA context, and the files below a root."""
+    silent = Nvidia(root=root)
+    text = tried((silent.proc / "version").read_text, "")
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)", text)
     driver = match[1] if match else ""
-    present = bool(driver) or (DEV / "nvidiactl").exists() or _has_nvidia_hardware()
+    present = bool(driver) or (root / "dev" / "nvidiactl").exists() or _is_on_the_bus(root)
     try:
         import pynvml
 
         pynvml.nvmlInit()
         cuda = pynvml.nvmlSystemGetCudaDriverVersion()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        return Nvidia(
+        return replace(
+            silent,
             present=True,
             nvml=pynvml,
             driver=str(pynvml.nvmlSystemGetDriverVersion()),
             cuda=(cuda // 1000, cuda % 1000 // 10),
             gpus=tuple(
-                Gpu(i, str(pynvml.nvmlDeviceGetName(one)), one) for i, one in enumerate(handles)
+                Gpu(i, str(pynvml.nvmlDeviceGetName(handle)), handle)
+                for i, handle in enumerate(handles)
             ),
         )
     except Exception as error:  # every NVML failure means that the driver does not answer
         is_missing = isinstance(error, ImportError)
         fault = "ImportError" if is_missing else type(error).__name__
-        return Nvidia(present=present, driver=driver, fault=fault)
+        return replace(silent, present=present, driver=driver, fault=fault)
 
 
-def _has_nvidia_hardware() -> bool:
+def _is_on_the_bus(root: Path) -> bool:
     """Whether a display or 3D controller of NVIDIA's is on the PCI bus."""
     return any(
-        tried(lambda one=one: (one / "vendor").read_text().strip(), "") == "0x10de"  # type: ignore[misc]
-        and tried(lambda one=one: (one / "class").read_text(), "").startswith("0x03")  # type: ignore[misc]
-        for one in PCI.glob("*")
+        tried((device / "vendor").read_text, "").strip() == "0x10de"
+        and tried((device / "class").read_text, "").startswith("0x03")
+        for device in (root / "sys" / "bus" / "pci" / "devices").glob("*")
     )
 
 
@@ -110,7 +116,7 @@ def driver(nvidia: Nvidia) -> Iterator[Finding]:
     elif not nvidia.gpus:
         yield Finding("driver", "bad", f"driver {nvidia.driver} lists no GPU", "nvidia-smi -L")
     else:
-        names = ", ".join(one.name for one in nvidia.gpus)
+        names = ", ".join(gpu.name for gpu in nvidia.gpus)
         text = f"driver {nvidia.driver}, up to CUDA {nvidia.cuda[0]}.{nvidia.cuda[1]}: {names}"
         if number(nvidia.driver) < min(OLDEST_DRIVER.values()):
             yield Finding("driver", "bad", f"{text}; too old for CUDA 12", newest)
@@ -119,13 +125,14 @@ def driver(nvidia: Nvidia) -> Iterator[Finding]:
 
 
 def permissions(nvidia: Nvidia) -> Iterator[Finding]:
-    nodes = [*DEV.glob("nvidia[0-9]*"), DEV / "nvidiactl", DEV / "nvidia-uvm"]
-    there = [one for one in (*nodes, *DEV.glob("dri/renderD*")) if one.exists()]
-    closed = [one for one in there if not os.access(one, os.R_OK | os.W_OK)]
+    dev = nvidia.root / "dev"
+    nodes = [*dev.glob("nvidia[0-9]*"), dev / "nvidiactl", dev / "nvidia-uvm"]
+    there = [node for node in (*nodes, *dev.glob("dri/renderD*")) if node.exists()]
+    closed = [node for node in there if not os.access(node, os.R_OK | os.W_OK)]
     for node in closed:
         text = f"{node} may not be opened by this user"
         yield Finding("permissions", "bad", text, _opening(node))
-    if nvidia.gpus and (DEV / "nvidiactl").exists() and not (DEV / "nvidia-uvm").exists():
+    if nvidia.gpus and (dev / "nvidiactl").exists() and not (dev / "nvidia-uvm").exists():
         text = "/dev/nvidia-uvm is not there: CUDA cannot start"
         yield Finding("permissions", "bad", text, "sudo nvidia-modprobe -u -c 0")
     elif there and not closed:
@@ -174,7 +181,7 @@ def _others(nvml: Any, gpu: Gpu) -> Iterator[Finding]:
     running: list[Any] = tried(
         lambda: list(nvml.nvmlDeviceGetComputeRunningProcesses(gpu.handle)), []
     )
-    pids = [int(one.pid) for one in running if one.pid != os.getpid()]
+    pids = [int(process.pid) for process in running if process.pid != os.getpid()]
     busy = tried(lambda: int(nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu), 0)
     if pids:
         text = f"used by {', '.join(f'process {pid} ({_comm(pid)})' for pid in pids)}"

@@ -7,7 +7,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from autotune.doctor.finding import Finding, State, first_line, pip, tried
@@ -63,7 +63,7 @@ def store(_: Nvidia) -> Iterator[Finding]:
 def cache(_: Nvidia) -> Iterator[Finding]:
     folder = cache_folder("binaries").parent
     _try_writing(folder)
-    size = sum(tried(lambda one=one: one.stat().st_size, 0) for one in folder.rglob("*"))  # type: ignore[misc]
+    size = sum(_size_bytes(file) for file in folder.rglob("*"))
     text = f"{folder}: {_bytes(size)}"
     if size > _LARGE_CACHE_BYTES:
         text += "; everything in it can be made again"
@@ -72,10 +72,12 @@ def cache(_: Nvidia) -> Iterator[Finding]:
         yield Finding("cache", "ok", text)
 
 
-def disk(_: Nvidia) -> Iterator[Finding]:
+def disk(
+    _: Nvidia, free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free
+) -> Iterator[Finding]:
     folders = (cache_folder("binaries").parent, data_folder(), Path(tempfile.gettempdir()))
-    for folder in {one.stat().st_dev: one for one in reversed(folders)}.values():
-        free = shutil.disk_usage(folder).free
+    for folder in {folder.stat().st_dev: folder for folder in reversed(folders)}.values():
+        free = free_bytes(folder)
         text = f"{_bytes(free)} free for {folder}"
         if free >= _LITTLE_DISK_BYTES:
             yield Finding("disk", "ok", text)
@@ -88,22 +90,26 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
     from autotune.kernel.catalog import space_folders
 
     folders = space_folders()
-    places = itertools.chain(folders, *(one.glob("*.py") for one in folders))
-    opened = [one for one in places if _anybody_may_write(one)]
+    places = itertools.chain(folders, *(folder.glob("*.py") for folder in folders))
+    opened = [place for place in places if _anybody_may_write(place)]
     for place in opened:
         text = f"anybody may write {place}, and it is code: it is not run"
         yield Finding("spaces", "bad", text, f"chmod o-w '{place}'")
     if not opened:
-        yield Finding("spaces", "ok", ", ".join(str(one) for one in folders) or "none found")
+        yield Finding("spaces", "ok", ", ".join(str(folder) for folder in folders) or "none found")
 
 
 def _bytes(size: int) -> str:
     return f"{size / (1 << 30):.1f} GB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MB"
 
 
+def _size_bytes(file: Path) -> int:
+    return tried(lambda: file.stat().st_size, 0)
+
+
 def _nearest(folder: Path) -> Path:
     """The folder, or the nearest above it that exists."""
-    return next(one for one in (folder, *folder.parents) if one.exists())
+    return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def _try_writing(folder: Path) -> None:

@@ -28,12 +28,12 @@ def records(_: Nvidia) -> Iterator[Finding]:
     for failure in found.failures:
         text = f"{failure.kernel} cannot be compared with its record: {first_line(failure.message)}"
         yield Finding("records", "warn", text, f"autotune check {failure.kernel}")
-    stale = [one for one in found.targets if one.why != "never tuned here"]
+    stale = [target for target in found.targets if target.why != "never tuned here"]
     if stale:
-        kernels = ", ".join(dict.fromkeys(one.kernel.name for one in stale))
+        kernels = ", ".join(dict.fromkeys(target.kernel.name for target in stale))
         first = f"{stale[0].kernel.name} ({stale[0].problem}): {stale[0].why}"
         count = f"{len(stale)} {'entry is' if len(stale) == 1 else 'entries are'} stale"
         yield Finding("records", "warn", f"{count}, of {kernels}; {first}", REMEDY)
     elif not found.failures:
-        names = ", ".join(one.name for one in devices)
+        names = ", ".join(device.name for device in devices)
         yield Finding("records", "ok", f"nothing that is tuned for {names} is stale")

@@ -6,39 +6,24 @@ Reads versions; imports neither CuPy nor the search libraries.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import requires
 
 from autotune import __version__
 from autotune.devices.toolkit import find_program
 from autotune.doctor.finding import Finding, first_line, number, pip, tried, version
-from autotune.doctor.nvidia import PROC, Nvidia
+from autotune.doctor.nvidia import Nvidia
 
-#: Distributions of each extra, as in pyproject.toml; without cuda-toolkit, in whose place the
-#: machine's own toolkit serves as well (the check of NVRTC finds out).
-EXTRAS: dict[str, tuple[str, ...]] = {
-    "tune": (
-        "cmaes", "kernel-tuner", "numpy", "nvidia-ml-py", "optuna", "pandas", "plotly",
-        "scipy", "sqlalchemy",
-    ),
-    "cpu": ("intel-cmplr-lib-rt", "intel-opencl-rt", "pyopencl"),
-    "cuda13": ("cuda-bindings", "cupy-cuda13x"),
-    "cuda12": ("cuda-bindings", "cupy-cuda12x"),
-    "nvrtc": ("cuda-bindings",),
-    "postgres": ("psycopg",),
-    "counters": ("ncu-report",),
-    "test": (
-        "hypothesis", "jsonschema", "mypy", "pandas-stubs", "pytest", "pytest-xdist", "pyyaml", "ruff",
-    ),
-}  # fmt: skip
-_PURPOSE = {
+#: The extras, and what each is for.
+PURPOSES = {
     "tune": "searching and measuring",
     "cpu": "measuring without a GPU",
     "cuda13": "measuring on an NVIDIA GPU",
     "cuda12": "measuring on an NVIDIA GPU",
     "nvrtc": "compiling CUDA without a GPU",
     "postgres": "a results store on a server",
-    "counters": "reading hardware counters",
     "test": "the tests",
 }
 _TOOLS = {
@@ -49,32 +34,34 @@ _TOOLS = {
 
 
 def python(_: Nvidia) -> Iterator[Finding]:
-    release = ".".join(str(one) for one in sys.version_info[:3])
+    release = ".".join(str(part) for part in sys.version_info[:3])
     text = f"Python {release}, kernel-autotune {__version__}"
     yield Finding("python", "ok", text)
 
 
-def packages(nvidia: Nvidia) -> Iterator[Finding]:
+def packages(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Finding]:
     needed = {"tune", f"cuda{nvidia.major}" if nvidia.present else "cpu"}
     if os.environ.get("AUTOTUNE_STORE", "").startswith("postgres"):
         needed.add("postgres")
     other_cuda = {"cuda12", "cuda13"} - needed
-    for extra, names in EXTRAS.items():
+    required = requires("kernel-autotune") or []
+    for extra, purpose in PURPOSES.items():
+        names = _distributions(required, extra)
         topic = f"packages [{extra}]"
         missing = [name for name in names if _is_for_here(name) and not version(name)]
         if not missing:
             yield Finding(topic, "ok", ", ".join(f"{n} {version(n)}" for n in names if version(n)))
         elif extra in needed:
-            text = f"missing: {', '.join(missing)}; needed for {_PURPOSE[extra]}"
+            text = f"missing: {', '.join(missing)}; needed for {purpose}"
             yield Finding(topic, "bad", text, pip(extra))
         elif extra not in other_cuda:
-            text = f"not installed: {', '.join(missing)}; optional, for {_PURPOSE[extra]}"
+            text = f"not installed: {', '.join(missing)}; optional, for {purpose}"
             yield Finding(topic, "ok", text, pip(extra))
 
 
-def cupy(nvidia: Nvidia) -> Iterator[Finding]:
-    wheels = [one for one in ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x") if version(one)]
-    text = ", ".join(f"{one} {version(one)}" for one in wheels)
+def cupy(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Finding]:
+    wheels = [wheel for wheel in ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x") if version(wheel)]
+    text = ", ".join(f"{wheel} {version(wheel)}" for wheel in wheels)
     install = pip(f"cuda{nvidia.major}")
     if not wheels and not version("cupy"):
         if nvidia.present:
@@ -115,7 +102,7 @@ def opencl(nvidia: Nvidia) -> Iterator[Finding]:
     opencl = backend("opencl")
     devices = opencl.devices()
     if devices:
-        text = ", ".join(f"{one.selector} {one.name} ({one.arch})" for one in devices)
+        text = ", ".join(f"{device.selector} {device.name} ({device.arch})" for device in devices)
         yield Finding("opencl", "ok", text)
     else:
         text = first_line(opencl.why_unavailable()).partition("; run:")[0]
@@ -129,12 +116,23 @@ def tools(nvidia: Nvidia) -> Iterator[Finding]:
             yield Finding(name, "ok", place)
         else:
             yield Finding(name, "ok", f"not found; optional, for {purpose}", remedy)
-    params = tried(lambda: (PROC / "params").read_text(), "")
+    params = tried((nvidia.proc / "params").read_text, "")
     if find_program("ncu") and nvidia.gpus and os.geteuid() and "RmProfilingAdminOnly: 1" in params:
         text = "only administrators may read hardware counters"
         line = "options nvidia NVreg_RestrictProfilingToAdminUsers=0"
         remedy = f"echo '{line}' | sudo tee /etc/modprobe.d/nvidia-counters.conf && sudo reboot"
         yield Finding("ncu", "warn", text, remedy)
+
+
+def _distributions(required: Sequence[str], extra: str) -> list[str]:
+    """Names of an extra's distributions, of all that the package requires (PEP 508).
+
+    Without cuda-toolkit, in whose place the machine's own toolkit serves as well: the check of NVRTC
+    finds out.
+    """
+    of_extra = re.compile(rf"extra == ['\"]{extra}['\"]")
+    names = [re.split(r"[^\w.-]", line)[0] for line in required if of_extra.search(line)]
+    return [name for name in names if name != "cuda-toolkit"]
 
 
 def _is_for_here(name: str) -> bool:

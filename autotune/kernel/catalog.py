@@ -17,10 +17,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from autotune.errors import SpecError, UsageError, unknown
+from autotune.files import bundled_path
 from autotune.kernel.hooks import line_of, stdout_aside
 from autotune.kernel.spec import Kernel
 
-PACKAGE = Path(__file__).resolve().parents[1]
 #: A folder that holds one of these ends the search upward for ``spaces/``.
 PROJECT_MARKS = (".git", "pyproject.toml")
 
@@ -37,12 +37,8 @@ class Listing:
 
 
 def bundled_folder(kind: str) -> Path:
-    """Where what ships with the package is: ``kernels``, ``spaces`` or ``reports``.
-
-    In a wheel under ``autotune/_bundled``; in a checkout beside ``autotune/``.
-    """
-    installed = PACKAGE / "_bundled" / kind
-    return installed if installed.is_dir() else PACKAGE.parent / kind
+    """Where what ships with the package is: ``kernels``, ``spaces`` or ``reports``."""
+    return Path(bundled_path(kind))
 
 
 def space_folders(spaces: Path | None = None) -> list[Path]:

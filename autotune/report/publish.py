@@ -1,4 +1,4 @@
-"""Writes what a run found where others look for it: tuned records, header, report.
+"""Writes what a run found, or the store has, where others look for it: records, header, report.
 
 Knows places and formats, not how anything was found.
 """
@@ -6,16 +6,21 @@ Knows places and formats, not how anything was found.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from autotune.devices.choose import backend
+from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, MissingDependencyError
 from autotune.export.header import render
 from autotune.files import write_atomically
-from autotune.report import ReportContent, from_run, write_html, write_markdown
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import Space, enumerate_space
+from autotune.report import ReportContent, from_rows, from_run, write_html, write_markdown
 from autotune.run.recording import record_of
-from autotune.run.run import RunResult
+from autotune.run.result import RunResult
+from autotune.store import Row
 from autotune.tuned.files import path_of, user_folder
 from autotune.tuned.record import TunedRecord
 from autotune.tuned.writing import MergedProblem, update
@@ -25,11 +30,10 @@ from autotune.tuned.writing import MergedProblem, update
 class Published:
     """What was written, and the record as it is now."""
 
-    #: The record of this run merged with what ``folder`` held.
+    #: The record of this run merged with what was there.
     record: TunedRecord
     #: What became of each newly tuned problem.
     outcomes: Sequence[MergedProblem]
-    folder: Path
     json_file: Path
     header_file: Path
     markdown_file: Path
@@ -37,12 +41,7 @@ class Published:
     html_file: Path | None
 
 
-def tuned_folder() -> Path:
-    """Where lookup finds what this user tuned."""
-    return Path(user_folder())
-
-
-def publish(run: RunResult, out: Path) -> Published:
+def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published:
     """Merge a run into the user's tuned records and into ``out``, and write header and report.
 
     Parameters
@@ -51,6 +50,8 @@ def publish(run: RunResult, out: Path) -> Published:
         With a winner for at least one problem.
     out : Path
         Files go to ``out/<device>/``.
+    others : iterable of Path
+        Further folders of tuned records to merge it into.
 
     Raises
     ------
@@ -59,13 +60,14 @@ def publish(run: RunResult, out: Path) -> Published:
     AutotuneError
         If a file cannot be written.
     """
-    new = record_of(run)
-    update(tuned_folder(), new)
-    merged = update(out, new)
+    record = record_of(run)
+    for directory in (Path(user_folder()), *others):
+        amend(directory, record)
+    merged = update(out, record)
     json_file = path_of(out, merged.record)
     folder, name = json_file.parent, merged.record.kernel
     try:
-        write_atomically(folder / f"{name}.hpp", render([merged.record]).encode())
+        header = _write_header(json_file, merged.record)
         content = from_run(run, merged.record)
         markdown = write_markdown(content, folder)
         html = _html(content, folder / f"{name}.html")
@@ -77,12 +79,68 @@ def publish(run: RunResult, out: Path) -> Published:
     return Published(
         record=merged.record,
         outcomes=merged.outcomes,
-        folder=folder,
         json_file=json_file,
-        header_file=folder / f"{name}.hpp",
-        markdown_file=next(one for one in markdown if one.suffix == ".md"),
+        header_file=header,
+        markdown_file=next(file for file in markdown if file.suffix == ".md"),
         html_file=html,
     )
+
+
+def amend(directory: Path, record: TunedRecord) -> None:
+    """Merge a record into a folder of tuned records; a header beside it is made anew.
+
+    Raises
+    ------
+    RecordError
+        If a record there cannot be replaced.
+    """
+    merged = update(directory, record).record
+    json_file = path_of(directory, merged)
+    if json_file.with_suffix(".hpp").exists():
+        _write_header(json_file, merged)
+
+
+def report_recorded(
+    record: TunedRecord, rows: Sequence[Row], spaces: Path | None, out: Path
+) -> list[Path]:
+    """Write the report of a record.
+
+    Parameters
+    ----------
+    record : TunedRecord
+        What is tuned.
+    rows : sequence of Row
+        What the store has of its kernel and device; without any the page says less.
+    spaces : Path, optional
+        Folder of space files.
+    out : Path
+        Files go to ``out/<device>/``.
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
+    """
+    content = from_rows(rows, record, _space_of(record, spaces))
+    folder = out / record.device.folder
+    return [*write_markdown(content, folder), write_html(content, folder / f"{record.kernel}.html")]
+
+
+def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
+    """The space as it is declared now; None where the device or the kernel is not here."""
+    try:
+        kernel = find_kernel(record.kernel, spaces)
+        if record.device.planned_for().compiles_for_arch:
+            return enumerate_space(kernel, for_arch(record.device.arch))
+        return enumerate_space(kernel, backend(record.device.backend).devices()[0])
+    except (AutotuneError, IndexError):
+        return None
+
+
+def _write_header(json_file: Path, record: TunedRecord) -> Path:
+    header = json_file.with_suffix(".hpp")
+    write_atomically(header, render([record]).encode())
+    return header
 
 
 def _html(content: ReportContent, file: Path) -> Path | None:

@@ -26,7 +26,7 @@ from autotune.tuned.record import Entry, TunedRecord
 from autotune.values import Configuration, Problem
 
 if TYPE_CHECKING:
-    from autotune.run.run import ProblemResult, RunResult
+    from autotune.run.result import ProblemResult, RunResult
     from autotune.store import Row
 
 #: Rows that differ in one of these were not measured alike and never share a figure.

@@ -12,16 +12,16 @@ from statistics import median
 from autotune.devices.device import Device
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import compile_job
+from autotune.measure.compiler import Compiled, compile_job
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.timing import Timing, median_interval
+from autotune.run.bench import Bench
 from autotune.run.recording import RUNNERS_UP
-from autotune.run.run import Run
 from autotune.run.selection import Finalist, Ratio, decide
-from autotune.tuned import record as tuned
+from autotune.tuned.record import Entry, TunedRecord
 from autotune.values import Configuration, Problem
 
 #: Rounds of the race, and the time after which no further one is begun.
@@ -56,55 +56,56 @@ class Remeasured:
         return median_interval(self.samples_ms) if self.samples_ms else None
 
 
-def remeasure(tuning: Run, record: tuned.TunedRecord, entry: tuned.Entry) -> Remeasured:
+def remeasure(bench: Bench, record: TunedRecord, entry: Entry) -> Remeasured:
     """Verify a recorded winner on every data set and odd size, then race it with its rivals.
 
     Parameters
     ----------
-    tuning : Run
+    bench : Bench
         Of the record's kernel and device; its processes are used.
     record : TunedRecord
         What the entry is from.
     entry : Entry
-        What to measure again, timed as ``tuning`` does.
+        What to measure again, timed as ``bench`` does.
 
     Raises
     ------
     AutotuneError
         If the device process fails.
     """
-    kernel, device = tuning.kernel, tuning.device
+    kernel, device = bench.kernel, bench.device
     problem, winner = Problem(dict(entry.problem)), Configuration(entry.configuration)
     if not is_member(kernel, winner, device):
         return Remeasured(Status.PRUNED, "its configuration is not in the declared space")
-    job = tuning.job(problem)
-    edges = [one for one in tuning.other_jobs(job) if kernel.allows(winner, one.problem)]
-    for one in (*edges, job):
-        verified = _verified(tuning, one, winner)
+    job = bench.job(problem)
+    edges = [edge for edge in bench.other_jobs(job) if kernel.allows(winner, edge.problem)]
+    for checked in (*edges, job):
+        verified = _verified(bench, checked, winner)
         if verified.status is not Status.OK:
-            where = "" if one is job else f"on {one.problem} with other inputs: "
+            where = "" if checked is job else f"on {checked.problem} with other inputs: "
             return Remeasured(verified.status, where + verified.message)
     others = [
-        one
-        for one in rivals(kernel, device, record, entry)
-        if _verified(tuning, job, one).status is Status.OK
+        rival
+        for rival in rivals(kernel, device, record, entry)
+        if _verified(bench, job, rival).status is Status.OK
     ]
-    return _raced(tuning, job, entry, [winner, *others])
+    return _raced(bench, job, entry, [winner, *others])
 
 
 def rivals(
-    kernel: Kernel, device: Device, record: tuned.TunedRecord, entry: tuned.Entry
+    kernel: Kernel, device: Device, record: TunedRecord, entry: Entry
 ) -> list[Configuration]:
     """Who else may be the fastest: the runners-up, else the best of the portfolio, the default."""
-    listed = [Configuration(one.configuration) for one in entry.runners_up]
+    listed = [Configuration(runner_up.configuration) for runner_up in entry.runners_up]
     listed = listed or _best_of_portfolio(record, entry)
-    members = [one for one in listed if is_member(kernel, one, device)]
-    everyone = [*members[:RUNNERS_UP], kernel.default()]
-    known = [one for one in dict.fromkeys(everyone) if one != Configuration(entry.configuration)]
-    return [one for one in known if is_member(kernel, one, device)]
+    members = [rival for rival in listed if is_member(kernel, rival, device)][:RUNNERS_UP]
+    if is_member(kernel, kernel.default(), device):
+        members.append(kernel.default())
+    winner = Configuration(entry.configuration)
+    return [rival for rival in dict.fromkeys(members) if rival != winner]
 
 
-def against_record(entry: tuned.Entry, samples_ms: tuple[float, ...]) -> Ratio | None:
+def against_record(entry: Entry, samples_ms: tuple[float, ...]) -> Ratio | None:
     """Time now over the recorded one, with its 95 % interval.
 
     The interval of a ratio from the intervals of two independent medians (MOVER on logarithms:
@@ -124,31 +125,32 @@ def against_record(entry: tuned.Entry, samples_ms: tuple[float, ...]) -> Ratio |
     return Ratio(value, value * math.exp(-down), value * math.exp(up))
 
 
-def _verified(tuning: Run, job: Job, configuration: Configuration) -> Measurement:
+def _verified(bench: Bench, job: Job, configuration: Configuration) -> Measurement:
     """Compile and verify one configuration on the data sets of a job."""
-    compiled = tuning.compilers.result(
-        compile_job(tuning.kernel, configuration, job.problem, tuning.device)
-    )
+    compiled = _compiled(bench, job, configuration)
     if compiled.binary is None:
         return Measurement(configuration, Status.COMPILE_FAILED, compiled.message)
-    return tuning.worker.check(job, configuration, compiled.binary)
+    return bench.worker.check(job, configuration, compiled.binary)
 
 
-def _raced(
-    tuning: Run, job: Job, entry: tuned.Entry, configurations: list[Configuration]
-) -> Remeasured:
+def _compiled(bench: Bench, job: Job, configuration: Configuration) -> Compiled:
+    return bench.compilers.result(
+        compile_job(bench.kernel, configuration, job.problem, bench.device)
+    )
+
+
+def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configuration]) -> Remeasured:
     """Race the winner, who comes first, with the others, all of them right."""
-    jobs = [compile_job(tuning.kernel, one, job.problem, tuning.device) for one in configurations]
     contenders = [
-        Contender(one, tuning.compilers.result(compiling).binary)
-        for one, compiling in zip(configurations, jobs, strict=True)
+        Contender(configuration, _compiled(bench, job, configuration).binary)
+        for configuration in configurations
     ]
     raced = race(
-        tuning.worker,
+        bench.worker,
         job,
         contenders,
         ROUNDS,
-        tuning.request.seed,
+        bench.request.seed,
         MAX_SECONDS,
         by_stream=not Timing(entry.timing).by_graph,
     )
@@ -156,13 +158,13 @@ def _raced(
         failure = raced.failures[0]
         return Remeasured(failure.status, f"beside its rivals: {failure.message}")
     finalists = [
-        Finalist(Measurement(one, Status.OK), times)
-        for one, times in zip(configurations, raced.samples_ms, strict=True)
+        Finalist(Measurement(configuration, Status.OK), times)
+        for configuration, times in zip(configurations, raced.samples_ms, strict=True)
         if times
     ]
-    result, winner = decide(finalists, {}, tuning.request.seed), finalists[0]
+    result, winner = decide(finalists, {}, bench.request.seed), finalists[0]
     fastest = result.finalists[0]
-    why = _implausible(tuning.kernel, job, winner.median_ms)
+    why = _implausible(bench.kernel, job, winner.median_ms)
     return Remeasured(
         status=Status.IMPLAUSIBLE if why else Status.OK,
         message=why,
@@ -179,12 +181,13 @@ def _implausible(kernel: Kernel, job: Job, median_ms: float) -> str:
     return implausible(median_ms, work, job.device, job.cold) if work else ""
 
 
-def _best_of_portfolio(record: tuned.TunedRecord, entry: tuned.Entry) -> list[Configuration]:
+def _best_of_portfolio(record: TunedRecord, entry: Entry) -> list[Configuration]:
     """The configurations of the matrix, fastest on the entry's problem first."""
     matrix = record.portfolio
-    columns = [i for i, one in enumerate(matrix.problems) if dict(one) == dict(entry.problem)]
-    if not columns:
+    problems = [dict(problem) for problem in matrix.problems]
+    if dict(entry.problem) not in problems:
         return []
-    times = [(row[columns[0]], place) for place, row in enumerate(matrix.median_ms)]
+    column = problems.index(dict(entry.problem))
+    times = [(row[column], place) for place, row in enumerate(matrix.median_ms)]
     ranked = sorted((time_ms, place) for time_ms, place in times if time_ms)
     return [Configuration(matrix.configurations[place]) for _, place in ranked]

@@ -116,14 +116,14 @@ def check_tuned(
     mended: list[Mended] = []
     until = Deadline(orders.seconds)
     listed = [(device, list(_entries(names, device, spaces))) for device in devices]
-    found = {one.kernel for _, entries in listed for one in entries}
+    found = {entry.kernel for _, entries in listed for entry in entries}
     for name in names:
         if name not in found:
-            recorded = sorted({one for device in devices for one in _recorded(device)})
+            recorded = sorted({kernel for device in devices for kernel in _recorded(device)})
             message = unknown("tuned kernel", name, recorded)
             raise UsageError(f"{message}; make a record with: autotune run {name}")
     for device, entries in listed:
-        if not any(one.verdict is Verdict.HELD for one in entries):
+        if not any(entry.verdict is Verdict.HELD for entry in entries):
             checked += entries
             continue
         with (
@@ -163,10 +163,10 @@ def _entries(names: Sequence[str], device: Device, spaces: Path | None) -> Itera
             kernel, missing = find_kernel(name, spaces) if known else None, ""
         except AutotuneError as error:
             kernel, missing = None, str(error)
-        for one in known:
-            why = missing or _incomparable(kernel, one)
+        for entry in known:
+            why = missing or _incomparable(kernel, entry)
             state = Verdict.UNCHECKED if why else Verdict.HELD
-            yield Checked(name, device, one, state, why, declared=kernel)
+            yield Checked(name, device, entry, state, why, declared=kernel)
 
 
 def _recorded(device: Device) -> list[str]:
@@ -176,7 +176,7 @@ def _recorded(device: Device) -> list[str]:
         for layer, directory in layers()
         if device.folder in device_folders(layer, directory)
     ]
-    return sorted({one.stem for folder in folders for one in folder.glob("*.json")})
+    return sorted({file.stem for folder in folders for file in folder.glob("*.json")})
 
 
 def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
@@ -192,23 +192,23 @@ def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
 
 def _judged(mending: Mending, entries: Sequence[Checked], threshold: float) -> list[Checked]:
     """Measure what can be, in the order it was listed."""
-    by_place = {_place(one): one for one in entries}
-    targets = [one.target for one in entries if one.verdict is Verdict.HELD]
+    by_place = {_place(entry): entry for entry in entries}
+    targets = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
     for target, now in mending.measured(targets):
         place = (target.kernel.name, target.problem)
         by_place[place] = _with(by_place[place], now, threshold)
     return list(by_place.values())
 
 
-def _place(one: Checked) -> tuple[str, Problem]:
-    name = one.declared.name if one.declared else one.kernel
-    return name, Problem(dict(one.known.entry.problem))
+def _place(checked: Checked) -> tuple[str, Problem]:
+    name = checked.declared.name if checked.declared else checked.kernel
+    return name, Problem(dict(checked.known.entry.problem))
 
 
-def _with(one: Checked, now: Remeasured | AutotuneError | None, threshold: float) -> Checked:
+def _with(checked: Checked, now: Remeasured | AutotuneError | None, threshold: float) -> Checked:
     if now is None:
-        return replace(one, verdict=Verdict.UNCHECKED, message="no time left")
+        return replace(checked, verdict=Verdict.UNCHECKED, message="no time left")
     if isinstance(now, AutotuneError):
-        return replace(one, verdict=Verdict.FAILED, message=str(now))
+        return replace(checked, verdict=Verdict.FAILED, message=str(now))
     state, message = verdict(now, threshold)
-    return replace(one, verdict=state, message=message, now=now)
+    return replace(checked, verdict=state, message=message, now=now)

@@ -31,9 +31,7 @@ def device_lock(device: Device, waiting: Callable[[str], None] | None = None) ->
     str
         Who holds the lock; empty where it is ours.
     """
-    folder = data_folder() / "locks"
-    folder.mkdir(exist_ok=True)
-    with open(folder / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
+    with open(data_folder("locks") / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -9,7 +9,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
@@ -22,23 +22,22 @@ from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, Interrupted, RecordError
-from autotune.export.header import render
-from autotune.files import write_atomically
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.measure.timing import Timing
-from autotune.report.publish import publish, tuned_folder
+from autotune.report.publish import amend, publish
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
-from autotune.run.limits import limits_for
-from autotune.run.recording import record_of
-from autotune.run.run import EFFORTS, Effort, Request, Run, RunResult
+from autotune.run.bench import Bench
+from autotune.run.command import execute
+from autotune.run.request import EFFORTS, Effort, Request
+from autotune.run.result import RunResult
+from autotune.run.selection import Ratio
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
-from autotune.tuned import record as tuned
-from autotune.tuned.files import path_of, read
-from autotune.tuned.writing import update
+from autotune.tuned.files import path_of, read, user_folder
+from autotune.tuned.record import Confirmed, Entry, Provenance, TunedRecord, timestamp
 
 #: A winner that is surely slower than recorded by more than this is searched for again.
 FELL_BY = 0.02
@@ -114,18 +113,20 @@ def retune(question: Question, orders: Orders) -> list[Mended]:
     """
     found = survey(question)
     outcomes = [
-        Mended(one.kernel, "", {}, "", "", MendStatus.FAILED, one.message) for one in found.failures
+        Mended(failure.kernel, "", {}, "", "", MendStatus.FAILED, failure.message)
+        for failure in found.failures
     ]
     if orders.dry_run:
-        return outcomes + [outcome(one, MendStatus.LEFT, "dry run") for one in found.targets]
+        return outcomes + [outcome(target, MendStatus.LEFT, "dry run") for target in found.targets]
     until = Deadline(orders.seconds)
-    for device in dict.fromkeys(one.device for one in found.targets):
+    for device in dict.fromkeys(target.device for target in found.targets):
         with device_lock(device) as holder:
             # Whoever held the lock before us may have mended it all.
             again = survey(replace(question, devices=(device,))).targets
             if holder:
                 orders.say(f"{device.name}: already being re-tuned by {holder}")
-                outcomes += [outcome(one, MendStatus.LEFT, f"left to {holder}") for one in again]
+                left = f"left to {holder}"
+                outcomes += [outcome(target, MendStatus.LEFT, left) for target in again]
             elif again:
                 with Mending(device, orders, until) as mending:
                     outcomes += mending.mend(again)
@@ -198,14 +199,15 @@ class Mending:
 
     def mend(self, targets: Sequence[Target]) -> list[Mended]:
         """Mend what may be wrong first, then what is cheap to confirm, then what is new."""
-        drawn = [one for one in targets if not one.inputs]
-        searched = [one for one in drawn if one.action is Action.SEARCH]
-        outcomes = [outcome(one, MendStatus.LEFT, _by_hand(one)) for one in targets if one.inputs]
-        outcomes += self.search([one for one in searched if one.known])
+        drawn = [target for target in targets if not target.inputs]
+        searched = [target for target in drawn if target.action is Action.SEARCH]
+        by_hand = [target for target in targets if target.inputs]
+        outcomes = [outcome(target, MendStatus.LEFT, _by_hand(target)) for target in by_hand]
+        outcomes += self.search([target for target in searched if target.known])
         confirmed, fallen = self.remeasure([t for t in drawn if t.action is Action.REMEASURE])
         outcomes += confirmed
         outcomes += self.search(fallen)
-        return outcomes + self.search([one for one in searched if not one.known])
+        return outcomes + self.search([target for target in searched if not target.known])
 
     # ------------------------------------------------------------------ measuring again
 
@@ -231,22 +233,22 @@ class Mending:
         for _, group in groupby(sorted(targets, key=_alike), key=_alike):
             listed = list(group)
             if self.until.is_past:
-                yield from ((one, None) for one in listed)
+                yield from ((target, None) for target in listed)
                 continue
             request = self._request(listed, EFFORTS["quick"])
-            with self._tuning(request) as (tuning, listener):
+            with self._progress(request) as listener, closing(Bench(request)) as bench:
                 for target in listed:
-                    yield target, self._measured(tuning, listener, target)
+                    yield target, self._measured(bench, listener, target)
 
     def _measured(
-        self, tuning: Run, listener: Listener, target: Target
+        self, bench: Bench, listener: Listener, target: Target
     ) -> Remeasured | AutotuneError | None:
         if self.until.is_past:
             return None
         assert target.known is not None
         listener(Phase(target.problem, "the winner and its runners-up, again"))
         try:
-            return remeasure(tuning, target.known.record, target.known.entry)
+            return remeasure(bench, target.known.record, target.known.entry)
         except AutotuneError as error:
             return error
 
@@ -254,51 +256,45 @@ class Mending:
         """Note in the record that its times hold; they stay, so that small losses cannot add up."""
         known, ratio = target.known, now.ratio
         assert known is not None and ratio is not None
-        toolchain = backend(self.device.backend).toolchain()
-        confirmed = tuned.Confirmed(
-            on=tuned.timestamp(),
-            driver=self.device.driver,
-            toolchain=toolchain,
-            ratio=round(ratio.value, 4),
-            ratio_interval=(round(ratio.low, 4), round(ratio.high, 4)),
-        )
-        entry = msgspec.structs.replace(
-            known.entry,
-            confirmed=confirmed,
-            stale_reasons=(),
-            driver=known.entry.driver or known.record.provenance.driver,
-            toolchain=known.entry.toolchain or known.record.provenance.toolchain,
-        )
-        record = msgspec.structs.replace(
-            known.record,
-            entries=(entry,),
-            provenance=tuned.Provenance(
-                version=__version__,
-                toolchain=toolchain,
-                driver=self.device.driver,
-                created=confirmed.on,
-            ),
-        )
         try:
-            self._refresh(known, record)
+            self._refresh(known, self._confirmed(known, ratio))
         except AutotuneError as error:
             return outcome(target, MendStatus.FAILED, str(error))
         message = f"{ratio.value:.3f} of its recorded time ({ratio.low:.3f} … {ratio.high:.3f})"
         return outcome(target, MendStatus.CONFIRMED, message, now.median_ms)
 
-    def _refresh(self, known: KnownEntry, record: tuned.TunedRecord) -> None:
+    def _confirmed(self, known: KnownEntry, ratio: Ratio) -> TunedRecord:
+        """A record of the one entry, with what it was confirmed with."""
+        driver, toolchain = self.device.driver, backend(self.device.backend).toolchain()
+        now = timestamp()
+        entry = msgspec.structs.replace(
+            known.entry,
+            confirmed=Confirmed(
+                on=now,
+                driver=driver,
+                toolchain=toolchain,
+                ratio=round(ratio.value, 4),
+                ratio_interval=(round(ratio.low, 4), round(ratio.high, 4)),
+            ),
+            stale_reasons=(),
+            driver=known.entry.driver or known.record.provenance.driver,
+            toolchain=known.entry.toolchain or known.record.provenance.toolchain,
+        )
+        provenance = Provenance(
+            version=__version__, toolchain=toolchain, driver=driver, created=now
+        )
+        return msgspec.structs.replace(known.record, entries=(entry,), provenance=provenance)
+
+    def _refresh(self, known: KnownEntry, record: TunedRecord) -> None:
         """Put a confirmed entry where lookup finds it, and into ``out`` where it is the same."""
-        layers = {tuned_folder(), *([known.directory] if known.layer != "shipped" else [])}
-        for directory in layers:
-            update(directory, record)
-        path = path_of(self.orders.out, record)
-        beside = _entry_at(path, known.entry.problem)
+        own = [known.directory] if known.layer != "shipped" else []
+        for directory in {Path(user_folder()), *own}:
+            amend(directory, record)
+        beside = _entry_at(path_of(self.orders.out, record), known.entry.problem)
         if beside is None or beside.configuration != known.entry.configuration:
             return
         if beside.median_ms == known.entry.median_ms:
-            merged = update(self.orders.out, record).record
-            if path.with_suffix(".hpp").exists():
-                write_atomically(path.with_suffix(".hpp"), render([merged]).encode())
+            amend(self.orders.out, record)
 
     # ------------------------------------------------------------------ searching
 
@@ -312,33 +308,31 @@ class Mending:
             if fitting:
                 outcomes += self._search(fitting, effort)
             late = listed[len(fitting) :]
-            outcomes += [outcome(one, MendStatus.LEFT, "no time left") for one in late]
+            outcomes += [outcome(target, MendStatus.LEFT, "no time left") for target in late]
         return outcomes
 
     def _search(self, targets: list[Target], effort: Effort) -> list[Mended]:
         try:
             request = self._request(targets, effort)
-            with self._tuning(request) as (tuning, listener):
-                run = tuning.run(limits_for(request, self.store, listener))
-            return self._published(targets, run)
+            with self._progress(request) as listener:
+                result = execute(request, self.store, listener)
+            return self._published(targets, result)
         except Interrupted:
             raise
         except (AutotuneError, OSError) as error:
-            return [outcome(one, MendStatus.FAILED, str(error)) for one in targets]
+            return [outcome(target, MendStatus.FAILED, str(error)) for target in targets]
 
-    def _published(self, targets: list[Target], run: RunResult) -> list[Mended]:
+    def _published(self, targets: list[Target], result: RunResult) -> list[Mended]:
         """Publish a run; also where the environment makes lookup look first."""
-        publish(run, self.orders.out)
-        directories = {one.known.directory: one.known.layer for one in targets if one.known}
-        for directory, layer in directories.items():
-            if layer == "AUTOTUNE_TUNED":
-                update(directory, record_of(run))
-        times = {one.problem: one.finals.winner.median_ms for one in run.problems if one.finals}
+        known = [target.known for target in targets if target.known]
+        first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
+        publish(result, self.orders.out, first)
+        times = {won.problem: won.finals.winner.median_ms for won in result.problems if won.finals}
         return [
-            outcome(one, MendStatus.SEARCHED, "", times[one.problem])
-            if one.problem in times
-            else outcome(one, MendStatus.FAILED, "nothing was right in time")
-            for one in targets
+            outcome(target, MendStatus.SEARCHED, "", times[target.problem])
+            if target.problem in times
+            else outcome(target, MendStatus.FAILED, "nothing was right in time")
+            for target in targets
         ]
 
     def _how_many(self, effort: Effort, count: int) -> int:
@@ -357,7 +351,7 @@ class Mending:
             seconds = effort.seconds_per_problem * (1 if effort.shared else count)
             return Budget(seconds=min(seconds, self.until.left))
         left = None if self.until.left == float("inf") else max(1.0, self.until.left)
-        times = [one for one in (given.seconds and given.seconds * count, left) if one]
+        times = [seconds for seconds in (given.seconds and given.seconds * count, left) if seconds]
         evaluations = given.evaluations and given.evaluations * count
         return Budget(min(times, default=None), evaluations)
 
@@ -368,7 +362,7 @@ class Mending:
         return Request(
             kernel=_seeded(first.kernel, targets),
             device=self.device,
-            problems=tuple(one.problem for one in targets),
+            problems=tuple(target.problem for target in targets),
             effort=effort,
             strategy=self.orders.strategy,
             budget=self._budget(effort, len(targets)),
@@ -381,21 +375,14 @@ class Mending:
     def _effort(self, target: Target) -> Effort:
         """That of the entry, if it is more than was ordered: less would not replace it."""
         known = EFFORTS[target.known.entry.effort] if target.known else self.orders.effort
-        return max(known, self.orders.effort, key=lambda one: tuned.EFFORTS.index(one.name))
+        return max(known, self.orders.effort, key=lambda effort: effort.seconds_per_problem)
 
     def _searched_alike(self, target: Target) -> tuple[Any, ...]:
         fresh = any(reason.fresh for reason in target.reasons)
         return (*_alike(target), self._effort(target).name, fresh)
 
-    @contextmanager
-    def _tuning(self, request: Request) -> Iterator[tuple[Run, Listener]]:
-        """The processes and the progress of one job."""
-        with self.orders.progress(request.kernel.name, len(request.problems)) as listener:
-            tuning = Run(request, self.store, listener)
-            try:
-                yield tuning, listener
-            finally:
-                tuning.close()
+    def _progress(self, request: Request) -> AbstractContextManager[Listener]:
+        return self.orders.progress(request.kernel.name, len(request.problems))
 
 
 def fell(now: Remeasured) -> Reason | None:
@@ -429,13 +416,13 @@ def _is_cold(target: Target) -> bool:
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:
     """The kernel with the old winners among what is tried first."""
-    old = [one.known.entry.configuration for one in targets if one.known]
+    old = [target.known.entry.configuration for target in targets if target.known]
     seeded = copy.copy(kernel)
-    seeded.seeds = (*kernel.seeds, *(dict(one) for one in old))
+    seeded.seeds = (*kernel.seeds, *(dict(configuration) for configuration in old))
     return seeded
 
 
-def _entry_at(path: Path, problem: Mapping[str, int | str]) -> tuned.Entry | None:
+def _entry_at(path: Path, problem: Mapping[str, int | str]) -> Entry | None:
     """The entry of a problem in the record of a file; None where there is none."""
     if not path.exists():
         return None

@@ -77,10 +77,10 @@ class Schedule:
         return ["retune", *self.kernels, "--stale", "--max-hours", hours, *chosen]
 
 
-def plan(
+def local_schedule(
     kind: str, every: str, archs: Iterable[str], kernels: tuple[str, ...], max_hours: float
 ) -> Schedule:
-    """The plan of this machine and folder.
+    """The schedule of this machine and folder.
 
     Parameters
     ----------
@@ -104,12 +104,12 @@ def plan(
         raise UsageError(unknown("schedule", kind, KINDS))
     if every not in PERIODS:
         raise UsageError(unknown("period", every, PERIODS))
-    chosen = tuple(dict.fromkeys(for_arch(one).arch for one in archs)) or _archs_here()
+    chosen = tuple(dict.fromkeys(for_arch(arch).arch for arch in archs)) or _archs_here()
     if not chosen and kind in ("slurm", "github"):
         raise UsageError(
             f"no GPU here to schedule for; name them: autotune schedule {kind} --arch sm_90"
         )
-    named = [word for one in chosen for word in ("--arch", one)]
+    named = [word for arch in chosen for word in ("--arch", arch)]
     return Schedule(
         period=PERIODS[every],
         archs=chosen,
@@ -125,39 +125,39 @@ def plan(
 # ---------------------------------------------------------------------- the four kinds
 
 
-def cron(plan: Schedule) -> dict[str, str]:
+def cron(schedule: Schedule) -> dict[str, str]:
     """One crontab line per architecture."""
-    lines = [f"# Tunes again what went stale. Made by: {plan.made_by}"]
-    for arch in plan.archs or ("",):
-        command = _shell_line(plan, arch)
+    lines = [f"# Tunes again what went stale. Made by: {schedule.made_by}"]
+    for arch in schedule.archs or ("",):
+        command = _shell_line(schedule, arch)
         # To cron % is the end of the line, unless escaped.
-        lines.append(f"{plan.period.cron} {command.replace('%', chr(92) + '%')}")
+        lines.append(f"{schedule.period.cron} {command.replace('%', chr(92) + '%')}")
     return {"autotune-retune.cron": "\n".join(lines) + "\n"}
 
 
-def systemd(plan: Schedule) -> dict[str, str]:
+def systemd(schedule: Schedule) -> dict[str, str]:
     """A service and its timer per architecture."""
     files = {}
-    for arch in plan.archs or ("",):
+    for arch in schedule.archs or ("",):
         name = f"autotune-retune-{arch}" if arch else "autotune-retune"
-        files[f"{name}.service"] = _service(plan, arch)
-        files[f"{name}.timer"] = _timer(plan, arch)
+        files[f"{name}.service"] = _service(schedule, arch)
+        files[f"{name}.timer"] = _timer(schedule, arch)
     return files
 
 
-def slurm(plan: Schedule) -> dict[str, str]:
+def slurm(schedule: Schedule) -> dict[str, str]:
     """A script that submits one array task per architecture, and is that task."""
-    every_arch = " ".join(plan.archs)
-    gres = " ".join("gpu:1" for _ in plan.archs)
-    hours = math.ceil(plan.max_hours) + 1  # what has begun is finished
-    again = f"{plan.period.cron} bash 'FOLDER/autotune-retune.sbatch'"
+    every_arch = " ".join(schedule.archs)
+    gres = " ".join("gpu:1" for _ in schedule.archs)
+    hours = math.ceil(schedule.max_hours) + 1  # what has begun is finished
+    again = f"{schedule.period.cron} bash 'FOLDER/autotune-retune.sbatch'"
     settings = "".join(
-        f"export {name}={shlex.quote(value)}\n" for name, value in plan.settings.items()
+        f"export {name}={shlex.quote(value)}\n" for name, value in schedule.settings.items()
     )
-    command = shlex.join([*plan.program, *plan.arguments("")])
+    command = shlex.join([*schedule.program, *schedule.arguments("")])
     text = f"""\
 #!/bin/bash
-# Tunes again what went stale, on one node per GPU architecture. Made by: {plan.made_by}
+# Tunes again what went stale, on one node per GPU architecture. Made by: {schedule.made_by}
 #
 # now:    bash autotune-retune.sbatch
 # always: by scrontab -e, or crontab -e on a login node:
@@ -183,32 +183,32 @@ if [ -z "${{SLURM_ARRAY_TASK_ID:-}}" ]; then
   exit
 fi
 
-{settings}cd {shlex.quote(str(plan.folder))}
+{settings}cd {shlex.quote(str(schedule.folder))}
 exec {command} --arch "${{archs[SLURM_ARRAY_TASK_ID]}}"
 """
     return {"autotune-retune.sbatch": text}
 
 
-def github(plan: Schedule) -> dict[str, str]:
+def github(schedule: Schedule) -> dict[str, str]:
     """A workflow: one self-hosted runner per architecture, then one pull request."""
-    root = _repository(plan.folder)
-    inside = plan.folder.relative_to(root).as_posix()
+    root = _repository(schedule.folder)
+    inside = schedule.folder.relative_to(root).as_posix()
     own = root / "pyproject.toml"
     is_autotune = own.is_file() and 'name = "kernel-autotune"' in own.read_text(encoding="utf-8")
     values = {
-        "MADE_BY": plan.made_by,
-        "CRON": plan.period.cron,
-        "ARCHS": ", ".join(plan.archs),
-        "MINUTES": str(math.ceil(plan.max_hours * 60) + 60),
+        "MADE_BY": schedule.made_by,
+        "CRON": schedule.period.cron,
+        "ARCHS": ", ".join(schedule.archs),
+        "MINUTES": str(math.ceil(schedule.max_hours * 60) + 60),
         "PACKAGE": json.dumps(".[tune,cuda13]" if is_autotune else "kernel-autotune[tune,cuda13]"),
         "FOLDER": json.dumps(inside),
-        "ARGUMENTS": shlex.join(plan.arguments("")),
+        "ARGUMENTS": shlex.join(schedule.arguments("")),
     }
     text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], _WORKFLOW)
     return {"autotune-retune.yml": text}
 
 
-#: By name: what makes the files of an entry from a plan.
+#: By name: what makes the files of an entry from a schedule.
 KINDS: dict[str, Callable[[Schedule], dict[str, str]]] = {
     "cron": cron,
     "systemd": systemd,
@@ -230,7 +230,7 @@ INSTALL = {
 
 
 def _archs_here() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.arch for one in backend("cuda").devices()))
+    return tuple(dict.fromkeys(device.arch for device in backend("cuda").devices()))
 
 
 def _program() -> tuple[str, ...]:
@@ -241,7 +241,7 @@ def _program() -> tuple[str, ...]:
 
 def _repository(folder: Path) -> Path:
     """The nearest folder above with ``.git``; the folder itself where there is none."""
-    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+    return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
 def _one_line(text: str) -> str:
@@ -250,26 +250,32 @@ def _one_line(text: str) -> str:
     return text
 
 
-def _shell_line(plan: Schedule, arch: str) -> str:
-    settings = [f"{name}={value}" for name, value in plan.settings.items()]
-    words = [*(["env", *settings] if settings else []), *plan.program, *plan.arguments(arch)]
-    return _one_line(f"cd {shlex.quote(str(plan.folder))} && {shlex.join(words)}")
+def _shell_line(schedule: Schedule, arch: str) -> str:
+    settings = [f"{name}={value}" for name, value in schedule.settings.items()]
+    words = [
+        *(["env", *settings] if settings else []),
+        *schedule.program,
+        *schedule.arguments(arch),
+    ]
+    return _one_line(f"cd {shlex.quote(str(schedule.folder))} && {shlex.join(words)}")
 
 
-def _service(plan: Schedule, arch: str) -> str:
-    command = " ".join(_systemd_word(one) for one in (*plan.program, *plan.arguments(arch)))
+def _service(schedule: Schedule, arch: str) -> str:
+    command = " ".join(
+        _systemd_word(word) for word in (*schedule.program, *schedule.arguments(arch))
+    )
     # /usr/bin/env, because $ and quotes mean something else in the path of the program itself.
     lines = [
-        f"# Made by: {plan.made_by}",
+        f"# Made by: {schedule.made_by}",
         "[Unit]",
         f"Description=Tune GPU kernels again that went stale{f' on {arch}' if arch else ''}",
         "",
         "[Service]",
         "Type=oneshot",
-        f"WorkingDirectory={_one_line(str(plan.folder)).replace('%', '%%')}",
+        f"WorkingDirectory={_one_line(str(schedule.folder)).replace('%', '%%')}",
         *(
             f"Environment={_systemd_word(f'{name}={value}', dollar='$')}"
-            for name, value in plan.settings.items()
+            for name, value in schedule.settings.items()
         ),
         f"ExecStart=/usr/bin/env {command}",
         "Nice=5",
@@ -278,15 +284,15 @@ def _service(plan: Schedule, arch: str) -> str:
     return "\n".join(lines)
 
 
-def _timer(plan: Schedule, arch: str) -> str:
+def _timer(schedule: Schedule, arch: str) -> str:
     return f"""\
-# Made by: {plan.made_by}
+# Made by: {schedule.made_by}
 [Unit]
 Description=When GPU kernels are tuned again{f" on {arch}" if arch else ""}
 
 [Timer]
-OnCalendar={plan.period.calendar}
-RandomizedDelaySec={plan.period.spread}
+OnCalendar={schedule.period.calendar}
+RandomizedDelaySec={schedule.period.spread}
 Persistent=true
 
 [Install]

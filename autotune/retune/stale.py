@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -86,7 +86,7 @@ class Target:
     @property
     def action(self) -> Action:
         """The most that any reason calls for."""
-        searched = any(one.action is Action.SEARCH for one in self.reasons)
+        searched = any(reason.action is Action.SEARCH for reason in self.reasons)
         return Action.SEARCH if searched else Action.REMEASURE
 
     @property
@@ -97,7 +97,7 @@ class Target:
     @property
     def why(self) -> str:
         """All reasons in one line."""
-        return "; ".join(one.text for one in self.reasons)
+        return "; ".join(reason.text for reason in self.reasons)
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ def survey(question: Question) -> Survey:
     """
     targets: list[Target] = []
     failures: list[SurveyFailure] = []
-    for name in question.kernels or [one.name for one in listings(question.spaces)]:
+    for name in question.kernels or [listing.name for listing in listings(question.spaces)]:
         try:
             kernel = find_kernel(name, question.spaces)
-            devices = [one for one in question.devices if one.backend in kernel.backends]
+            devices = [device for device in question.devices if device.backend in kernel.backends]
             if question.kernels and not devices:
                 raise UsageError(f"it runs on {' and '.join(kernel.backends)} only; see --device")
             for device in devices:
@@ -175,11 +175,11 @@ def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tu
     UsageError, DeviceError
         If a selector is wrong, or no device is left.
     """
-    found = [choose_device(one) for one in selectors] or _local_devices()
-    wanted = {normal_arch(one) for one in archs}
-    chosen = [one for one in found if not wanted or one.arch in wanted]
+    found = [choose_device(selector) for selector in selectors] or _local_devices()
+    wanted = {normal_arch(arch) for arch in archs}
+    chosen = [device for device in found if not wanted or device.arch in wanted]
     if not chosen:
-        here = ", ".join(dict.fromkeys(one.arch for one in found))
+        here = ", ".join(dict.fromkeys(device.arch for device in found))
         raise DeviceError(f"no device of {', '.join(archs)} here (there is {here})")
     return tuple(chosen)
 
@@ -244,7 +244,7 @@ def _local_devices() -> list[Device]:
     for name in BACKENDS:
         found = backend(name).devices()
         if found and name == "cuda":
-            return list({one.folder: one for one in reversed(found)}.values())[::-1]
+            return list({device.folder: device for device in reversed(found)}.values())[::-1]
         if found:
             return found[:1]
     return [choose_device(None)]
@@ -253,19 +253,19 @@ def _local_devices() -> list[Device]:
 def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Target]:
     """What is stale of one kernel on one device: its entries, then what was never tuned."""
     entries, damaged = known_entries(kernel.name, device)
-    known = {Problem(dict(one.entry.problem)): one for one in entries}
-    for problem, one in known.items():
+    by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
+    for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):
             continue  # of an older declaration: nothing can be asked of it any more
-        why = reasons(question, kernel, device, one)
+        why = reasons(question, kernel, device, known)
         if not question.only_stale:
             why = (Reason("asked for", Action.SEARCH, fresh=True),)
         if why:
-            yield Target(kernel, device, problem, why, one)
+            yield Target(kernel, device, problem, why, known)
     groups = kernel.problems if question.effort == "full" else kernel.quick_problems
     text = f"its record is damaged ({damaged[0]})" if damaged else "never tuned here"
     for problem in groups.get(device.backend, ()):
-        if problem not in known:
+        if problem not in by_problem:
             yield Target(kernel, device, problem, (Reason(text, Action.SEARCH),))
 
 
@@ -311,8 +311,3 @@ def _aged(question: Question, device: Device, known: KnownEntry) -> Iterator[Rea
 
 def _words(options: Iterable[str]) -> str:
     return " ".join(options) or "none"
-
-
-def problem_words(problem: Mapping[str, object]) -> str:
-    """A problem in one line."""
-    return ", ".join(f"{name}={value}" for name, value in problem.items())

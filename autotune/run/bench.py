@@ -11,10 +11,12 @@ from functools import cached_property
 
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
+from autotune.devices.device import Device
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint, text_fingerprint
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import EXACT, RANDOM, inputs_fingerprint, prepare
 from autotune.measure.tasks import Job
+from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker
 from autotune.run.request import Request
 from autotune.store import Scope
@@ -42,8 +44,8 @@ class Bench:
         #: One per device of the request, in its order.
         self.workers = [
             # On a CPU a second process that starts would disturb what is timed.
-            self._stack.enter_context(Worker(request.timeout_s, one if spare else None))
-            for one in request.devices
+            self._stack.enter_context(Worker(request.timeout_s, device if spare else None))
+            for device in request.devices
         ]
 
     @property
@@ -86,15 +88,17 @@ class Bench:
         """
         static = self.kernel.static
         edges = [
-            one
-            for one in self.kernel.edge_problems
-            if all(one[name] == job.problem[name] for name in static)
+            problem
+            for problem in self.kernel.edge_problems
+            if all(problem[name] == job.problem[name] for name in static)
         ]
         other = self.request.seed + 1
-        jobs = [self.job(one, other) for one in edges]
+        jobs = [self.job(problem, other) for problem in edges]
         if not self.request.inputs:
             drawn = prepare(self.kernel, job.problem, RANDOM, other)
-            datasets = tuple(drawn if one.name == RANDOM else one for one in job.datasets)
+            datasets = tuple(
+                drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
+            )
             jobs.append(replace(job, datasets=datasets))
         return jobs
 
@@ -115,3 +119,15 @@ class Bench:
             timing=self.request.timing.value,
             arch=self.device.arch,
         )
+
+
+def stopping_rule(device: Device) -> StoppingRule:
+    """How long to time on a device.
+
+    A CPU shares its cores with everything else: slow samples in a row there prove nothing. On a GPU
+    verifying has loaded the binary, and of a long launch the first sample is as good as the next;
+    the fewest samples of a launch of several milliseconds are enough, as little disturbs it.
+    """
+    if device.times_steadily:
+        return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
+    return StoppingRule(false_stop=0.0)

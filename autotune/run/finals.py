@@ -81,7 +81,7 @@ class Finals:
 
         Returns
         -------
-        Result or None
+        Decision or None
             None where nothing is right.
         tuple of Measurement
             Those that turned out to be wrong, or failed; their rows are in the store.
@@ -110,7 +110,8 @@ class Finals:
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(evaluator.job.problem), wrong)
             out += wrong
-        for dataset in {one.folder: one for job in others for one in job.datasets}.values():
+        made = {dataset.folder: dataset for job in others for dataset in job.datasets}
+        for dataset in made.values():
             if dataset not in evaluator.job.datasets:
                 use_up(dataset)  # its own will be needed for the portfolio
         return result, tuple(out)
@@ -127,25 +128,25 @@ class Finals:
         The rest had no turn before ``until``.
         """
         kernel, worker = self.bench.kernel, self.bench.worker
-        binaries = [(one, evaluator.binary(one.configuration)) for one in chosen]
-        right = [_Finalist(one, binary) for one, binary in binaries if binary is not None]
+        binaries = [(row, evaluator.binary(row.configuration)) for row in chosen]
+        right = [_Finalist(row, binary) for row, binary in binaries if binary is not None]
         wrong = [
-            replace(one, status=Status.COMPILE_FAILED, message="compiled before, but not again")
-            for one, binary in binaries
+            replace(row, status=Status.COMPILE_FAILED, message="compiled before, but not again")
+            for row, binary in binaries
             if binary is None
         ]
         unverified: list[Measurement] = []
         for job in others:
             passed: list[_Finalist] = []
-            for one in right:
-                if not kernel.allows(one.configuration, job.problem):
-                    passed.append(one)  # lookup, header and load keep it from such a problem
+            for finalist in right:
+                if not kernel.allows(finalist.configuration, job.problem):
+                    passed.append(finalist)  # lookup, header and load keep it from such a problem
                 elif len(passed) >= _LEAST_FINALISTS and time.monotonic() > until:
-                    unverified.append(one.measurement)
+                    unverified.append(finalist.measurement)
                 else:
-                    again = worker.check(job, one.configuration, one.binary)
+                    again = worker.check(job, finalist.configuration, finalist.binary)
                     if again.status is Status.OK:
-                        passed.append(one)
+                        passed.append(finalist)
                     else:
                         message = f"on {job.problem} with other inputs: {again.message}"
                         wrong.append(replace(again, message=message))
@@ -157,27 +158,20 @@ class Finals:
     ) -> tuple[selection.Decision | None, list[Measurement]]:
         """Race finalists and the vendor's calls, interleaved; who fails is out."""
         request, kernel = self.bench.request, self.bench.kernel
-        vendors = [one.name for one in kernel.baselines if one.backend == request.device.backend]
+        vendors = [call.name for call in kernel.baselines if call.backend == request.device.backend]
         contenders = [
-            *(Contender(one.configuration, one.binary) for one in finalists),
+            *(Contender(finalist.configuration, finalist.binary) for finalist in finalists),
             *(Contender(Configuration(), None, name) for name in vendors),
         ]
-        raced = race(
-            self.bench.worker,
-            evaluator.job,
-            contenders,
-            request.effort.rounds,
-            request.seed,
-            seconds,
-        )
+        worker, rounds = self.bench.worker, request.effort.rounds
+        raced = race(worker, evaluator.job, contenders, rounds, request.seed, seconds)
         ours = len(finalists)
         failed = []
         for place, failure in raced.failures.items():
             if place < ours:
                 message = f"in the finals: {failure.message}"
-                failed.append(
-                    replace(finalists[place].measurement, status=failure.status, message=message)
-                )
+                row = finalists[place].measurement
+                failed.append(replace(row, status=failure.status, message=message))
             else:
                 warnings.warn(
                     f"{kernel.name} ({evaluator.job.problem}): no ratio to "
@@ -185,9 +179,9 @@ class Finals:
                     stacklevel=2,
                 )
         timed = [
-            selection.Finalist(one.measurement, samples, hot_ms)
-            for one, samples, hot_ms in zip(
-                finalists, raced.samples_ms[:ours], raced.hot_ms[:ours], strict=True
+            selection.Finalist(finalist.measurement, samples, hot_ms)
+            for finalist, samples, hot_ms in zip(
+                finalists, raced.samples_ms, raced.hot_ms, strict=False
             )
             if samples
         ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,11 +128,8 @@ def measure_limits(
             fresh=fresh,
             command="autotune doctor --limits",
         )
-        tuning = Run(request, store)
-        try:
-            update(Path(user_folder()), record_of(tuning.run()))
-        finally:
-            tuning.close()
+        with closing(Run(request, store)) as run:
+            update(Path(user_folder()), record_of(run.run()))
 
 
 def limit_problem(name: str, device: Device) -> Problem:

@@ -9,20 +9,26 @@ import math
 import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
 
+from autotune.devices.device import Device
 from autotune.errors import AutotuneError, NothingValidError
 from autotune.kernel.membership import is_member
+from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender
+from autotune.measure.timing import Timing
 from autotune.run import selection
 from autotune.run.bench import Bench
-from autotune.search.session import Listener, Phase
-from autotune.tuned import record as tuned
+from autotune.run.recording import refitted, require_current
+from autotune.run.request import Request
+from autotune.search.session import Listener, Phase, ignore
+from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
 
 #: Configurations that are measured, however little time there is.
@@ -42,7 +48,7 @@ class KnownProblem:
     right: Collection[Configuration]
 
 
-def measure(
+def measure_portfolio(
     bench: Bench,
     listener: Listener,
     problems: Mapping[Problem, KnownProblem],
@@ -75,7 +81,7 @@ def measure(
     end = math.inf if seconds is None else time.monotonic() + seconds
     columns: dict[Problem, dict[Configuration, float | None]] = {}
     try:
-        for problem in sorted(problems, key=lambda one: problems[one].median_ms):
+        for problem in sorted(problems, key=lambda problem: problems[problem].median_ms):
             share_s = (end - time.monotonic()) / (len(problems) - len(columns))
             right = problems[problem].right
             columns[problem] = _measured_on(bench, listener, problem, candidates, right, share_s)
@@ -90,7 +96,9 @@ def measure(
     return selection.PortfolioTimes(
         configurations=tuple(candidates),
         problems=tuple(problems),
-        median_ms=tuple(tuple(columns[p][one] for p in problems) for one in candidates),
+        median_ms=tuple(
+            tuple(columns[p][configuration] for p in problems) for configuration in candidates
+        ),
     )
 
 
@@ -110,20 +118,24 @@ def _measured_on(
     listener(Phase(problem, "portfolio"))
     job = bench.job(problem)
     evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
-    evaluator.hint([one for one in configurations if bench.kernel.allows(one, problem)])
+    allowed = [chosen for chosen in configurations if bench.kernel.allows(chosen, problem)]
+    evaluator.hint(allowed)
     bench.worker.prepare(job)  # the first time it starts a process, which is nobody's share
     end = time.monotonic() + seconds
     times: dict[Configuration, float | None] = {}
     contenders = []
-    for one in configurations:
+    for configuration in configurations:
         if len(times) >= _LEAST and time.monotonic() > end - seconds / 2:
             break
-        times[one] = None
-        binary = evaluator.binary(one) if bench.kernel.allows(one, problem) else None
+        times[configuration] = None
+        binary = evaluator.binary(configuration) if configuration in allowed else None
         if binary is None:
             continue
-        if one in right or bench.worker.check(job, one, binary).status is Status.OK:
-            contenders.append(Contender(one, binary))
+        is_right = configuration in right or (
+            bench.worker.check(job, configuration, binary).status is Status.OK
+        )
+        if is_right:
+            contenders.append(Contender(configuration, binary))
     race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, end - time.monotonic()))
     raced = race(bench.worker, job, contenders, _ROUNDS, bench.request.seed, race_s)
     for contender, samples in zip(contenders, raced.samples_ms, strict=True):
@@ -141,9 +153,9 @@ def _compile(
     listener(Phase(problems[0], "compiling"))
     differing = problems if bench.kernel.static else problems[:1]
     jobs = [
-        compile_job(bench.kernel, one, problem, bench.device)
+        compile_job(bench.kernel, configuration, problem, bench.device)
         for problem in differing
-        for one in configurations
+        for configuration in configurations
     ]
     for job in jobs:
         bench.compilers.submit(job)
@@ -151,52 +163,74 @@ def _compile(
         bench.compilers.result(job)
 
 
-def measure_again(
-    bench: Bench, listener: Listener, record: tuned.TunedRecord, seconds: float | None
-) -> selection.PortfolioTimes:
-    """Measure what won anywhere on every problem of a record, which was tuned in pieces perhaps.
+def renewed(
+    record: TunedRecord,
+    kernel: Kernel,
+    device: Device,
+    seconds: float | None,
+    listener: Listener = ignore,
+) -> TunedRecord:
+    """A record with its portfolio measured anew, for one that was tuned in pieces perhaps.
 
     Parameters
     ----------
-    bench : Bench
-        Of the record's kernel and device.
-    listener : callable
-        Told what happens.
     record : TunedRecord
-        Its winners and runners-up are measured, the problems taking turns, and the default.
+        Its winners and runners-up are measured on each of its problems, and the default; its
+        entries stay.
+    kernel : Kernel
+        That it is of.
+    device : Device
+        That it is of.
     seconds : float, optional
         How long it may take once all are compiled.
+    listener : callable
+        Told what happens.
 
     Raises
     ------
+    UsageError
+        If the kernel was changed since.
     NothingValidError
         If it has fewer than two problems, or no configuration of it is in the space any more.
     AutotuneError
         If the device process fails.
     """
-    entries = record.entries
-    ranks = [
-        [one.configuration, *(other.configuration for other in one.runners_up)] for one in entries
-    ]
-    listed = [bench.kernel.default()]
-    for place in range(max(map(len, ranks), default=0)):
-        listed += [Configuration(dict(one[place])) for one in ranks if place < len(one)]
-    chosen = [one for one in dict.fromkeys(listed) if is_member(bench.kernel, one, bench.device)][
-        : selection.PORTFOLIO_SIZE
-    ]
-    if len(entries) < 2 or not chosen:
+    require_current(record, kernel)
+    chosen = _chosen(record, kernel, device)
+    if len(record.entries) < 2 or not chosen:
         raise NothingValidError(
-            f"{record.kernel} on {record.device.name}: {len(entries)} problems with "
+            f"{record.kernel} on {record.device.name}: {len(record.entries)} problems with "
             f"{len(chosen)} configurations are no portfolio; run: autotune run {record.kernel}"
         )
     problems = {
-        Problem(dict(one.problem)): KnownProblem(
-            one.median_ms, {Configuration(dict(one.configuration))}
+        Problem(dict(entry.problem)): KnownProblem(
+            entry.median_ms, {Configuration(dict(entry.configuration))}
         )
-        for one in entries
+        for entry in record.entries
     }
-    _compile(bench, listener, list(problems), chosen)
-    found = measure(bench, listener, problems, chosen, seconds)
+    with closing(Bench(request_for(record, kernel, device))) as bench:
+        _compile(bench, listener, list(problems), chosen)
+        found = measure_portfolio(bench, listener, problems, chosen, seconds)
     if found is None:
         raise AutotuneError(f"{record.kernel}: the portfolio could not be measured")
-    return found
+    return refitted(record, kernel, found)
+
+
+def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
+    """What measures a record's problems as its winners were: hot where all of them were."""
+    problems = tuple(Problem(dict(entry.problem)) for entry in record.entries)
+    cold = any(Timing(entry.timing).is_cold for entry in record.entries)
+    return Request(kernel, device, problems, cold=cold)
+
+
+def _chosen(record: TunedRecord, kernel: Kernel, device: Device) -> list[Configuration]:
+    """The default, then what won and its runners-up, the problems taking turns."""
+    ranks = [
+        [entry.configuration, *(other.configuration for other in entry.runners_up)]
+        for entry in record.entries
+    ]
+    listed = [kernel.default()]
+    for place in range(max(map(len, ranks), default=0)):
+        listed += [Configuration(dict(ranked[place])) for ranked in ranks if place < len(ranked)]
+    valid = [chosen for chosen in dict.fromkeys(listed) if is_member(kernel, chosen, device)]
+    return valid[: selection.PORTFOLIO_SIZE]

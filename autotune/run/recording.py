@@ -14,8 +14,14 @@ from autotune import __version__
 from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
-from autotune.kernel import launches as binding
 from autotune.kernel.expression import Json
+from autotune.kernel.launches import (
+    launch_sequence,
+    requirement,
+    traced,
+    traced_grid,
+    traced_numbers,
+)
 from autotune.kernel.membership import valid_archs
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Fill, Kernel, Launch
@@ -23,16 +29,32 @@ from autotune.measure import limits
 from autotune.measure.measurement import CheckResult, Measurement
 from autotune.measure.timing import Timing
 from autotune.run import selection
-from autotune.run.run import ProblemResult, RunResult
-from autotune.tuned import record as tuned
+from autotune.run.result import ProblemResult, RunResult
 from autotune.tuned.fallback import fallback_table
+from autotune.tuned.record import (
+    Checks,
+    Entry,
+    FallbackRow,
+    FillStep,
+    Grid,
+    LaunchStep,
+    Plan,
+    Portfolio,
+    Provenance,
+    RecordedDevice,
+    RunnerUp,
+    Triple,
+    TunedRecord,
+    Vendor,
+    timestamp,
+)
 from autotune.values import Configuration, Problem
 
 #: Finalists that an entry names beside its winner.
 RUNNERS_UP = 5
 
 
-def record_of(run: RunResult) -> tuned.TunedRecord:
+def record_of(run: RunResult) -> TunedRecord:
     """The tuned record of one run; merge it into what is known with `autotune.tuned.writing.update`.
 
     Parameters
@@ -42,11 +64,11 @@ def record_of(run: RunResult) -> tuned.TunedRecord:
     """
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
-    entries = tuple(_entry(run, one) for one in run.solved)
+    entries = tuple(_entry(run, result) for result in run.solved)
     portfolio, fallback = _portfolio(run)
-    return tuned.TunedRecord(
+    return TunedRecord(
         kernel=kernel.name,
-        device=tuned.RecordedDevice.of(device),
+        device=RecordedDevice.of(device),
         fields={
             name: "integer" if isinstance(value, int) else "categorical"
             for name, value in example.items()
@@ -56,17 +78,17 @@ def record_of(run: RunResult) -> tuned.TunedRecord:
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
-        or tuple(tuned.FallbackRow(problem=one.problem, plan=one.plan) for one in entries),
-        provenance=tuned.Provenance(
+        or tuple(FallbackRow(problem=entry.problem, plan=entry.plan) for entry in entries),
+        provenance=Provenance(
             version=__version__,
             toolchain=run.toolchain,
             driver=device.driver,
-            created=tuned.timestamp(),
+            created=timestamp(),
         ),
     )
 
 
-def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
+def _entry(run: RunResult, result: ProblemResult) -> Entry:
     request = run.request
     finals = result.finals
     if finals is None:
@@ -80,7 +102,7 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
         limits.share(work, winner.median_ms, run.limits, request.device) if work else (None, None)
     )
     resources = _largest(measurement)
-    return tuned.Entry(
+    return Entry(
         problem=dict(result.problem),
         configuration=plan.configuration,
         block=plan.block,
@@ -109,7 +131,7 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
         strategy=request.strategy,
         evaluations=len(result.measured),
         seed=request.seed,
-        tuned_on=tuned.timestamp(),
+        tuned_on=timestamp(),
         arguments=arguments_fingerprint(request.kernel, request.inputs),
         inputs=tuple(sorted(request.inputs)),
         options=request.kernel.compiler_options(configuration, request.device),
@@ -120,38 +142,38 @@ def _entry(run: RunResult, result: ProblemResult) -> tuned.Entry:
     )
 
 
-def _runners_up(finals: selection.Decision) -> tuple[tuned.RunnerUp, ...]:
+def _runners_up(finals: selection.Decision) -> tuple[RunnerUp, ...]:
     """Who else was in the finals, best first."""
-    others = [one for one in finals.finalists if one is not finals.winner]
+    others = [finalist for finalist in finals.finalists if finalist is not finals.winner]
     return tuple(
-        tuned.RunnerUp(
-            configuration=dict(one.measurement.configuration),
-            median_ms=one.median_ms,
-            interval_ms=one.interval_ms,
+        RunnerUp(
+            configuration=dict(finalist.measurement.configuration),
+            median_ms=finalist.median_ms,
+            interval_ms=finalist.interval_ms,
         )
-        for one in others[:RUNNERS_UP]
+        for finalist in others[:RUNNERS_UP]
     )
 
 
-def _portfolio(run: RunResult) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow, ...]]:
+def _portfolio(run: RunResult) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
     """The matrix, and the table for problems that were not tuned; both empty for one problem."""
     measured = run.portfolio
     if measured is None:
-        return tuned.Portfolio(), ()
+        return Portfolio(), ()
     return _with_fallback(run.request.kernel, run.request.device, _matrix(measured))
 
 
-def _matrix(measured: selection.PortfolioTimes) -> tuned.Portfolio:
-    return tuned.Portfolio(
-        configurations=tuple(dict(one) for one in measured.configurations),
-        problems=tuple(dict(one) for one in measured.problems),
+def _matrix(measured: selection.PortfolioTimes) -> Portfolio:
+    return Portfolio(
+        configurations=tuple(dict(configuration) for configuration in measured.configurations),
+        problems=tuple(dict(problem) for problem in measured.problems),
         median_ms=measured.median_ms,
     )
 
 
 def refitted(
-    record: tuned.TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes
-) -> tuned.TunedRecord:
+    record: TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes
+) -> TunedRecord:
     """A record whose winners stay, and whose answers for other problems are made anew.
 
     Raises
@@ -167,7 +189,7 @@ def refitted(
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
 
 
-def require_current(record: tuned.TunedRecord, kernel: Kernel) -> None:
+def require_current(record: TunedRecord, kernel: Kernel) -> None:
     """Make sure that a kernel is as it was when it was tuned.
 
     Raises
@@ -176,8 +198,8 @@ def require_current(record: tuned.TunedRecord, kernel: Kernel) -> None:
         If the record is of another state of the kernel, whose launches are not known any more.
     """
     source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
-    for one in record.entries:
-        if one.source != source or (not one.inputs and one.arguments not in ("", arguments)):
+    for entry in record.entries:
+        if entry.source != source or (not entry.inputs and entry.arguments not in ("", arguments)):
             raise UsageError(
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"
@@ -185,39 +207,35 @@ def require_current(record: tuned.TunedRecord, kernel: Kernel) -> None:
 
 
 def _with_fallback(
-    kernel: Kernel, device: Device, matrix: tuned.Portfolio
-) -> tuple[tuned.Portfolio, tuple[tuned.FallbackRow, ...]]:
+    kernel: Kernel, device: Device, matrix: Portfolio
+) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
     """A matrix with the predictions that are fitted to it, and the table made of it."""
 
-    def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> tuned.Plan:
+    def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
 
     rows, predictions = fallback_table(matrix, planner, device.sm_count)
     return msgspec.structs.replace(matrix, predictions=predictions), rows
 
 
-def _plan(
-    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
-) -> tuned.Plan:
+def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
     """How the first launch of a configuration looks, for any problem where it can be traced."""
-    first = binding.launch_sequence(kernel, configuration, problem, device).first
-    return tuned.Plan(
+    first = launch_sequence(kernel, configuration, problem, device).first
+    return Plan(
         configuration=dict(configuration),
         block=_three(first.block),
         shared_bytes=first.shared_bytes,
-        grid=_completed(
-            binding.traced_grid(binding.traced(kernel, configuration, device, problem))
-        ),
-        requires=binding.requirement(kernel, configuration),
+        grid=_completed(traced_grid(traced(kernel, configuration, device, problem))),
+        requires=requirement(kernel, configuration),
         archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
     )
 
 
-def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> tuned.Plan:
+def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
     return _plan(kernel, kernel.default(), problem, device)
 
 
-def _completed(grid: tuple[Json, ...] | None) -> tuned.Grid | None:
+def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
     """Three dimensions: missing ones are 1."""
     if grid is None:
         return None
@@ -225,31 +243,31 @@ def _completed(grid: tuple[Json, ...] | None) -> tuned.Grid | None:
     return x, y, z
 
 
-def _three(sizes: tuple[int, ...]) -> tuned.Triple:
+def _three(sizes: tuple[int, ...]) -> Triple:
     x, y, z = sizes
     return x, y, z
 
 
 def _steps(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
-) -> tuple[tuned.LaunchStep | tuned.FillStep, ...]:
-    concrete = binding.launch_sequence(kernel, configuration, problem, device).steps
-    symbolic = binding.traced(kernel, configuration, device, problem) or (None,) * len(concrete)
-    steps: list[tuned.LaunchStep | tuned.FillStep] = []
+) -> tuple[LaunchStep | FillStep, ...]:
+    concrete = launch_sequence(kernel, configuration, problem, device).steps
+    symbolic = traced(kernel, configuration, device, problem) or (None,) * len(concrete)
+    steps: list[LaunchStep | FillStep] = []
     for step, trace in zip(concrete, symbolic, strict=True):
         if isinstance(step, Fill):
-            steps.append(tuned.FillStep(name=step.name, value=float(step.value)))
+            steps.append(FillStep(name=step.name, value=float(step.value)))
             continue
-        grid = binding.traced_numbers(trace.grid) if isinstance(trace, Launch) else None
+        grid = traced_numbers(trace.grid) if isinstance(trace, Launch) else None
         names = step.args or ()
         steps.append(
-            tuned.LaunchStep(
+            LaunchStep(
                 entry=str(step.entry),
                 concrete_grid=_three(step.grid),
                 block=_three(step.block),
                 shared_bytes=step.shared_bytes,
                 grid=_completed(grid),
-                args=tuple(one if isinstance(one, str) else int(one) for one in names),
+                args=tuple(name if isinstance(name, str) else int(name) for name in names),
             )
         )
     return tuple(steps)
@@ -260,14 +278,14 @@ def _rate(amount: float, median_ms: float) -> float:
     return amount / median_ms / 1e6
 
 
-def _vendor(finals: selection.Decision) -> tuned.Vendor | None:
+def _vendor(finals: selection.Decision) -> Vendor | None:
     """The fastest baseline: beating a slower one proves nothing."""
     vendors: Mapping[str, tuple[float, selection.Ratio]] = finals.vendors
     if not vendors:
         return None
-    name = min(vendors, key=lambda one: vendors[one][0])
+    name = min(vendors, key=lambda name: vendors[name][0])
     median_ms, ratio = vendors[name]
-    return tuned.Vendor(
+    return Vendor(
         name=name,
         median_ms=median_ms,
         ratio=ratio.value,
@@ -276,15 +294,15 @@ def _vendor(finals: selection.Decision) -> tuned.Vendor | None:
     )
 
 
-def _checks(checks: tuple[CheckResult, ...]) -> tuned.Checks | None:
+def _checks(checks: tuple[CheckResult, ...]) -> Checks | None:
     """The check on random data with the largest error: exact data has none."""
-    random = [one for one in checks if one.dataset == "random"]
+    random = [check for check in checks if check.dataset == "random"]
     if not random:
         return None
-    worst = max(random, key=lambda one: one.max_error)
-    return tuned.Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
+    worst = max(random, key=lambda check: check.max_error)
+    return Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
 
 
 def _largest(measurement: Measurement) -> CompiledFunction | None:
-    """CompiledFunction of the function that needs most registers."""
-    return max(measurement.entries, key=lambda one: one.registers or 0, default=None)
+    """The function that needs most registers."""
+    return max(measurement.entries, key=lambda function: function.registers or 0, default=None)

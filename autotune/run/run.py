@@ -1,50 +1,36 @@
 """The whole job of one `autotune run`: search every problem, hold the finals, make the record.
 
-Puts the parts together; prints nothing and writes no file of its own. `cli` and `api` call it.
+Puts the parts together and divides the time among them; prints nothing and writes no file of its
+own. `cli` and `api` call it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from autotune import __version__
-from autotune.devices.device import Device
 from autotune.errors import Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
-from autotune.kernel.membership import broken_constraints
-from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure import sanitize
-from autotune.measure.compiler import compile_job
-from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement, Status
-from autotune.measure.timing import StoppingRule
-from autotune.run import portfolio as portfolios
+from autotune.measure.measurement import Measurement
 from autotune.run import selection
 from autotune.run.bench import Bench
 from autotune.run.finals import Finals
-from autotune.run.request import EFFORTS, Effort, Request
-from autotune.search.names import find
-from autotune.search.session import Budget, Listener, Phase, SearchSession, ignore, search
+from autotune.run.portfolio import KnownProblem, measure_portfolio
+from autotune.run.request import Request
+from autotune.run.result import ProblemResult, RunResult
+from autotune.run.safety import SafetyCheck
+from autotune.run.searching import ProblemSearch, SearchedProblem
+from autotune.search.session import Budget, Listener, ignore
 from autotune.store import RunInfo, Store
-from autotune.tuned.table import distance, place_of
-from autotune.values import Configuration, Problem, Value
-
-__all__ = [
-    "EFFORTS",
-    "Effort",
-    "ProblemResult",
-    "Request",
-    "Run",
-    "RunResult",
-    "stopping_rule",
-]
 
 #: Shares of the time that are kept for the finals, and of several problems for the portfolio.
 _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
@@ -52,67 +38,10 @@ _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
 _GUESTS_SHARE = 0.3
 #: Of every other problem this many of the best enter a problem's finals.
 _GUESTS = 2
-#: The winners of so many problems, those nearest by size, are tried first on the next.
-_NEAR_PROBLEMS = 8
-#: From so many compilers on a search that is limited by time asks for batches.
-_MANY_COMPILERS = 4
-#: So often the next best take the place of finalists in which compute-sanitizer found a fault.
-_SANITIZER_ROUNDS = 3
-
-
-@dataclass(frozen=True)
-class ProblemResult:
-    """What came of one problem."""
-
-    problem: Problem
-    space: Space
-    #: In the order they were asked for, remembered ones included.
-    measured: tuple[Measurement, ...]
-    #: None where nothing was right.
-    finals: selection.Decision | None
-    disqualified: tuple[Measurement, ...] = ()
-    seconds: float = 0.0
-    #: Finalists in which compute-sanitizer found nothing; None where it was not asked.
-    sanitized: int | None = None
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What came of a run."""
-
-    request: Request
-    problems: tuple[ProblemResult, ...]
-    run_id: int
-    source: str
-    toolchain: str
-    #: Finalists of all problems on every problem; None for a run of one problem.
-    portfolio: selection.PortfolioTimes | None = None
-    #: What the device was measured to reach; None where that is not known.
-    limits: Limits | None = None
-
-    @property
-    def solved(self) -> tuple[ProblemResult, ...]:
-        """The problems that have a winner."""
-        return tuple(one for one in self.problems if one.finals is not None)
-
-
-@dataclass(frozen=True)
-class _Searched:
-    """A problem between its search and its finals."""
-
-    problem: Problem
-    space: Space
-    evaluator: DeviceEvaluator
-    measured: tuple[Measurement, ...]
-    #: What the finals choose from: measured now or remembered.
-    choice: tuple[Measurement, ...]
-    seconds: float
-    #: How long its finals will take to make data of another seed: one set, where this made two.
-    other_data_s: float
 
 
 class Run(Bench):
-    """One run in progress: its processes, its store, its results so far.
+    """One run in progress: its processes, its store, its clock.
 
     Parameters
     ----------
@@ -126,14 +55,10 @@ class Run(Bench):
 
     def __init__(self, request: Request, store: Store, listener: Listener = ignore) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
-        self._sanitizer = sanitize.required(request.device) if request.sanitize else ""
-        #: By configuration and static fields; None where nothing was found.
-        self._findings: dict[
-            tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None
-        ] = {}
+        sanitizer = sanitize.required(request.device) if request.sanitize else ""
         super().__init__(request)
         self.store, self.listener = store, listener
-        self.done: list[ProblemResult] = []
+        self._safety = SafetyCheck(self, sanitizer, listener) if sanitizer else None
         #: When the first search began, by `time.monotonic`.
         self._begun_s = time.monotonic()
 
@@ -152,21 +77,15 @@ class Run(Bench):
         Interrupted
             On Ctrl-C; rows are in the store.
         """
-        request = self.request
-        run_id = self.store.begin_run(
-            RunInfo(
-                kernel=self.kernel.name,
-                device_name=self.device.name,
-                strategy=request.strategy,
-                seed=request.seed,
-                version=__version__,
-                command=request.command,
-            )
-        )
+        run_id = self._begin()
         try:
             self._begun_s = time.monotonic()
-            self._run_problems(run_id)
-            portfolio = self._portfolio()
+            results = self._hold_finals(run_id, self._search_problems(run_id))
+            portfolio = self._portfolio(results)
+            if portfolio is not None:
+                results = [
+                    _chosen_again(result, portfolio, self.request.seed) for result in results
+                ]
         except KeyboardInterrupt as error:
             self.store.finish_run(run_id, "interrupted")
             raise Interrupted(
@@ -179,39 +98,50 @@ class Run(Bench):
             raise
         self.store.finish_run(run_id, "done")
         result = RunResult(
-            request, tuple(self.done), run_id, self.source, self.toolchain, portfolio, limits
+            self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
         )
         if not result.solved:
-            raise NothingValidError(_why_nothing(self.kernel, self.done))
+            raise NothingValidError(_why_nothing(self.kernel, results))
         return result
 
-    def _run_problems(self, run_id: int) -> None:
-        """Search every problem, then hold the finals of each with the others' best as guests."""
+    def _begin(self) -> int:
+        request = self.request
+        return self.store.begin_run(
+            RunInfo(
+                kernel=self.kernel.name,
+                device_name=self.device.name,
+                strategy=request.strategy,
+                seed=request.seed,
+                version=__version__,
+                command=request.command,
+            )
+        )
+
+    # ------------------------------------------------------------------ searches
+
+    def _search_problems(self, run_id: int) -> list[SearchedProblem]:
+        """Search every problem, each beginning with what won on those before it."""
         space = enumerate_space(self.kernel, self.device)
         if self.request.fixed:
             space = space.restricted(self.request.fixed)
-        searched: list[_Searched] = []
-        total = self.request.total_budget
-        for position, problem in enumerate(self.request.problems):
-            left = len(self.request.problems) - position
-            seconds = self._seconds_left(but=_FINALS_SHARE + self._portfolio_share)
-            if seconds is not None:
-                kept_s = sum(one.other_data_s for one in searched)
-                seconds = max(1.0, (seconds - kept_s) / left)
-            evaluations = total.evaluations
-            if evaluations is not None:
-                spent = sum(len(one.measured) for one in searched)
-                evaluations = ceil_div(evaluations - spent, left)
-            budget = Budget(seconds, evaluations)
-            known = _winners_near(problem, searched)
-            searched.append(self._searched(run_id, problem, space, budget, known))
-        # The last first: its data are on the device, and of many large data sets, which the disk has
-        # no room for at once, those of the latest problems are left.
-        for position, one in enumerate(reversed(searched)):
-            seconds = self._seconds_left(but=self._portfolio_share)
-            if seconds is not None:
-                seconds = max(0.0, seconds / (len(searched) - position))
-            self.done.insert(0, self._decided(run_id, one, searched, seconds))
+        search = ProblemSearch(self, self.store, run_id, self.listener)
+        searched: list[SearchedProblem] = []
+        for problem in self.request.problems:
+            searched.append(search.search(problem, space, self._budget(searched), searched))
+        return searched
+
+    def _budget(self, before: Sequence[SearchedProblem]) -> Budget:
+        """Of the next search: an equal share of what is left."""
+        left = len(self.request.problems) - len(before)
+        seconds = self._seconds_left(but=_FINALS_SHARE + self._portfolio_share)
+        if seconds is not None:
+            kept_s = sum(searched.other_data_s for searched in before)
+            seconds = max(1.0, (seconds - kept_s) / left)
+        evaluations = self.request.total_budget.evaluations
+        if evaluations is not None:
+            spent = sum(len(searched.measured) for searched in before)
+            evaluations = ceil_div(evaluations - spent, left)
+        return Budget(seconds, evaluations)
 
     @property
     def _portfolio_share(self) -> float:
@@ -225,132 +155,51 @@ class Run(Bench):
             return None
         return total_s * (1 - but) - (time.monotonic() - self._begun_s)
 
-    def _searched(
-        self,
-        run_id: int,
-        problem: Problem,
-        space: Space,
-        budget: Budget,
-        known: Sequence[Configuration],
-    ) -> _Searched:
-        begun = time.monotonic()
-        self.listener(Phase(problem, "inputs"))
-        job = self.job(problem)
-        other_data_s = (time.monotonic() - begun) / 2
-        self.worker.prepare(job)
-        evaluator = DeviceEvaluator(
-            self.kernel,
-            job,
-            self.compilers,
-            self.worker,
-            stopping_rule(self.device),
-            zip(self.request.others, self.workers[1:], strict=True),
-        )
-        seconds = budget.seconds
-        if seconds is not None:
-            seconds = max(1.0, seconds - (time.monotonic() - begun) - other_data_s)
-        with evaluator:
-            session = SearchSession(
-                space=space,
-                evaluator=evaluator,
-                store=self.store,
-                run_id=run_id,
-                scope=self.scope(problem),
-                budget=Budget(seconds, budget.evaluations),
-                listener=self.listener,
-                # One configuration by name is to be timed, though it may have been stopped early.
-                fresh=self.request.fresh or self.request.only is not None,
-                others=tuple(one.uuid for one in self.request.others),
-            )
-            measured = tuple(self._search(session, known).values())
-        self.compilers.forget()
-        choice = measured if self.request.only is not None else tuple(session.known())
-        spent_s = time.monotonic() - begun
-        return _Searched(problem, space, evaluator, measured, choice, spent_s, other_data_s)
+    # ------------------------------------------------------------------ finals
+
+    def _hold_finals(self, run_id: int, searched: Sequence[SearchedProblem]) -> list[ProblemResult]:
+        """Hold the finals of each problem, with the others' best as guests."""
+        results: list[ProblemResult] = []
+        # The last first: its data are on the device, and of many large data sets, which the disk has
+        # no room for at once, those of the latest problems are left.
+        for position, found in enumerate(reversed(searched)):
+            seconds = self._seconds_left(but=self._portfolio_share)
+            if seconds is not None:
+                seconds = max(0.0, seconds / (len(searched) - position))
+            results.insert(0, self._decided(run_id, found, searched, seconds))
+        return results
 
     def _decided(
-        self, run_id: int, one: _Searched, everyone: Sequence[_Searched], seconds: float | None
+        self,
+        run_id: int,
+        found: SearchedProblem,
+        everyone: Sequence[SearchedProblem],
+        seconds: float | None,
     ) -> ProblemResult:
         """Hold the finals of one problem."""
         begun = time.monotonic()
-        guests = self._guests(run_id, one, everyone, seconds and _GUESTS_SHARE * seconds)
+        guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
         if seconds is not None:
             seconds = max(0.0, seconds - (time.monotonic() - begun))
-        entrants = [*self._entrants(one.choice), *guests]
+        entrants = [*self._entrants(found.choice), *guests]
         unsafe: list[Measurement] = []
-        if self._sanitizer:
-            entrants, unsafe = self._safe(one.problem, entrants)
-            self.store.add_many(run_id, self.scope(one.problem), unsafe)
+        if self._safety:
+            checking = time.monotonic()
+            entrants, unsafe = self._safety.admitted(found.problem, entrants)
+            self._begun_s += time.monotonic() - checking  # beside the budget, not out of it
+            self.store.add_many(run_id, self.scope(found.problem), unsafe)
         finals, wrong = Finals(self, self.store, run_id, self.listener).hold(
-            one.evaluator, entrants, seconds
+            found.evaluator, entrants, seconds
         )
         return ProblemResult(
-            one.problem,
-            one.space,
-            one.measured,
+            found.problem,
+            found.space,
+            found.measured,
             finals,
             (*unsafe, *wrong),
-            one.seconds + time.monotonic() - begun,
-            len(entrants) if self._sanitizer else None,
+            found.seconds + time.monotonic() - begun,
+            len(entrants) if self._safety else None,
         )
-
-    def _safe(
-        self, problem: Problem, entrants: Sequence[Measurement]
-    ) -> tuple[list[Measurement], list[Measurement]]:
-        """Finalists in which compute-sanitizer finds no fault, and rows of those where it does.
-
-        The next best take the place of what is out, and are checked as well, a few times over. What
-        was found for another problem of the run holds here: the small problems are the same.
-        """
-        static = tuple(problem[name] for name in self.kernel.static)
-        safe: list[Measurement] = []
-        out: dict[Configuration, sanitize.SanitizerFault] = {}
-        for _ in range(_SANITIZER_ROUNDS):
-            left = [one for one in entrants if one.configuration not in out]
-            finalists = selection.candidates(left, self.request.effort.finalists)
-            unknown = [
-                one.configuration
-                for one in finalists
-                if (one.configuration, static) not in self._findings
-            ]
-            if unknown:
-                self.listener(Phase(problem, "sanitizer"))
-                begun = time.monotonic()
-                found = self._sanitized(problem, unknown)
-                self._begun_s += time.monotonic() - begun  # beside the budget, not out of it
-                self._findings |= {(one, static): found.get(one) for one in unknown}
-            safe = []
-            for one in finalists:
-                finding = self._findings[one.configuration, static]
-                if finding is None:
-                    safe.append(one)
-                else:
-                    out[one.configuration] = finding
-            if len(safe) == len(finalists):
-                break
-        uuid = self.device.uuid
-        rows = [Measurement(c, Status.UNSAFE, str(f), device_uuid=uuid) for c, f in out.items()]
-        return safe, rows
-
-    def _sanitized(
-        self, problem: Problem, configurations: Sequence[Configuration]
-    ) -> Mapping[Configuration, sanitize.SanitizerFault]:
-        """What compute-sanitizer finds in configurations; warns of what it could not check."""
-        trials = []
-        for configuration in configurations:
-            job = compile_job(self.kernel, configuration, problem, self.device)
-            # So that a finding names the line; the code is the same.
-            with_lines = replace(job, options=(*job.options, "-lineinfo"))
-            binary = self.compilers.result(with_lines).binary
-            if binary is not None:
-                trials += [
-                    sanitize.Trial(self.job(one, self.request.seed + 1), configuration, binary)
-                    for one in sanitize.small_problems(self.kernel, configuration, problem)
-                ]
-        report = sanitize.check(self._sanitizer, trials)
-        for text in report.unchecked:
-            warnings.warn(f"{self.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
-        return report.faults
 
     def _entrants(self, choice: Sequence[Measurement]) -> list[Measurement]:
         """Who enters the finals: the best of each device, since those of two are not compared."""
@@ -361,21 +210,21 @@ class Run(Bench):
             entrant
             for device in self.request.devices
             for entrant in selection.candidates(
-                [one for one in choice if one.device_uuid == device.uuid], share
+                [row for row in choice if row.device_uuid == device.uuid], share
             )
         ]
 
     def _guests(
         self,
         run_id: int,
-        one: _Searched,
-        everyone: Sequence[_Searched],
+        found: SearchedProblem,
+        everyone: Sequence[SearchedProblem],
         seconds: float | None,
     ) -> list[Measurement]:
         """Measure the best of every other problem here too, where that was not done, in this time."""
         if self.request.only is not None:
             return []
-        known = {measurement.configuration for measurement in one.choice}
+        known = {measurement.configuration for measurement in found.choice}
         best = [
             measurement.configuration
             for other in everyone
@@ -385,118 +234,57 @@ class Run(Bench):
             configuration for configuration in dict.fromkeys(best) if configuration not in known
         ]
         end = math.inf if seconds is None else time.monotonic() + seconds
-        one.evaluator.hint(guests)
+        found.evaluator.hint(guests)
         measured: list[Measurement] = []
         for guest in guests:  # each by itself, so that none is begun when time is up
-            measured += one.evaluator.measure([guest])
+            measured += found.evaluator.measure([guest])
             if time.monotonic() > end:
                 self.compilers.forget()  # those of the other guests
                 break
-        self.store.add_many(run_id, self.scope(one.problem), measured)
+        self.store.add_many(run_id, self.scope(found.problem), measured)
         return measured
 
-    def _search(
-        self, session: SearchSession, known: Sequence[Configuration]
-    ) -> dict[int, Measurement]:
-        """Search one problem, beginning with what won elsewhere, the default and the seeds."""
-        only = self.request.only
-        if only is not None:
-            if session.space.find(session.space.canonical(session.space.row(only))) is None:
-                raise NothingValidError(self._why_invalid(session.space, only))
-            return search(session, lambda *_: None, self.request.seed, [only])
-        declared = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
-        others = len(self.request.others)
-        compilers_wait = (
-            self.device.leaves_host_free
-            and session.budget.evaluations is None
-            and self.compilers.processes >= _MANY_COMPILERS
-        )
-        strategy = find(
-            self.request.strategy,
-            at_once=PER_DEVICE * (1 + others) if others else 1,
-            in_batches=bool(others) or compilers_wait,
-        )
-        return search(session, strategy, self.request.seed, [*known, *declared])
+    # ------------------------------------------------------------------ portfolio
 
-    def _why_invalid(self, space: Space, configuration: Configuration) -> str:
-        row = space.canonical(space.row(configuration))
-        values = zip(space.parameters.items(), row, strict=True)
-        canonical = {name: declared[index] for (name, declared), index in values}
-        broken = [
-            f"{rule.name} ({rule.doc})"
-            for rule in broken_constraints(self.kernel, canonical, self.device)
-        ]
-        shown = Configuration(space.relevant(canonical))
-        why = "; ".join(broken) or "outside --fix"
-        return f"{self.kernel.name}: {shown} is not valid on {self.device.name}: {why}"
-
-    def _portfolio(self) -> selection.PortfolioTimes | None:
-        """Measure the best of every problem on every problem; choose winners among ties by it."""
-        results = {one.problem: one.finals for one in self.done if one.finals is not None}
-        if len(results) < 2 or self.request.only is not None:
+    def _portfolio(self, results: Sequence[ProblemResult]) -> selection.PortfolioTimes | None:
+        """Measure the best of every problem on every problem."""
+        finals = {result.problem: result.finals for result in results if result.finals is not None}
+        if len(finals) < 2 or self.request.only is not None:
             return None
-        wrong = {one.configuration for result in self.done for one in result.disqualified}
-        chosen = selection.enter_portfolio(list(results.values()), self.kernel.default())
-        space = self.done[0].space
-        # What is wrong on one problem's other data must answer for no problem.
-        chosen = [one for one in chosen if one in space and one not in wrong]
+        wrong = {row.configuration for result in results for row in result.disqualified}
+        chosen = selection.enter_portfolio(list(finals.values()), self.kernel.default())
+        space = results[0].space
         known = {
-            problem: portfolios.KnownProblem(
-                one.winner.median_ms, {f.measurement.configuration for f in one.finalists}
+            problem: KnownProblem(
+                decision.winner.median_ms,
+                {finalist.measurement.configuration for finalist in decision.finalists},
             )
-            for problem, one in results.items()
+            for problem, decision in finals.items()
         }
-        portfolio = portfolios.measure(self, self.listener, known, chosen, self._seconds_left())
-        if portfolio is not None:
-            self.done = [_chosen_again(one, portfolio, self.request.seed) for one in self.done]
-        return portfolio
-
-
-def _winners_near(problem: Problem, searched: Sequence[_Searched]) -> list[Configuration]:
-    """The best of the problems nearest to one, of those that were searched before it."""
-    here = place_of(tuple(problem.values()))
-
-    def apart(other: _Searched) -> float:
-        steps = distance(here, place_of(tuple(other.problem.values())))
-        return math.inf if steps is None else steps
-
-    nearest = sorted(searched, key=apart)[:_NEAR_PROBLEMS]
-    best = [one for other in nearest for one in selection.candidates(other.choice, 1)]
-    return list(dict.fromkeys(one.configuration for one in best))
+        # What is wrong on one problem's other data must answer for no problem.
+        right = [entrant for entrant in chosen if entrant in space and entrant not in wrong]
+        return measure_portfolio(self, self.listener, known, right, self._seconds_left())
 
 
 def _chosen_again(
     result: ProblemResult, portfolio: selection.PortfolioTimes, seed: int
 ) -> ProblemResult:
+    """A result whose winner was chosen among the tied by how they do on the other problems."""
     if result.finals is None:
         return result
     finals = selection.with_portfolio(result.finals, result.problem, portfolio, seed)
     return replace(result, finals=finals)
 
 
-def stopping_rule(device: Device) -> StoppingRule:
-    """How long to time on a device.
-
-    A CPU shares its cores with everything else: slow samples in a row there prove nothing. On a GPU
-    verifying has loaded the binary, and of a long launch the first sample is as good as the next;
-    the fewest samples of a launch of several milliseconds are enough, as little disturbs it.
-    """
-    if device.times_steadily:
-        return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
-    return StoppingRule(false_stop=0.0)
-
-
-def _why_nothing(kernel: Kernel, problems: Sequence[ProblemResult]) -> str:
+def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
     """The message of a run without a winner: what happened how often, with an example."""
-    everything = [one for result in problems for one in (*result.measured, *result.disqualified)]
-    counts: dict[Status, int] = {}
-    for one in everything:
-        counts[one.status] = counts.get(one.status, 0) + 1
-    shares = ", ".join(f"{count} {status}" for status, count in counts.items())
+    everything = [row for result in results for row in (*result.measured, *result.disqualified)]
     if not everything:
         return f"{kernel.name}: the budget ended before anything was measured; give it more"
-    worst = max(counts, key=lambda status: counts[status])
-    example = next(one for one in everything if one.status is worst)
+    counts = Counter(row.status for row in everything)
+    shares = ", ".join(f"{count} {status}" for status, count in counts.items())
+    ((commonest, _),) = counts.most_common(1)
+    example = next(row for row in everything if row.status is commonest)
     return (
         f"{kernel.name}: no configuration is right ({shares}). "
         f"For example {example.configuration}: {example.message or example.status}"

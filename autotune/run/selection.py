@@ -94,7 +94,7 @@ class PortfolioTimes:
         row = self.median_ms[self.configurations.index(configuration)]
         shares = []
         for column, problem in enumerate(self.problems):
-            best = min((one[column] or math.inf for one in self.median_ms), default=math.inf)
+            best = min((times[column] or math.inf for times in self.median_ms), default=math.inf)
             if problem != but and best < math.inf:
                 time_ms = row[column]
                 shares.append(best / time_ms if time_ms else 1e-3)
@@ -107,7 +107,7 @@ def enter_portfolio(results: Sequence[Decision], default: Configuration) -> list
     At most `PORTFOLIO_SIZE`: problems take turns, best first.
     """
     chosen: dict[Configuration, None] = {default: None}
-    ranks = [[*one.tied, *one.finalists[:3]] for one in results]
+    ranks = [[*result.tied, *result.finalists[:3]] for result in results]
     for place in range(max(map(len, ranks), default=0)):
         for ranked in ranks:
             if place < len(ranked) and len(chosen) < PORTFOLIO_SIZE:
@@ -132,9 +132,9 @@ def with_portfolio(
         Of the bootstrap.
     """
 
-    def merit(one: Finalist) -> tuple[float, int, float]:
-        elsewhere = portfolio.fraction(one.measurement.configuration, problem)
-        return (-round(elsewhere, 3), _registers(one.measurement), one.median_ms)
+    def merit(finalist: Finalist) -> tuple[float, int, float]:
+        elsewhere = portfolio.fraction(finalist.measurement.configuration, problem)
+        return (-round(elsewhere, 3), _registers(finalist.measurement), finalist.median_ms)
 
     winner = min(_eligible(result.tied, result.finalists[0]), key=merit)
     return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner, seed))
@@ -146,11 +146,10 @@ def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]
     Those that were stopped early fill the places that are left. They get a second look: what
     stopped them may have been the clock of that moment.
     """
-    timed = [
-        (one.status is not Status.OK, one.median_ms, one) for one in measured if one.samples_ms
+    timed = [row for row in measured if row.samples_ms and row.median_ms is not None]
+    return sorted(timed, key=lambda row: (row.status is not Status.OK, row.median_ms or 0.0))[
+        :count
     ]
-    ranked = sorted((one for one in timed if one[1] is not None), key=lambda one: one[:2])
-    return [one for _, _, one in ranked[:count]]
 
 
 def decide(
@@ -171,11 +170,16 @@ def decide(
     seed : int
         Of the bootstrap.
     """
-    ranked = sorted(finalists, key=lambda one: one.median_ms)
+    ranked = sorted(finalists, key=lambda finalist: finalist.median_ms)
     best = ranked[0]
-    tied = [one for one in ranked if one is best or not _is_slower(one, best, len(ranked))]
+    tied = [
+        finalist
+        for finalist in ranked
+        if finalist is best or not _is_slower(finalist, best, len(ranked))
+    ]
     winner = min(
-        _eligible(tied, best), key=lambda one: (_registers(one.measurement), one.median_ms)
+        _eligible(tied, best),
+        key=lambda finalist: (_registers(finalist.measurement), finalist.median_ms),
     )
     return Decision(
         winner=winner,
@@ -214,7 +218,7 @@ def _against(
     }
 
 
-def _is_slower(one: Finalist, best: Finalist, contenders: int) -> bool:
+def _is_slower(finalist: Finalist, best: Finalist, contenders: int) -> bool:
     """Whether a finalist is surely slower than the best of so many.
 
     By the exact interval of the median ratio (a sign test), whose level is divided among all pairs
@@ -222,7 +226,7 @@ def _is_slower(one: Finalist, best: Finalist, contenders: int) -> bool:
     of many equals is compared with the unluckiest.
     """
     pairs = contenders * (contenders - 1) / 2
-    ratios = _by_round(one.samples_ms, best.samples_ms)
+    ratios = _by_round(finalist.samples_ms, best.samples_ms)
     low, _ = median_interval(ratios.tolist(), 1 - _FALSE_DIFFERENCE / pairs)
     return low > 1 + _TIE_TOLERANCE
 
@@ -234,9 +238,9 @@ def _eligible(tied: Sequence[Finalist], best: Finalist) -> list[Finalist]:
     """
     most = 1 + _WINNER_TOLERANCE
     return [
-        one
-        for one in tied
-        if one is best or np.median(_by_round(one.samples_ms, best.samples_ms)) <= most
+        finalist
+        for finalist in tied
+        if finalist is best or np.median(_by_round(finalist.samples_ms, best.samples_ms)) <= most
     ]
 
 

@@ -110,7 +110,7 @@ class Store:
     ) -> None:
         """Note that these configurations are about to be tried."""
         attempt = {"run_id": run_id, "scope": scope.fingerprint, "opened": _now()}
-        keys = [one.canonical_json() for one in configurations]
+        keys = [configuration.canonical_json() for configuration in configurations]
         if keys:
             with self._write() as connection:
                 connection.execute(
@@ -144,43 +144,26 @@ class Store:
         Where a measurement names another device than the scope does, of the same model, its row is
         that device's; the attempt was noted before it was known which would be free.
         """
-        now = _now()
-        listed = list(added)
-        scopes = {one.device_uuid: _on_device(scope, one.device_uuid) for one in listed}
-        common = {
-            uuid: {
-                **{one.name: getattr(own, one.name) for one in fields(own)},
-                "run_id": run_id,
-                "scope": own.fingerprint,
-                "problem": encode(own.problem),
-                "created": now,
-            }
-            for uuid, own in scopes.items()
-        }
+        now, listed = _now(), list(added)
+        if not listed:
+            return
+        scopes = {row.device_uuid: _on_device(scope, row.device_uuid) for row in listed}
         rows = [
-            {
-                **common[one.device_uuid],
-                "status": one.status,
-                "median_ms": one.median_ms,
-                "measurement": encode(one),
-            }
-            for one in listed
+            {"run_id": run_id, "created": now, **_columns(scopes[row.device_uuid], row)}
+            for row in listed
         ]
-        if rows:
-            with self._write() as connection:
-                connection.execute(measurements.insert(), rows)
-                connection.execute(
-                    _CLOSE,
-                    [
-                        {
-                            "of_scope": tried.fingerprint,
-                            "of_configuration": one.configuration.canonical_json(),
-                            "now": now,
-                        }
-                        for one in listed
-                        for tried in {scope, scopes[one.device_uuid]}
-                    ],
-                )
+        closed = [
+            {
+                "of_scope": tried.fingerprint,
+                "of_configuration": row.configuration.canonical_json(),
+                "now": now,
+            }
+            for row in listed
+            for tried in {scope, scopes[row.device_uuid]}
+        ]
+        with self._write() as connection:
+            connection.execute(measurements.insert(), rows)
+            connection.execute(_CLOSE, closed)
 
     def remembered(self, scope: Scope) -> dict[Configuration, Measurement]:
         """The newest row of every configuration measured in this scope."""
@@ -192,7 +175,7 @@ class Store:
         with self._read() as connection:
             found = connection.execute(query).all()
         read = [self._decoded(number, text, Measurement) for number, text in found]
-        return {one.configuration: one for one in read}
+        return {measurement.configuration: measurement for measurement in read}
 
     def rows(
         self,
@@ -216,7 +199,7 @@ class Store:
             (device, sa.or_(table.device_name == device, table.device_uuid == device)),
             (run, table.run_id == run),
         ]
-        columns = (measurements.c[one] if one in table else runs.c[one] for one in _ROW)
+        columns = (measurements.c[column] if column in table else runs.c[column] for column in _ROW)
         query = (
             sa.select(*columns)
             .join(runs)
@@ -225,8 +208,8 @@ class Store:
         )
         with self._read() as connection:
             found = connection.execute(query).mappings().all()
-        listed = (self._row(one) for one in found)
-        return [one for one in listed if problem is None or one.problem == problem]
+        listed = (self._row(row) for row in found)
+        return [row for row in listed if problem is None or row.problem == problem]
 
     def _row(self, found: sa.RowMapping) -> Row:
         number = found["id"]
@@ -266,11 +249,23 @@ class Store:
             raise explained(error, self._address) from None
 
 
+def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
+    """One row of the table, but for who adds it and when."""
+    return {
+        **{field.name: getattr(scope, field.name) for field in fields(scope)},
+        "scope": scope.fingerprint,
+        "problem": encode(scope.problem),
+        "status": measurement.status,
+        "median_ms": measurement.median_ms,
+        "measurement": encode(measurement),
+    }
+
+
 def _on_device(scope: Scope, uuid: str) -> Scope:
     return replace(scope, device_uuid=uuid) if uuid not in ("", scope.device_uuid) else scope
 
 
-_ROW = [one.name for one in fields(Row)]
+_ROW = [field.name for field in fields(Row)]
 
 _CLOSE = (
     attempts.update()

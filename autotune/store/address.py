@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import MissingDependencyError, StoreError
+from autotune.files import data_path
 
 try:
     import sqlalchemy as sa
@@ -33,8 +34,7 @@ NO_TRANSACTION = {"begin": ""}
 
 def default_url() -> str:
     """Say where results go when nobody says: ``$AUTOTUNE_STORE``, else the user's data folder."""
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return os.environ.get("AUTOTUNE_STORE") or str(Path(data, "autotune", "store.sqlite"))
+    return os.environ.get("AUTOTUNE_STORE") or data_path("store.sqlite")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Address:
     def _server_engine(self) -> sa.Engine:
         wait_ms = int(self.wait_s * 1000)
         limits = {"connect_timeout": CONNECT_TIMEOUT_S, "tcp_user_timeout": wait_ms}
-        options = {name: one for name, one in limits.items() if name not in self.url.query}
+        options = {name: limit for name, limit in limits.items() if name not in self.url.query}
         try:
             engine = sa.create_engine(self.url, connect_args=options, pool_pre_ping=True)
         except ModuleNotFoundError:

@@ -19,7 +19,7 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
 
     The keys are documented in ``docs/formats.md``.
     """
-    widest = max(measurement.entries, key=lambda one: one.registers or 0, default=None)
+    widest = max(measurement.entries, key=lambda function: function.registers or 0, default=None)
     error = measurement.max_error
     return {
         "kernel": kernel,

@@ -47,7 +47,7 @@ class Scope:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over every field: equal scopes, equal text."""
-        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
         named["problem"] = self.problem.canonical_json()
         return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
 
@@ -113,9 +113,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
-        return [_plain(one) for one in value]
+        return [_plain(part) for part in value]
     if is_dataclass(value):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return value
 
 

@@ -24,7 +24,9 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.run.bench import Bench
-from autotune.run.run import Request, Run, RunResult
+from autotune.run.request import Request
+from autotune.run.result import RunResult
+from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Measured, SearchStarted, ignore
 from autotune.store import Store
 from contracts.faults import EXPECTED, SPACES

@@ -18,7 +18,9 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender
 from autotune.run.bench import Bench
-from autotune.run.run import Request, Run, RunResult
+from autotune.run.request import Request
+from autotune.run.result import RunResult
+from autotune.run.run import Run
 from autotune.search.session import Budget, Measured
 from autotune.store import Store
 

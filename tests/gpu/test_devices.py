@@ -13,7 +13,8 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import LaunchSequence, over_limit
 from autotune.kernel.spec import Launch
 from autotune.measure.measurement import Status
-from autotune.run.run import Request, Run
+from autotune.run.request import Request
+from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
 from autotune.vendor import PLAIN, cublas_call

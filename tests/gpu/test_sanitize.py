@@ -13,7 +13,8 @@ from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
-from autotune.run.run import Request, Run
+from autotune.run.request import Request
+from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
 from autotune.values import Configuration, Problem

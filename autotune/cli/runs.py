@@ -1,4 +1,4 @@
-"""`autotune run`: tune a kernel, or measure one configuration, or replay a recorded space."""
+"""`autotune run`: a run of a kernel, or one configuration measured, or a recorded space replayed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from autotune.kernel.space import Space
     from autotune.measure.measurement import Measurement
     from autotune.report.publish import Published
-    from autotune.run.run import Request, RunResult
+    from autotune.run.request import Request
+    from autotune.run.result import RunResult
     from autotune.search.names import Search
     from autotune.search.replay import Recording
     from autotune.search.session import Budget
-    from autotune.tuned import record as tuned
+    from autotune.tuned.record import Entry
     from autotune.values import Problem
 
 #: A reference that moved by this share in the course of a search is worth a warning.
@@ -151,7 +152,7 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
-    from autotune.run.run import EFFORTS, Request
+    from autotune.run.request import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
     find(strategy)
@@ -160,7 +161,7 @@ def run(
         kernel=declared,
         device=first,
         others=tuple(others),
-        problems=tuple(parsing.problem(declared, one) for one in problems),
+        problems=tuple(parsing.problem(declared, text) for text in problems),
         effort=EFFORTS[effort],
         strategy=strategy,
         budget=parsed_budget,
@@ -173,25 +174,20 @@ def run(
         inputs=parsing.inputs(inputs) if inputs else {},
         command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
     )
-    _tune(request.with_default_problems(), out, as_json)
+    _run(request.with_default_problems(), out, as_json)
 
 
-def _tune(request: Request, out: Path, as_json: bool) -> None:
+def _run(request: Request, out: Path, as_json: bool) -> None:
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
-    from autotune.run.limits import limits_for
-    from autotune.run.run import Run
+    from autotune.run.command import execute
     from autotune.store import Store, default_url
 
     with (
         Store.open(default_url()) as store,
         RunProgress(request.kernel.name, len(request.problems)) as progress,
     ):
-        tuning = Run(request, store, progress)
-        try:
-            result = tuning.run(limits_for(request, store, progress))
-        finally:
-            tuning.close()
+        result = execute(request, store, progress)
     if request.only is not None:
         found = [(each.problem, row) for each in result.problems for row in each.measured]
         _show_single(request.kernel.name, request.device.name, found, as_json)
@@ -210,28 +206,28 @@ def _show_winners(result: RunResult, published: Published) -> None:
     space = result.problems[0].space
     rows = []
     for solved in result.solved:
-        one = published.record.entry(solved.problem)
-        if one is None:
+        entry = published.record.entry(solved.problem)
+        if entry is None:
             continue
-        low, high = one.interval_ms
+        low, high = entry.interval_ms
         rows.append(
             {
-                "problem": words(one.problem),
-                "median ms": f"{one.median_ms:.4g}",
+                "problem": words(entry.problem),
+                "median ms": f"{entry.median_ms:.4g}",
                 "95 % interval": f"{low:.4g} … {high:.4g}",
-                "rate": _rate_of(one),
-                "vs vendor": _vendor_of(one),
-                "of limit": f"{one.limit_fraction:.0%} {one.limit_name}"
-                if one.limit_fraction
+                "rate": _rate_of(entry),
+                "vs vendor": _vendor_of(entry),
+                "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
+                if entry.limit_fraction
                 else "",
-                "tied": str(one.tied),
-                "configuration": words(space.relevant(one.configuration)),
+                "tied": str(entry.tied),
+                "configuration": words(space.relevant(entry.configuration)),
             }
         )
     print_table(rows, title=f"{result.request.kernel.name} on {result.request.device.name}")
 
 
-def _rate_of(entry: tuned.Entry) -> str:
+def _rate_of(entry: Entry) -> str:
     """The rate that says most: arithmetic where there is much of it per byte."""
     flops, moved = entry.gflop_per_s, entry.gb_per_s
     if flops and moved and flops > 4 * moved:
@@ -239,7 +235,7 @@ def _rate_of(entry: tuned.Entry) -> str:
     return f"{moved:.4g} GB/s" if moved else ""
 
 
-def _vendor_of(entry: tuned.Entry) -> str:
+def _vendor_of(entry: Entry) -> str:
     if entry.vendor is None:
         return ""
     low, high = entry.vendor.ratio_interval
@@ -248,19 +244,21 @@ def _vendor_of(entry: tuned.Entry) -> str:
 
 def _say_where(result: RunResult, published: Published) -> None:
     """Tell on stderr what was tried, what was kept, and where the files are."""
-    for one in result.problems:
-        counts = Counter(measurement.status for measurement in one.measured)
+    for found in result.problems:
+        counts = Counter(measurement.status for measurement in found.measured)
         tried = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        moved = drift(one.measured)
+        moved = drift(found.measured)
         drifted = f"; drift {moved[0]:+.1%} … {moved[1]:+.1%}" if moved else ""
-        click.echo(f"{words(one.problem)}: {tried}; {one.seconds:.0f} s{drifted}", err=True)
-        if one.sanitized is not None:
-            click.echo(f"  compute-sanitizer: nothing found in {one.sanitized} finalists", err=True)
-        for wrong in one.disqualified:
+        click.echo(f"{words(found.problem)}: {tried}; {found.seconds:.0f} s{drifted}", err=True)
+        if found.sanitized is not None:
+            click.echo(
+                f"  compute-sanitizer: nothing found in {found.sanitized} finalists", err=True
+            )
+        for wrong in found.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
-        if one.finals is None:
+        if found.finals is None:
             click.echo("  no winner: nothing was right in time", err=True)
-        elif one.finals.launched_by == "stream" and result.request.device.has_graphs:
+        elif found.finals.launched_by == "stream" and result.request.device.has_graphs:
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _say_who_measured(result)
     _warn_of_throttling(result)
@@ -278,18 +276,18 @@ def _say_who_measured(result: RunResult) -> None:
     """Of several devices, how many configurations each had."""
     if not result.request.others:
         return
-    counts = Counter(one.device_uuid for problem in result.problems for one in problem.measured)
-    shares = [f"{counts[one.uuid]} on {one.selector}" for one in result.request.devices]
+    counts = Counter(row.device_uuid for problem in result.problems for row in problem.measured)
+    shares = [f"{counts[device.uuid]} on {device.selector}" for device in result.request.devices]
     first = result.request.device.selector
     click.echo(f"measured: {', '.join(shares)}; finals on {first}", err=True)
 
 
 def _warn_of_throttling(result: RunResult) -> None:
     """Say when the device was too hot to be measured fairly."""
-    everything = [one for problem in result.problems for one in problem.measured]
-    throttled = [one for one in everything if one.clocks.is_throttled]
+    everything = [row for problem in result.problems for row in problem.measured]
+    throttled = [row for row in everything if row.clocks.is_throttled]
     if throttled:
-        reasons = sorted({reason for one in throttled for reason in one.clocks.throttle_reasons})
+        reasons = sorted({reason for row in throttled for reason in row.clocks.throttle_reasons})
         click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
         click.echo(
             f"{len(throttled)} of {len(everything)} measurements were taken while the device was "
@@ -301,7 +299,7 @@ def _warn_of_throttling(result: RunResult) -> None:
 
 def _warn_of_drift(result: RunResult) -> None:
     """Say when the device did not stay as fast as it was. A CPU never does."""
-    found = [drift(one.measured) for one in result.problems]
+    found = [drift(problem.measured) for problem in result.problems]
     worst = max((abs(share) for extremes in found if extremes for share in extremes), default=0.0)
     if worst > _DRIFT and result.request.device.times_steadily:
         click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
@@ -443,7 +441,7 @@ def _replay(
 
 def _without_paths(arguments: list[str]) -> list[str]:
     """A command line fit for a record: paths shortened to their last part."""
-    return [Path(one).name if "/" in one else one for one in arguments]
+    return [Path(argument).name if "/" in argument else argument for argument in arguments]
 
 
 COMMANDS = {"run": run}

@@ -1,0 +1,34 @@
+"""One command's job from beginning to end: the device's limits where they are missing, then the run."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+from autotune.run.limits import limits_for
+from autotune.run.request import Request
+from autotune.run.result import RunResult
+from autotune.run.run import Run
+from autotune.search.session import Listener, ignore
+from autotune.store import Store
+
+
+def execute(request: Request, store: Store, listener: Listener = ignore) -> RunResult:
+    """Do what is requested.
+
+    Parameters
+    ----------
+    request : Request
+        What to do.
+    store : Store
+        Where rows go.
+    listener : callable
+        Told what happens.
+
+    Raises
+    ------
+    AutotuneError
+        See `Run.run`.
+    """
+    limits = limits_for(request, store, listener)
+    with closing(Run(request, store, listener)) as run:
+        return run.run(limits)

@@ -1,0 +1,48 @@
+"""What came of a run and of each of its problems. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotune.kernel.space import Space
+from autotune.measure.limits import Limits
+from autotune.measure.measurement import Measurement
+from autotune.run.request import Request
+from autotune.run.selection import Decision, PortfolioTimes
+from autotune.values import Problem
+
+
+@dataclass(frozen=True)
+class ProblemResult:
+    """What came of one problem."""
+
+    problem: Problem
+    space: Space
+    #: In the order they were asked for, remembered ones included.
+    measured: tuple[Measurement, ...]
+    #: None where nothing was right.
+    finals: Decision | None
+    disqualified: tuple[Measurement, ...] = ()
+    seconds: float = 0.0
+    #: Finalists in which compute-sanitizer found nothing; None where it was not asked.
+    sanitized: int | None = None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of a run."""
+
+    request: Request
+    problems: tuple[ProblemResult, ...]
+    run_id: int
+    source: str
+    toolchain: str
+    #: Finalists of all problems on every problem; None for a run of one problem.
+    portfolio: PortfolioTimes | None = None
+    #: What the device was measured to reach; None where that is not known.
+    limits: Limits | None = None
+
+    @property
+    def solved(self) -> tuple[ProblemResult, ...]:
+        """The problems that have a winner."""
+        return tuple(result for result in self.problems if result.finals is not None)

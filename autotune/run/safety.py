@@ -1,0 +1,110 @@
+"""Keeps out of a run's finals what NVIDIA's compute-sanitizer finds fault with.
+
+Knows who may enter, not who wins; how the tool is run is `measure.sanitize`'s to know.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from autotune.measure import sanitize
+from autotune.measure.compiler import compile_job
+from autotune.measure.measurement import Measurement, Status
+from autotune.run import selection
+from autotune.run.bench import Bench
+from autotune.search.session import Listener, Phase
+from autotune.values import Configuration, Problem, Value
+
+#: So often the next best take the place of finalists in which compute-sanitizer found a fault.
+_ROUNDS = 3
+
+
+class SafetyCheck:
+    """The safety check of one run, which remembers what it found.
+
+    Parameters
+    ----------
+    bench : Bench
+        Compiles, and makes the data.
+    program : str
+        Path of compute-sanitizer.
+    listener : callable
+        Told what happens.
+    """
+
+    def __init__(self, bench: Bench, program: str, listener: Listener) -> None:
+        self.bench, self.program, self.listener = bench, program, listener
+        #: By configuration and static fields; None where nothing was found.
+        self._faults: dict[
+            tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None
+        ] = {}
+
+    def admitted(
+        self, problem: Problem, entrants: Sequence[Measurement]
+    ) -> tuple[list[Measurement], list[Measurement]]:
+        """Finalists in which compute-sanitizer finds no fault, and rows of those where it does.
+
+        The next best take the place of what is out, and are checked as well, a few times over. What
+        was found for another problem of the run holds here: the small problems are the same.
+        """
+        static = tuple(problem[name] for name in self.bench.kernel.static)
+        safe: list[Measurement] = []
+        out: dict[Configuration, sanitize.SanitizerFault] = {}
+        for _ in range(_ROUNDS):
+            left = [entrant for entrant in entrants if entrant.configuration not in out]
+            finalists = selection.candidates(left, self.bench.request.effort.finalists)
+            self._check(problem, static, [finalist.configuration for finalist in finalists])
+            safe = []
+            for finalist in finalists:
+                fault = self._faults[finalist.configuration, static]
+                if fault is None:
+                    safe.append(finalist)
+                else:
+                    out[finalist.configuration] = fault
+            if len(safe) == len(finalists):
+                break
+        uuid = self.bench.device.uuid
+        rows = [
+            Measurement(configuration, Status.UNSAFE, str(fault), device_uuid=uuid)
+            for configuration, fault in out.items()
+        ]
+        return safe, rows
+
+    def _check(
+        self, problem: Problem, static: tuple[Value, ...], configurations: Sequence[Configuration]
+    ) -> None:
+        """Have a finding of each configuration."""
+        unknown = [
+            configuration
+            for configuration in configurations
+            if (configuration, static) not in self._faults
+        ]
+        if unknown:
+            self.listener(Phase(problem, "sanitizer"))
+            found = self._found(problem, unknown)
+            self._faults |= {
+                (configuration, static): found.get(configuration) for configuration in unknown
+            }
+
+    def _found(
+        self, problem: Problem, configurations: Sequence[Configuration]
+    ) -> Mapping[Configuration, sanitize.SanitizerFault]:
+        """What compute-sanitizer finds in configurations; warns of what it could not check."""
+        bench = self.bench
+        trials = []
+        for configuration in configurations:
+            job = compile_job(bench.kernel, configuration, problem, bench.device)
+            # So that a finding names the line; the code is the same.
+            with_lines = replace(job, options=(*job.options, "-lineinfo"))
+            binary = bench.compilers.result(with_lines).binary
+            if binary is not None:
+                trials += [
+                    sanitize.Trial(bench.job(small, bench.request.seed + 1), configuration, binary)
+                    for small in sanitize.small_problems(bench.kernel, configuration, problem)
+                ]
+        report = sanitize.check(self.program, trials)
+        for text in report.unchecked:
+            warnings.warn(f"{bench.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
+        return report.faults
