@@ -264,8 +264,6 @@ class Mending:
             known.entry,
             confirmed=confirmed,
             stale_reasons=(),
-            driver=known.entry.driver or known.record.provenance.driver,
-            toolchain=known.entry.toolchain or known.record.provenance.toolchain,
         )
         record = msgspec.structs.replace(
             known.record,

@@ -175,7 +175,7 @@ def require_current(record: tuned.TunedRecord, kernel: Kernel) -> None:
     """
     source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
     for one in record.entries:
-        if one.source != source or (not one.inputs and one.arguments not in ("", arguments)):
+        if one.source != source or (not one.inputs and one.arguments != arguments):
             raise UsageError(
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"
