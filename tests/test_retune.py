@@ -138,22 +138,6 @@ def test_a_new_value_in_a_list_makes_nothing_stale(project: Path, ask: Ask) -> N
 
 
 @pytest.mark.usefixtures("no_process")
-def test_a_record_of_an_older_autotune_is_compared_by_what_it_has(project: Path, ask: Ask) -> None:
-    """Without the fields of an entry its record's provenance speaks for it."""
-    file = record_file("saxpy")
-    document = json.loads(file.read_text())
-    for name in ("arguments", "options", "driver", "toolchain", "runners_up", "confirmed"):
-        del document["entries"][0][name]
-    file.write_text(json.dumps(document))
-    assert ask() == []
-    document["provenance"]["driver"] = "1.2.3"
-    file.write_text(json.dumps(document))
-    (row,) = ask("--dry-run")
-    assert row["why"].startswith("the driver changed: 1.2.3 -> ")
-    assert row["action"] == "re-measure"
-
-
-@pytest.mark.usefixtures("no_process")
 def test_what_was_tuned_on_inputs_of_a_file_is_left_to_a_person(project: Path, ask: Ask) -> None:
     """Only who has the file can measure it again."""
     edit_record("saxpy", inputs=["x"])

@@ -57,14 +57,12 @@ class KnownEntry:
     @property
     def driver(self) -> str:
         """The driver that its times were last seen to hold with; empty where not known."""
-        seen = self.entry.confirmed
-        return seen.driver if seen else self.entry.driver or self.record.provenance.driver
+        return (self.entry.confirmed or self.entry).driver
 
     @property
     def toolchain(self) -> str:
         """The compiler that its times were last seen to hold with; empty where not known."""
-        seen = self.entry.confirmed
-        return seen.toolchain if seen else self.entry.toolchain or self.record.provenance.toolchain
+        return (self.entry.confirmed or self.entry).toolchain
 
     @property
     def seen_on(self) -> str:
@@ -274,11 +272,11 @@ def _changed(kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reas
     entry = known.entry
     if entry.source != source_fingerprint(kernel):
         yield Reason("its source changed", Action.SEARCH)
-    if entry.arguments and entry.arguments != arguments_fingerprint(kernel, entry.inputs):
+    if entry.arguments != arguments_fingerprint(kernel, entry.inputs):
         yield Reason("its arguments, reference, launch or options changed", Action.SEARCH)
     if not is_member(kernel, entry.configuration, device):
         yield Reason("its configuration is no longer in the declared space", Action.SEARCH)
-    elif entry.options is not None:
+    else:
         now = kernel.compiler_options(Configuration(entry.configuration), device)
         if now != entry.options:
             yield Reason(

@@ -199,7 +199,7 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
     """
     source, arguments = source_fingerprint(kernel), arguments_fingerprint(kernel)
     for entry in record.entries:
-        if entry.source != source or (not entry.inputs and entry.arguments not in ("", arguments)):
+        if entry.source != source or (not entry.inputs and entry.arguments != arguments):
             raise UsageError(
                 f"{record.kernel} on {record.device.name}: tuned before the kernel was changed; "
                 f"run: autotune retune {record.kernel}"
