@@ -114,16 +114,21 @@ def halving(VARIANT, BLOCK_RED):
     return VARIANT == "portable" and BLOCK_RED != "interleaved"
 
 
+def compute_capability(device):
+    """90 for sm_90; 0 where the device is no CUDA device."""
+    return int("".join(filter(str.isdigit, device.arch)) or 0) if device.backend == "cuda" else 0
+
+
 @reduce.constraint
 def variant_runs_here(VARIANT, device):
     """cuda: needs its memory model, compute capability 7.0."""
-    return VARIANT == "portable" or device.compute_capability >= 70
+    return VARIANT == "portable" or compute_capability(device) >= 70
 
 
 @reduce.constraint
 def pairs_are_added_at_once(COLLECT, device):
     """pair: both floats of an atomic in one step, as compute capability 9.0 does it: PTX promises it for none."""
-    return COLLECT != "pair" or device.compute_capability == 90
+    return COLLECT != "pair" or compute_capability(device) == 90
 
 
 @reduce.constraint
@@ -183,7 +188,7 @@ def grid_is_resident(BLOCK, GRID_MODE, WAVES, device):
 def hints_are_cuda(VARIANT, LOAD, device):
     """OpenCL has no cache hints; bypass is the CUDA source's, from compute capability 8.0 on."""
     if LOAD == "bypass":
-        return VARIANT == "cuda" and device.compute_capability >= 80
+        return VARIANT == "cuda" and compute_capability(device) >= 80
     return LOAD == "plain" or device.backend == "cuda"
 
 

@@ -213,10 +213,15 @@ def warps(BM, BN, WM, WN, SLICES):
     return (BM // WM) * (BN // WN) * SLICES
 
 
+def compute_capability(device):
+    """90 for sm_90; 0 where the device is no CUDA device."""
+    return int("".join(filter(str.isdigit, device.arch)) or 0) if device.backend == "cuda" else 0
+
+
 @sgemm.constraint
 def variant_runs_here(VARIANT, device):
     """The CUDA source needs cp.async: compute capability 8.0."""
-    return VARIANT == "portable" or device.compute_capability >= 80
+    return VARIANT == "portable" or compute_capability(device) >= 80
 
 
 @sgemm.constraint
@@ -389,7 +394,7 @@ def few_tiles_have_no_order(RASTER, GRIDK):
 @sgemm.constraint
 def clusters_exist(SPLITK, device):
     """cuda: blocks can share k only in a cluster, from compute capability 9.0 on."""
-    return SPLITK == 1 or device.compute_capability >= 90
+    return SPLITK == 1 or compute_capability(device) >= 90
 
 
 # ------------------------------------------------------------------ running it

@@ -84,6 +84,11 @@ transpose = Kernel(
 )
 
 
+def compute_capability(device):
+    """90 for sm_90; 0 where the device is no CUDA device."""
+    return int("".join(filter(str.isdigit, device.arch)) or 0) if device.backend == "cuda" else 0
+
+
 @transpose.applies("BLOCK_X", "BLOCK_Y")
 def without_tiles(ALG):
     return ALG != "shared"
@@ -179,7 +184,7 @@ def bulk_copies_rows(ALG, VEC, LAYOUT, STORE, device):
     """bulk: the rows of a padded tile, each begun at 16 bytes, from compute capability 9.0 on."""
     if STORE != "bulk":
         return True
-    return (ALG, VEC, LAYOUT) == ("shared", 4, "padded") and device.compute_capability >= 90
+    return (ALG, VEC, LAYOUT) == ("shared", 4, "padded") and compute_capability(device) >= 90
 
 
 def shared_bytes(c, device):
