@@ -277,8 +277,6 @@ class Mending:
                 ratio_interval=(round(ratio.low, 4), round(ratio.high, 4)),
             ),
             stale_reasons=(),
-            driver=known.entry.driver or known.record.provenance.driver,
-            toolchain=known.entry.toolchain or known.record.provenance.toolchain,
         )
         provenance = Provenance(
             version=__version__, toolchain=toolchain, driver=driver, created=now
