@@ -862,7 +862,7 @@ def test_a_portfolio_that_cannot_be_measured_costs_no_winner(tuned, saxpy):
         if isinstance(event, Phase) and event.name == "portfolio":
             tuning.worker.close()
 
-    with pytest.warns(UserWarning, match="the device process was ended"):
+    with pytest.warns(UserWarning, match="the processes of the run were ended"):
         result = tuned(saxpy(), end_process, problems=(N, Problem(n=100)), fixed=FIXED)
     assert result.portfolio is None
     assert len(result.solved) == 2

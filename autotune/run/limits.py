@@ -33,7 +33,7 @@ _UNITS = {"read": "gb_per_s", "copy": "gb_per_s", "ffma": "gflop_per_s"}
 #: Floats to move, the most that fit: what stays in L2 from before flatters the rate the less. A run
 #: needs x and out, copies of x and expected values of both data sets, and half the memory may be others'.
 _SIZES, _ARRAYS = (1 << 30, 1 << 28, 1 << 26), 8
-#: Measurements of each problem: the kernels' seeds and a few more, some seconds on a GPU.
+#: Measurements of each problem on a GPU: the kernels' seeds and a few more, some seconds.
 _EVALUATIONS = 16
 
 
