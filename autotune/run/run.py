@@ -55,8 +55,6 @@ _GUESTS_SHARE = 0.3
 _GUESTS = 2
 #: The winners of so many problems, those nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
-#: From so many compilers on a search that is limited by time asks for batches.
-_MANY_COMPILERS = 4
 #: So often the next best take the place of finalists in which compute-sanitizer found a fault.
 _SANITIZER_ROUNDS = 3
 
@@ -432,15 +430,9 @@ class Run(Bench):
             return search(session, lambda *_: None, self.request.seed, [only])
         declared = [self.kernel.default(), *map(self.kernel.completed, self.kernel.seeds)]
         others = len(self.request.others)
-        compilers_wait = (
-            self.device.backend == "cuda"
-            and session.budget.evaluations is None
-            and self.compilers.processes >= _MANY_COMPILERS
-        )
         strategy = find(
             self.request.strategy,
             at_once=PER_DEVICE * (1 + others) if others else 1,
-            in_batches=bool(others) or compilers_wait,
         )
         return search(session, strategy, self.request.seed, [*known, *declared])
 

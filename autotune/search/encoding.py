@@ -47,15 +47,15 @@ class Encoding:
         self._tables = [_table(declared[p], self._occurring[p]) for p in self.varying]
         self.width = sum(table.shape[1] for table in self._tables)
         sizes = [len(values) for values in declared]
-        self._strides = np.array([np.prod(sizes[p + 1 :], dtype=np.int64) for p in range(len(sizes))])
+        self._strides = np.array(
+            [np.prod(sizes[p + 1 :], dtype=np.int64) for p in range(len(sizes))]
+        )
         self._codes = space.rows.astype(np.int64) @ self._strides
 
     def features(self, numbers: Numbers) -> Features:
         """Columns of some configurations, shape (configurations, `width`)."""
         rows = self.rows[numbers]
-        columns = [
-            table[rows[:, p]] for p, table in zip(self.varying, self._tables, strict=True)
-        ]
+        columns = [table[rows[:, p]] for p, table in zip(self.varying, self._tables, strict=True)]
         return np.concatenate(columns, axis=1) if columns else np.zeros((len(rows), 0), np.float32)
 
     def near(self, number: int, apart: int) -> Numbers:
@@ -80,15 +80,16 @@ class Encoding:
             rows[np.ix_(idle, list(table.governs))] = 0
         codes = np.unique(rows.astype(np.int64) @ self._strides)
         at = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        valid = at[self._codes[at] == codes]
-        return valid[valid != number]
+        valid: Numbers = at[(self._codes[at] == codes) & (at != number)]
+        return valid
 
     def _changed(self, rows: NDArray[np.int16], position: int) -> NDArray[np.int16]:
         """Every row with every other value of one parameter."""
         values = self._occurring[position]
         result = np.repeat(rows, len(values), axis=0)
         result[:, position] = np.tile(values, len(rows))
-        return result[result[:, position] != np.repeat(rows[:, position], len(values))]
+        other: NDArray[np.bool_] = result[:, position] != np.repeat(rows[:, position], len(values))
+        return np.ascontiguousarray(result[other])
 
 
 def _table(values: Sequence[Value], used: NDArray[np.int16]) -> Features:
@@ -96,7 +97,8 @@ def _table(values: Sequence[Value], used: NDArray[np.int16]) -> Features:
     if any(isinstance(value, str) for value in values):
         # Two different texts are as far apart as the ends of an ordered parameter.
         table = np.eye(len(values))[:, used] / np.sqrt(2)
-        return (table[:, 1:] * np.sqrt(2) if len(used) == 2 else table).astype(np.float32)
+        table = table[:, 1:] * np.sqrt(2) if len(used) == 2 else table
+        return np.asarray(table, np.float32)
     occurring = np.array([float(values[index]) for index in used])
     is_positive = bool((occurring > 0).all())
     spans = is_positive and occurring.max() / occurring.min() >= _LOG_SPAN

@@ -74,6 +74,11 @@ class Proposer:
         self._covariance = Covariance.prior(self._encoding.width)
         self._view: _View | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a configuration is left to propose."""
+        return self._open_count > 0
+
     def tell(self, number: int, time_ms: float | None, is_bound: bool = False) -> None:
         """Say what came of a configuration, proposed or not.
 
@@ -111,6 +116,18 @@ class Proposer:
         self._proposed += 1
         return number
 
+    def chance_left(self, share: float = 0.01) -> float:
+        """Probability that a configuration not yet proposed is faster than the best by a share of it.
+
+        Candidates are taken as independent, so that it is rather too large. 1 while there is no
+        model, 0 where nothing is left.
+        """
+        if not self.is_open:
+            return 0.0
+        if self._timed() < FEWEST:
+            return 1.0
+        return self._current_view().chance_left(self.outcomes, share)
+
     def _timed(self) -> int:
         return sum(not math.isnan(outcome.log_ms) for outcome in self.outcomes.values())
 
@@ -140,22 +157,20 @@ class Proposer:
 
     def _some(self, count: int) -> Numbers:
         """Open configurations at random, or all in order where there are no more."""
-        if self._open_count <= count:
-            return np.flatnonzero(self._open)
-        if self._open_count < 4 * count or self._open_count < len(self._open) // 8:
-            return self._rng.choice(np.flatnonzero(self._open), count, replace=False)
-        drawn = np.unique(self._rng.integers(len(self._open), size=2 * count))
-        drawn = drawn[self._open[drawn]]
-        return self._rng.permutation(drawn)[:count]
+        free = np.flatnonzero(self._open)
+        return free if len(free) <= count else self._rng.choice(free, count, replace=False)
 
     def _any(self) -> int:
         return int(self._rng.choice(self._some(1)))
 
     def _likeliest(self) -> int:
+        local = self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
+        return self._current_view().choose(self.outcomes, local)
+
+    def _current_view(self) -> _View:
         if self._view is None or self._view.is_stale(len(self.outcomes)):
             self._view = self._new_view()
-        local = self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
-        return self._view.choose(self.outcomes, local)
+        return self._view
 
     def _new_view(self) -> _View:
         """Fit anew, and choose anew what is conditioned on and what is considered."""
@@ -164,8 +179,8 @@ class Proposer:
         is_bound = np.array([outcome.is_bound for outcome in self.outcomes.values()])
         ranked = numbers[np.lexsort((log_ms, is_bound))]  # nan last
         given = self._best_and_others(ranked, GIVEN)
-        points = self._points(given)
-        values = _values(given, self.outcomes)[0]
+        points = _points(self._encoding, given)
+        values = _told(given, self.outcomes).values
         for_fit = self._best_and_others(np.flatnonzero(~np.isnan(values)), FIT)
         self._covariance = fitted(self._covariance, points[for_fit], values[for_fit])
         best = ranked[:TOP]
@@ -193,13 +208,24 @@ class Proposer:
         others = self._rng.choice(ranked[best:], limit - best, replace=False)
         return np.concatenate([ranked[:best], np.sort(others)])
 
-    def _points(self, numbers: Numbers) -> Points:
-        encoding = self._encoding
-        return Points(encoding.features(numbers), encoding.rows[numbers][:, encoding.varying])
+
+def _points(encoding: Encoding, numbers: Numbers) -> Points:
+    return Points(encoding.features(numbers), encoding.rows[numbers][:, encoding.varying])
 
 
-def _values(numbers: Numbers, outcomes: dict[int, Outcome]) -> tuple[NDArray[np.float64], ...]:
-    """What the model is told of configurations: mean 0, deviation 1; nan and bounds where unknown."""
+@dataclass(frozen=True)
+class _Told:
+    """What the model is told of some configurations: logarithms, moved and scaled."""
+
+    #: Mean 0, deviation 1; nan where awaited or only a bound is known.
+    values: NDArray[np.float64]
+    #: What values that are nan are at least.
+    bounds: NDArray[np.float64]
+    #: Of a unit in logarithms.
+    spread: float
+
+
+def _told(numbers: Numbers, outcomes: dict[int, Outcome]) -> _Told:
     known = [outcomes.get(int(number)) for number in numbers]
     log_ms = np.array([math.nan if o is None else o.log_ms for o in known])
     is_bound = np.array([o is not None and o.is_bound for o in known])
@@ -209,14 +235,14 @@ def _values(numbers: Numbers, outcomes: dict[int, Outcome]) -> tuple[NDArray[np.
     values = np.minimum(log_ms, cut)
     values[failed] = cut
     told = ~np.isnan(values)
-    centre, spread = values[told].mean(), values[told].std() + 1e-9
+    centre, spread = values[told].mean(), float(values[told].std()) + 1e-9
     values = (values - centre) / spread
     bounds = np.full(len(values), -np.inf)
     # At the cut a bound is as good as a value.
     only = is_bound & (log_ms < cut)
     bounds[only] = values[only]
     values[only] = np.nan
-    return values, bounds
+    return _Told(values, bounds, spread)
 
 
 class _View:
@@ -236,12 +262,11 @@ class _View:
         self._candidates = candidates
         self._places = {int(number): place for place, number in enumerate(candidates)}
         self._taken = np.zeros(len(candidates), bool)
-        rows = encoding.rows[candidates][:, encoding.varying]
-        self._rows = rows
         self._encoding = encoding
-        points = Points(encoding.features(candidates), rows)
-        own = Points(encoding.features(given), encoding.rows[given][:, encoding.varying])
-        self._posterior = Posterior(covariance, own, points, max(64, told // 4))
+        self._rows = encoding.rows[candidates][:, encoding.varying]
+        self._posterior = Posterior(
+            covariance, _points(encoding, given), _points(encoding, candidates), max(64, told // 4)
+        )
 
     def is_stale(self, told: int) -> bool:
         return told >= self._until or not self._posterior.has_room or bool(self._taken.all())
@@ -256,17 +281,25 @@ class _View:
         self._posterior.condition(place)
 
     def choose(self, outcomes: dict[int, Outcome], local: bool) -> int:
-        numbers = np.array(self._numbers)
-        values, bounds = _values(numbers, outcomes)
-        means = self._posterior.means(values, bounds)
-        place = int(np.nanargmin(values))
+        """The candidate of most expected improvement, or the neighbour of the best of least time."""
+        told = _told(np.array(self._numbers), outcomes)
+        means = self._posterior.means(told.values, told.bounds)
+        best = int(np.nanargmin(told.values))
         if local:
-            row = self._encoding.rows[numbers[place], self._encoding.varying]
+            row = self._encoding.rows[self._numbers[best], self._encoding.varying]
             beside = ((self._rows != row).sum(1) == 1) & ~self._taken
             if beside.any():
                 return int(self._candidates[np.argmin(np.where(beside, means, np.inf))])
         deviations = np.sqrt(self._posterior.variances)
-        gains = (values[place] - means) / deviations
+        gains = (told.values[best] - means) / deviations
         scores = deviations * (gains * ndtr(gains) + np.exp(-gains * gains / 2) * 0.39894)
         scores[self._taken] = -1
         return int(self._candidates[np.argmax(scores)])
+
+    def chance_left(self, outcomes: dict[int, Outcome], share: float) -> float:
+        """See `Proposer.chance_left`."""
+        told = _told(np.array(self._numbers), outcomes)
+        means = self._posterior.means(told.values, told.bounds)[~self._taken]
+        bar = np.nanmin(told.values) + math.log1p(-share) / told.spread
+        chances = ndtr((bar - means) / np.sqrt(self._posterior.variances[~self._taken]))
+        return float(-np.expm1(np.log1p(-np.minimum(chances, 1 - 1e-9)).sum()))

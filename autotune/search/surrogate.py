@@ -66,7 +66,8 @@ class Covariance:
 
     @property
     def vector(self) -> Vector:
-        return np.r_[self.log_lengths, self.log_scale, self.log_equal, self.log_noise]
+        tail = (self.log_scale, self.log_equal, self.log_noise)
+        return np.concatenate([self.log_lengths, tail])
 
     @classmethod
     def of(cls, vector: Vector) -> Covariance:
@@ -234,9 +235,7 @@ class Posterior:
         known = ~np.isnan(values)
         if bounds is None or not np.isfinite(bounds).any():
             factor = self._factor[: self._count, : self._count][np.ix_(known, known)]
-            weights[known] = solve_triangular(
-                factor, values[known], lower=True, check_finite=False
-            )
+            weights[known] = solve_triangular(factor, values[known], lower=True, check_finite=False)
         else:
             for place, value in enumerate(values):
                 row = self._factor[place, : place + 1]
