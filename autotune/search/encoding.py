@@ -50,7 +50,10 @@ class Encoding:
         self._strides = np.array(
             [np.prod(sizes[p + 1 :], dtype=np.int64) for p in range(len(sizes))]
         )
-        self._codes = space.rows.astype(np.int64) @ self._strides
+        #: In ascending order, as the space's rows are; column by column, which takes less memory.
+        self._codes = np.zeros(len(space), np.int64)
+        for column, stride in zip(space.rows.T, self._strides, strict=True):
+            self._codes += column * stride
 
     def features(self, numbers: Numbers) -> Features:
         """Columns of some configurations, shape (configurations, `width`)."""

@@ -142,7 +142,7 @@ class Proposer:
 
     def _spread(self, count: int) -> list[int]:
         """Configurations far from each other and from what is known, of some random ones."""
-        pool = self._some(POOL)
+        pool = self._rng.permutation(self._some(POOL))
         features = self._encoding.features(pool)
         known = [*self.outcomes, *self.awaited]
         gaps = np.full(len(pool), np.inf)

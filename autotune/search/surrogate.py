@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri
 from scipy.optimize import minimize
+from scipy.special import log_ndtr
 
 from autotune.search.encoding import Features
 
@@ -229,7 +230,8 @@ class Posterior:
         values : ndarray
             Of the points, in order; nan where awaited.
         bounds : ndarray, optional
-            What values that are nan are known to be at least: -inf where nothing is known.
+            What values that are nan are known to be at least, -inf where nothing is known: they count
+            as what is expected of them then.
         """
         weights = np.zeros(self._count)
         known = ~np.isnan(values)
@@ -240,8 +242,15 @@ class Posterior:
             for place, value in enumerate(values):
                 row = self._factor[place, : place + 1]
                 predicted = row[:-1] @ weights[:place]
-                # A value that is only known to be larger counts as the prediction, or as its bound.
-                taken = value if known[place] else max(predicted, bounds[place])
-                weights[place] = (taken - predicted) / row[-1]
+                if not known[place]:
+                    value = predicted + row[-1] * _above((bounds[place] - predicted) / row[-1])
+                weights[place] = (value - predicted) / row[-1]
         means: Features = weights.astype(np.float32) @ self._reduced[: self._count]
         return means
+
+
+def _above(bound: float) -> float:
+    """Expected value of what is normal and at least a bound."""
+    if bound < -8:
+        return 0.0
+    return float(np.exp(-bound * bound / 2 - log_ndtr(-bound)) / np.sqrt(2 * np.pi))
