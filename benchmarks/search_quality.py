@@ -2,12 +2,17 @@
 
 Every strategy searches every recorded space from several seeds, the given ones and those in
 tests/data. Counted are evaluations, failing ones included, until a configuration within 5 % of the
-best was measured, and the strategy's own processor time. Rows of a file that is there are kept
-where they are not measured anew.
+best was measured, where the search ends, and the processor time that it took until then. Rows of a
+file that is there are kept where they are not measured anew.
 
     OMP_NUM_THREADS=1 python benchmarks/search_quality.py --seeds 30
     OMP_NUM_THREADS=1 python benchmarks/search_quality.py --noise 0.03 --out /tmp/noise.json
+    OMP_NUM_THREADS=1 python benchmarks/search_quality.py --compilers 15 --seeds 10
     python benchmarks/search_quality.py --show
+
+With ``--compilers`` time is what is limited, as in a run on a GPU, and is simulated: recorded compile
+times on so many compilers, which begin with what was hinted, a tenth of the recorded benchmark times,
+since a run stops early, one after the other, and the strategy's own processor time.
 """
 
 from __future__ import annotations
@@ -23,8 +28,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
+from math import inf
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 
 import numpy as np
 
@@ -54,7 +61,28 @@ class Row:
     milliseconds_per_evaluation: float
 
 
-class NoisySession(ReplaySession):
+class UntilFound(ReplaySession):
+    """Ends a search when a configuration within `FOUND` was measured."""
+
+    def __init__(self, recording: Recording, budget: int) -> None:
+        super().__init__(recording, budget)
+        times = [measured.median_ms or np.inf for measured in recording.measurements]
+        self._good = set(np.flatnonzero((recording.best_ms or 0.0) / np.array(times) >= FOUND))
+
+    @property
+    def found_after(self) -> int | None:
+        """Evaluations until then."""
+        places = [place for place, index in enumerate(self.path) if index in self._good]
+        return places[0] + 1 if places else None
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        measurements = super().measure(indices)
+        if not self._good.isdisjoint(indices):
+            self.budget = len(self.path)
+        return measurements
+
+
+class NoisySession(UntilFound):
     """Every time is off by a normal share, the same one for a configuration and a seed."""
 
     def __init__(self, recording: Recording, budget: int, noise: float, seed: int) -> None:
@@ -73,23 +101,105 @@ class NoisySession(ReplaySession):
         ]
 
 
+@dataclass(frozen=True)
+class TimedRow:
+    """One search in simulated time."""
+
+    space: str
+    strategy: str
+    seed: int
+    #: None where `--budget` evaluations ended first.
+    seconds_to_95: float | None
+
+
+class TimedSession(UntilFound):
+    """A clock of its own: compilers, one device, and what the strategy takes to think."""
+
+    evaluations_left = None  # type: ignore[assignment]
+
+    def __init__(self, recording: Recording, budget: int, compilers: int) -> None:
+        super().__init__(recording, budget)
+        self.now_s = 0.0
+        #: When each was measured, in order of the path.
+        self.ends_s: list[float] = []
+        self._free_s = [0.0] * compilers
+        self._compiled_s: dict[int, float] = {}
+        self._hinted: list[tuple[int, float]] = []
+        self._thought_s = time.process_time()
+
+    def hint(self, indices: Sequence[int]) -> None:
+        self._think()
+        self._compile_hinted()
+        self._hinted = [(index, self.now_s) for index in indices if index not in self._compiled_s]
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        self._think()
+        self._compile_hinted()
+        for index in indices:
+            self._compile(index, self.now_s)
+        for index in indices:
+            if index in self._measured:
+                continue
+            if len(self.path) == self.budget:
+                raise BudgetSpent
+            measurement = self.recording.measurements[index]
+            self.now_s = max(self.now_s, self._compiled_s[index]) + measurement.measure_s / 10
+            self._measured.add(index)
+            self.path.append(index)
+            self.ends_s.append(self.now_s)
+        self._compile_hinted()
+        if not self._good.isdisjoint(indices):
+            self.budget = len(self.path)
+        self._thought_s = time.process_time()
+        return [self.recording.measurements[index] for index in indices]
+
+    def _think(self) -> None:
+        now_s = time.process_time()
+        self.now_s += now_s - self._thought_s
+        self._thought_s = now_s
+
+    def _compile_hinted(self) -> None:
+        """Begin what was hinted as compilers became free until now."""
+        while self._hinted and min(self._free_s) <= self.now_s:
+            self._compile(*self._hinted.pop(0))
+
+    def _compile(self, index: int, earliest_s: float) -> None:
+        if index not in self._compiled_s:
+            compiler = int(np.argmin(self._free_s))
+            begin_s = max(earliest_s, self._free_s[compiler])
+            self._free_s[compiler] = begin_s + self.recording.measurements[index].compile_s
+            self._compiled_s[index] = self._free_s[compiler]
+
+
 def main() -> None:
     """Run all searches, print the table, write the JSON."""
     options = _arguments()
-    old = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
-    rows = {(row["space"], row["strategy"], row["seed"]): Row(**row) for row in old["rows"]}
+    results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    kind, run, extra = ("rows", _run, options.noise)
+    if options.compilers:
+        kind, run, extra = ("timed", _run_timed, options.compilers)
     if not options.show:
         jobs = [
-            (strategy, path, seed, options.budget, options.noise)
+            (strategy, path, seed, options.budget, extra)
             for path in options.spaces
             for strategy in options.strategies.split(",")
             for seed in range(options.seeds)
         ]
         with ProcessPoolExecutor(options.jobs) as pool:
-            for row in pool.map(_run, *zip(*jobs, strict=True)):
-                rows[row.space, row.strategy, row.seed] = row
-        _write(options.out, list(rows.values()), old.get("commands", {}), options.strategies)
-    _print_table(list(rows.values()))
+            measured = [asdict(row) for row in pool.map(run, *zip(*jobs, strict=True))]
+        rows = {_key(row): row for row in [*results.get(kind, []), *measured]}
+        results[kind] = sorted(rows.values(), key=_key)
+        stamp = f"{datetime.now(UTC):%Y-%m-%d}: {shlex.join(['python', *sys.argv])}"
+        results.setdefault("commands", {}).update(
+            {f"{kind} {strategy}": stamp for strategy in options.strategies.split(",")}
+        )
+        _write(options.out, results)
+    _print_table([Row(**row) for row in results.get("rows", [])])
+    _print_timed([TimedRow(**row) for row in results.get("timed", [])])
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["space"], row["strategy"], row["seed"]
 
 
 def _arguments() -> argparse.Namespace:
@@ -99,6 +209,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--budget", type=int, default=400, help="evaluations")
     parser.add_argument("--noise", type=float, default=0.0, help="of a time, as a share of it")
+    parser.add_argument("--compilers", type=int, default=0, help="simulate time with so many")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, default=RESULTS, help="JSON file of all runs")
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
@@ -110,20 +221,38 @@ def _arguments() -> argparse.Namespace:
 
 def _run(strategy: str, path: Path, seed: int, budget: int, noise: float) -> Row:
     recording = _load(path)
+    _import(strategy)
     session = NoisySession(recording, budget, noise, seed)
     begun = time.process_time()
     with suppress(BudgetSpent):
         find(strategy)(recording.space, session, np.random.default_rng(seed))
     spent_s = time.process_time() - begun
-    times = [recording.measurements[index].median_ms or np.inf for index in session.path]
-    found = np.flatnonzero((recording.best_ms or 0.0) / np.array(times) >= FOUND)
     return Row(
         space=path.name.split(".")[0],
         strategy=strategy,
         seed=seed,
-        evaluations_to_95=int(found[0]) + 1 if len(found) else None,
+        evaluations_to_95=session.found_after,
         milliseconds_per_evaluation=round(1000 * spent_s / len(session.path), 3),
     )
+
+
+def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int) -> TimedRow:
+    recording = _load(path)
+    _import(strategy)
+    session = TimedSession(recording, budget, compilers)
+    with suppress(BudgetSpent):
+        find(strategy)(recording.space, session, np.random.default_rng(seed))
+    found = session.found_after
+    seconds = None if found is None else round(session.ends_s[found - 1], 3)
+    return TimedRow(path.name.split(".")[0], strategy, seed, seconds)
+
+
+@cache
+def _import(strategy: str) -> None:
+    """Once per process, so that no search pays for it: libraries are imported when they are used."""
+    recording = load(OWN / "synthetic.json.gz")
+    with suppress(BudgetSpent):
+        find(strategy)(recording.space, ReplaySession(recording, 12), np.random.default_rng(0))
 
 
 @cache
@@ -131,12 +260,14 @@ def _load(path: Path) -> Recording:
     return load(path)
 
 
-def _write(path: Path, rows: list[Row], commands: dict[str, str], strategies: str) -> None:
-    """One row a line; by strategy, when and with which command its rows were last measured."""
-    stamp = f"{datetime.now(UTC):%Y-%m-%d}: {shlex.join(['python', *sys.argv])}"
-    commands = commands | dict.fromkeys(strategies.split(","), stamp)
-    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
-    path.write_text(f'{{"commands": {json.dumps(commands, indent=1)},\n"rows": [\n{lines}\n]}}\n')
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """One row a line; with them when and how the rows of a strategy were last measured."""
+    parts = [f'"commands": {json.dumps(results["commands"], indent=1)}']
+    for kind in ("rows", "timed"):
+        if kind in results:
+            lines = ",\n".join(json.dumps(row) for row in results[kind])
+            parts.append(f'"{kind}": [\n{lines}\n]')
+    path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
 def _print_table(rows: list[Row]) -> None:
@@ -166,6 +297,16 @@ def _print_line(strategy: str, rows: list[Row]) -> None:
     spent_ms = mean(row.milliseconds_per_evaluation for row in rows)
     shown = ">400" if typical > 400 else f"{typical:.0f}"
     print(f"  {strategy:28s}{shown:>5s}{shares}{spent_ms:8.2f} ms ({len(rows)})")
+
+
+def _print_timed(rows: list[TimedRow]) -> None:
+    for space in dict.fromkeys(row.space for row in rows):
+        print(f"{space}: median seconds to {FOUND:.0%} in simulated time")
+        for strategy in dict.fromkeys(row.strategy for row in rows):
+            mine = [row for row in rows if (row.space, row.strategy) == (space, strategy)]
+            needed_s = [inf if row.seconds_to_95 is None else row.seconds_to_95 for row in mine]
+            if needed_s:
+                print(f"  {strategy:28s}{median(needed_s):8.1f} ({len(needed_s)})")
 
 
 if __name__ == "__main__":
