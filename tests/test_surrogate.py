@@ -6,7 +6,7 @@ import itertools
 import math
 import tracemalloc
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import optuna
@@ -16,9 +16,10 @@ from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Measurement, Status
 from autotune.search.encoding import Encoding
-from autotune.search.proposals import Proposer
-from autotune.search.sampler import SurrogateSampler
+from autotune.search.proposals import EndRule, Proposer
+from autotune.search.sampler import SurrogateSampler, search
 from autotune.search.surrogate import Covariance, Points, Posterior, fitted
 from autotune.values import Configuration, Value
 
@@ -223,6 +224,34 @@ def test_the_chance_of_a_gain_falls() -> None:
         chances.append(proposer.chance_left())
     assert chances[10] > 0.05 > chances[100]
     assert chances[-1] == 0
+
+
+def test_a_search_ends_when_little_is_left_to_gain() -> None:
+    class Counting:
+        evaluations_left = 400
+        best_ms = math.inf
+        count = 0
+
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            self.count += len(indices)
+            configurations = [BOWL.configuration(index) for index in indices]
+            times = [bowl(configuration) for configuration in configurations]
+            self.best_ms = min(self.best_ms, *times)
+            return [
+                Measurement(configuration, Status.OK, samples_ms=(time_ms,))
+                for configuration, time_ms in zip(configurations, times, strict=True)
+            ]
+
+        def best(self, count: int) -> list[int]:
+            return []
+
+        def hint(self, indices: Sequence[int]) -> None:
+            pass
+
+    session = Counting()
+    search(BOWL, session, np.random.default_rng(0), rule=EndRule())
+    assert session.best_ms == 1
+    assert session.count < 200
 
 
 # --- hostile spaces

@@ -34,8 +34,37 @@ QUANTILE, LEAST = 0.5, 0.2
 FIT, GIVEN = 150, 300
 #: One of so many proposals is the neighbour of the best of which least is expected.
 LOCAL_EVERY = 8
+#: A new fit when so many results, and this part of all, have come since the last.
+REFIT_LEAST, REFIT_EVERY = 4, 8
 #: Fewest values before there is a model.
 FEWEST = 3
+
+
+@dataclass
+class EndRule:
+    """When a search may end: a gain has been unlikely for as long as it took to become so.
+
+    The model is surest of itself where it has not looked: the first time that it sees no chance is too
+    early in every fifth search (docs/search.md).
+    """
+
+    #: A gain is this share of the best time, and unlikely where its probability is less than `risk`.
+    share: float = 0.01
+    risk: float = 0.05
+    #: The search may end at so many times the evaluations after which a gain became unlikely.
+    patience: float = 2.0
+    _unlikely_since: int | None = None
+
+    def ends(self, proposer: Proposer) -> bool:
+        """Whether the search may end; to be asked after each result, it looks at each fourth."""
+        told = len(proposer.outcomes)
+        if told % 4:
+            return False
+        if proposer.chance_left(self.share) >= self.risk:
+            self._unlikely_since = None
+            return False
+        self._unlikely_since = self._unlikely_since or told
+        return told >= self.patience * self._unlikely_since
 
 
 @dataclass(frozen=True)
@@ -257,7 +286,7 @@ class _View:
         told: int,
         best: int,
     ) -> None:
-        self._until = told + max(4, told // 8)
+        self._until = told + max(REFIT_LEAST, told // REFIT_EVERY)
         self._numbers = [int(number) for number in given]
         self._candidates = candidates
         self._places = {int(number): place for place, number in enumerate(candidates)}

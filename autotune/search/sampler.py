@@ -35,7 +35,7 @@ from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.base import Session
 from autotune.search.optuna import quiet
-from autotune.search.proposals import Proposer
+from autotune.search.proposals import EndRule, Proposer
 from autotune.values import Value
 
 if TYPE_CHECKING:
@@ -136,6 +136,11 @@ class SurrogateSampler(BaseSampler):
             self._proposer.claim(number)
         self._running[trial.number] = number
 
+    def may_end(self, study: Study, rule: EndRule) -> bool:
+        """Whether little is left to gain, by what the study knows."""
+        self._learn(study)
+        return rule.ends(self._proposer)
+
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
@@ -174,14 +179,14 @@ class SurrogateSampler(BaseSampler):
             with suppress(RuntimeError):
                 study.stop()
 
-    def _learn(self, study: Study, asking: FrozenTrial) -> None:
+    def _learn(self, study: Study, asking: FrozenTrial | None = None) -> None:
         """Take in what became of running trials, and trials that came from elsewhere."""
         trials = study.get_trials(deepcopy=False)
         rate = study.direction is StudyDirection.MAXIMIZE
         numbers = [*self._running, *range(self._seen, len(trials))]
         self._seen = len(trials)
         for trial in (trials[number] for number in dict.fromkeys(numbers)):
-            if trial.number == asking.number:
+            if asking is not None and trial.number == asking.number:
                 continue
             known = trial.number in self._running
             number = self.number(trial)
@@ -214,6 +219,7 @@ def search(
     *,
     batch: int = 1,
     window: int | None = None,
+    rule: EndRule | None = None,
 ) -> None:
     """Ask the sampler until the session ends the search or nothing is left to measure.
 
@@ -226,6 +232,8 @@ def search(
     window : int, optional
         Proposals that are known ahead and hinted, the next one included. Default: 1 where
         evaluations are what is scarce, `WINDOW` where only time is.
+    rule : EndRule, optional
+        Ends the search where little is left to gain. Default: none does.
     """
     if window is None:
         window = WINDOW if session.evaluations_left is None else 1
@@ -246,6 +254,8 @@ def search(
                 asked, session.measure([number for _, number in asked]), strict=True
             ):
                 _tell(study, trial, measurement)
+            if rule is not None and sampler.may_end(study, rule):
+                return
 
 
 def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
