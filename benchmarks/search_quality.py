@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -189,13 +188,21 @@ def main() -> None:
             measured = [asdict(row) for row in pool.map(run, *zip(*jobs, strict=True))]
         rows = {_key(row): row for row in [*results.get(kind, []), *measured]}
         results[kind] = sorted(rows.values(), key=_key)
-        stamp = f"{datetime.now(UTC):%Y-%m-%d}: {shlex.join(['python', *sys.argv])}"
-        results.setdefault("commands", {}).update(
-            {f"{kind} {strategy}": stamp for strategy in options.strategies.split(",")}
-        )
+        for strategy in options.strategies.split(","):
+            commands = results.setdefault("commands", {})
+            commands[f"{kind} {strategy}"] = _command(strategy, options)
         _write(options.out, results)
     _print_table([Row(**row) for row in results.get("rows", [])])
     _print_timed([TimedRow(**row) for row in results.get("timed", [])])
+
+
+def _command(strategy: str, options: argparse.Namespace) -> str:
+    """The date, and what measures the rows of one strategy again."""
+    words = ["python", "benchmarks/search_quality.py"]
+    for name in ("seeds", "budget", "noise", "compilers"):
+        if getattr(options, name):
+            words += [f"--{name}", str(getattr(options, name))]
+    return f"{datetime.now(UTC):%Y-%m-%d}: {shlex.join([*words, '--strategies', strategy])}"
 
 
 def _key(row: dict[str, Any]) -> tuple[str, str, int]:
