@@ -104,13 +104,20 @@ def test_near_follows_parameters_that_do_not_apply() -> None:
         assert encoding.near(number, 1).tolist() == sorted(space.neighbours(number))
 
 
+def test_products_of_indicators_are_the_share_of_equal_parameters() -> None:
+    space = full(A=(1, 2, 3), B=("u", "v"), ONE=(5,), C=(0, 1, 2, 4))
+    indicators = Encoding(space).indicators(np.arange(len(space)))
+    equal = (space.rows[:, None] == space.rows)[:, :, [0, 1, 3]].mean(axis=2)
+    assert indicators @ indicators.T == pytest.approx(equal, abs=1e-6)
+
+
 # --- the Gaussian process
 
 
 def points(count: int, seed: int = 0) -> Points:
     rng = np.random.default_rng(seed)
     features = rng.random((count, 3), np.float32)
-    return Points(features, rng.integers(0, 3, (count, 2), np.int16))
+    return Points(features, np.eye(3, dtype=np.float32)[rng.integers(0, 3, count)])
 
 
 COVARIANCE = Covariance(np.log([0.5, 1.0, 2.0]), 0.2, -1.0, math.log(0.1))
@@ -138,7 +145,7 @@ def test_a_point_conditioned_on_later_is_as_one_given_at_once() -> None:
     assert not later.has_room
     both = Points(
         np.concatenate([given.features, candidates.features[[3, 0]]]),
-        np.concatenate([given.rows, candidates.rows[[3, 0]]]),
+        np.concatenate([given.indicators, candidates.indicators[[3, 0]]]),
     )
     at_once = Posterior(COVARIANCE, both, candidates, spare=0)
     assert later.variances == pytest.approx(at_once.variances, abs=1e-4)
@@ -164,9 +171,18 @@ def test_what_is_awaited_counts_as_predicted_and_a_bound_only_upwards() -> None:
     assert bounded(before[2] + 1) > at_bound
 
 
+def test_points_that_are_nearly_one_are_no_error() -> None:
+    """Rounding in single precision would make their covariance indefinite."""
+    near = Points(1 + 1e-4 * points(200).features, np.ones((200, 1), np.float32))
+    covariance = Covariance(np.full(3, 3.0), 3.0, 2.0, math.log(1e-3))
+    posterior = Posterior(covariance, near, near, spare=10)
+    for place in range(10):
+        posterior.condition(place)
+    assert np.isfinite(posterior.means(np.linspace(-1, 1, 210))).all()
+
+
 def test_a_fit_finds_which_feature_matters() -> None:
-    rng = np.random.default_rng(0)
-    sample = Points(rng.random((80, 3), np.float32), rng.integers(0, 3, (80, 2), np.int16))
+    sample = points(80)
     values = np.sin(6 * sample.features[:, 1]).astype(float)
     values = (values - values.mean()) / values.std()
     covariance = Covariance.prior(3)

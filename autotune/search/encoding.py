@@ -5,6 +5,7 @@ Knows the space; knows no times.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -46,14 +47,18 @@ class Encoding:
         declared = list(space.parameters.values())
         self._tables = [_table(declared[p], self._occurring[p]) for p in self.varying]
         self.width = sum(table.shape[1] for table in self._tables)
-        sizes = [len(values) for values in declared]
+        self._sizes = np.array(space.sizes, np.int64)
         self._strides = np.array(
-            [np.prod(sizes[p + 1 :], dtype=np.int64) for p in range(len(sizes))]
+            [math.prod(space.sizes[position + 1 :]) for position in range(len(declared))], np.int64
         )
         #: In ascending order, as the space's rows are; column by column, which takes less memory.
         self._codes = np.zeros(len(space), np.int64)
         for column, stride in zip(space.rows.T, self._strides, strict=True):
             self._codes += column * stride
+        # One column of `equal` for each value of each parameter that varies.
+        counts = self._sizes[self.varying]
+        self._places = np.cumsum(counts) - counts
+        self._values = int(counts.sum())
 
     def features(self, numbers: Numbers) -> Features:
         """Columns of some configurations, shape (configurations, `width`)."""
@@ -61,38 +66,43 @@ class Encoding:
         columns = [table[rows[:, p]] for p, table in zip(self.varying, self._tables, strict=True)]
         return np.concatenate(columns, axis=1) if columns else np.zeros((len(rows), 0), np.float32)
 
+    def indicators(self, numbers: Numbers) -> Features:
+        """Rows whose products are the share of parameters that two configurations have in common."""
+        result = np.zeros((len(numbers), self._values), np.float32)
+        places = self.rows[numbers][:, self.varying] + self._places
+        result[np.arange(len(numbers))[:, None], places] = 1 / math.sqrt(len(self.varying) or 1)
+        return result
+
     def near(self, number: int, apart: int) -> Numbers:
         """Valid configurations that differ from one in 1 to ``apart`` (1 or 2) parameters.
 
         What does not apply after the change takes its first value, as everywhere in the space.
         """
-        origin = self.rows[number]
-        changed = [self._changed(origin[None], p) for p in self.varying]
-        found = list(changed)
+        row = self.rows[number]
+        steps = [self._occurring[p][self._occurring[p] != row[p]] - row[p] for p in self.varying]
+        changed = np.repeat(np.arange(len(steps)), [len(step) for step in steps])
+        changes = np.concatenate([np.zeros(0, np.int64), *steps]).astype(np.int64)
+        changes *= self._strides[self.varying][changed]
+        codes = changes
         if apart > 1:
-            found += [
-                self._changed(rows, q)
-                for place, rows in enumerate(changed)
-                for q in self.varying[place + 1 :]
-            ]
-        if not found:
-            return np.zeros(0, np.int64)
-        rows = np.concatenate(found)
+            some, others = np.triu_indices(len(changes), 1)
+            differ = changed[some] != changed[others]
+            codes = np.r_[changes, changes[some[differ]] + changes[others[differ]]]
+        codes = np.unique(self._canonical(self._codes[number] + codes))
+        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        valid: Numbers = places[(self._codes[places] == codes) & (places != number)]
+        return valid
+
+    def _canonical(self, codes: Numbers) -> Numbers:
+        """Codes of what these are when parameters that do not apply take their first value."""
+        if not self._space.applicability:
+            return codes
+        rows = codes[:, None] // self._strides % self._sizes
         for table in self._space.applicability:
             idle = ~table.values[tuple(rows[:, list(table.positions)].T)]
             rows[np.ix_(idle, list(table.governs))] = 0
-        codes = np.unique(rows.astype(np.int64) @ self._strides)
-        at = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        valid: Numbers = at[(self._codes[at] == codes) & (at != number)]
-        return valid
-
-    def _changed(self, rows: NDArray[np.int16], position: int) -> NDArray[np.int16]:
-        """Every row with every other value of one parameter."""
-        values = self._occurring[position]
-        result = np.repeat(rows, len(values), axis=0)
-        result[:, position] = np.tile(values, len(rows))
-        other: NDArray[np.bool_] = result[:, position] != np.repeat(rows[:, position], len(values))
-        return np.ascontiguousarray(result[other])
+        canonical: Numbers = rows @ self._strides
+        return canonical
 
 
 def _table(values: Sequence[Value], used: NDArray[np.int16]) -> Features:

@@ -215,16 +215,19 @@ class Proposer:
         best = ranked[:TOP]
         candidates = [self._some(CANDIDATES)]
         if len(candidates[0]) < self._open_count:
-            near = np.concatenate([self._encoding.near(int(number), 2) for number in best])
-            candidates.append(near[self._open[near]])
-        considered = np.unique(np.concatenate(candidates))
+            near = np.unique(
+                np.concatenate([self._encoding.near(int(number), 2) for number in best])
+            )
+            near = near[self._open[near]]
+            if len(near) > CANDIDATES:
+                near = self._rng.choice(near, CANDIDATES, replace=False)
+            candidates.append(near)
         view = _View(
             self._covariance,
             self._encoding,
             given,
-            np.r_[considered, np.array(list(self.awaited), np.int64)],
+            np.unique(np.concatenate([*candidates, np.array(list(self.awaited), np.int64)])),
             len(self.outcomes),
-            int(best[0]),
         )
         for number in self.awaited:
             view.condition(number)
@@ -239,7 +242,7 @@ class Proposer:
 
 
 def _points(encoding: Encoding, numbers: Numbers) -> Points:
-    return Points(encoding.features(numbers), encoding.rows[numbers][:, encoding.varying])
+    return Points(encoding.features(numbers), encoding.indicators(numbers))
 
 
 @dataclass(frozen=True)
@@ -284,12 +287,10 @@ class _View:
         given: Numbers,
         candidates: Numbers,
         told: int,
-        best: int,
     ) -> None:
         self._until = told + max(REFIT_LEAST, told // REFIT_EVERY)
         self._numbers = [int(number) for number in given]
         self._candidates = candidates
-        self._places = {int(number): place for place, number in enumerate(candidates)}
         self._taken = np.zeros(len(candidates), bool)
         self._encoding = encoding
         self._rows = encoding.rows[candidates][:, encoding.varying]
@@ -302,8 +303,10 @@ class _View:
 
     def condition(self, number: int) -> None:
         """Take a candidate as awaited; what is none is left to the next view."""
-        place = self._places.get(number)
-        if place is None or self._taken[place] or not self._posterior.has_room:
+        place = int(np.searchsorted(self._candidates, number))
+        if place == len(self._candidates) or self._candidates[place] != number:
+            return
+        if self._taken[place] or not self._posterior.has_room:
             return
         self._taken[place] = True
         self._numbers.append(number)

@@ -9,7 +9,6 @@ a² · the share of parameters that are equal, plus noise of single values (Rasm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,23 +31,15 @@ _JITTER = 1e-5
 class Points:
     """Configurations as the covariance sees them."""
 
-    features: Features
-    #: Value index of every parameter that varies.
-    rows: NDArray[np.int16]
+    features: NDArray[np.floating]
+    #: Rows whose products are the share of parameters that two have in common.
+    indicators: NDArray[np.floating]
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.features)
 
-    def __getitem__(self, which: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Points:
-        return Points(self.features[which], self.rows[which])
-
-
-def joined(points: Sequence[Points]) -> Points:
-    """All of these, in this order."""
-    return Points(
-        np.concatenate([part.features for part in points]),
-        np.concatenate([part.rows for part in points]),
-    )
+    def __getitem__(self, which: NDArray[np.int64] | slice) -> Points:
+        return Points(self.features[which], self.indicators[which])
 
 
 @dataclass(frozen=True)
@@ -81,27 +72,19 @@ class Covariance:
 
     @property
     def noise(self) -> float:
-        """Variance of single values."""
-        return float(np.exp(2 * self.log_noise)) + _JITTER
+        """Variance of single values, and what rounding needs."""
+        return float(np.exp(2 * self.log_noise)) + _JITTER * max(1.0, self.variance)
 
     def between(self, some: Points, others: Points) -> Features:
-        """Covariances, shape (some, others)."""
-        lengths = np.exp(self.log_lengths).astype(np.float32)
+        """Covariances, shape (some, others), as precise as the features."""
+        lengths = np.exp(self.log_lengths).astype(some.features.dtype)
         near, far = some.features / lengths, others.features / lengths
         squares = (near * near).sum(1)[:, None] + (far * far).sum(1) - 2 * near @ far.T
         distances = np.sqrt(3 * np.maximum(squares, 0))
-        smooth = np.float32(np.exp(2 * self.log_scale)) * (1 + distances) * np.exp(-distances)
-        equal = np.float32(np.exp(2 * self.log_equal) / some.rows.shape[1])
-        covariances: Features = smooth + equal * _equal(some.rows, others.rows)
+        smooth = float(np.exp(2 * self.log_scale)) * (1 + distances) * np.exp(-distances)
+        equal = float(np.exp(2 * self.log_equal)) * (some.indicators @ others.indicators.T)
+        covariances: Features = smooth + equal
         return covariances
-
-
-def _equal(some: NDArray[np.int16], others: NDArray[np.int16]) -> Features:
-    """How many parameters are equal, shape (some, others)."""
-    total = np.zeros((len(some), len(others)), np.float32)
-    for mine, theirs in zip(some.T, others.T, strict=True):
-        total += mine[:, None] == theirs
-    return total
 
 
 def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance:
@@ -119,7 +102,7 @@ def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance
     count, width = points.features.shape
     features = points.features.astype(float)
     squares = ((features[:, None] - features) ** 2).reshape(count * count, width)
-    equal = _equal(points.rows, points.rows).astype(float) / points.rows.shape[1]
+    equal = (points.indicators @ points.indicators.T).astype(float)
     diagonal = np.diag_indices(count)
     prior = Covariance.prior(width).vector
 
@@ -190,7 +173,9 @@ class Posterior:
         #: The factor's inverse times the covariances of points and candidates.
         self._reduced = np.zeros((size, len(candidates)), np.float32)
         if len(given):
-            total = covariance.between(given, given).astype(float)
+            # In double precision: rounding must not make it indefinite.
+            precise = Points(given.features.astype(float), given.indicators.astype(float))
+            total = covariance.between(precise, precise)
             total[np.diag_indices(len(given))] += covariance.noise
             factor = np.linalg.cholesky(total)
             self._factor[: len(given), : len(given)] = factor
