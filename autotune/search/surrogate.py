@@ -24,7 +24,8 @@ Vector = NDArray[np.float64]
 
 #: L-BFGS steps of one fit, which goes on where the last one ended.
 _STEPS = 10
-_JITTER = 1e-5
+#: Noise that rounding in single precision needs, as a share of the variance.
+_JITTER = 2e-5
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Covariance:
     @property
     def noise(self) -> float:
         """Variance of single values, and what rounding needs."""
-        return float(np.exp(2 * self.log_noise)) + _JITTER * max(1.0, self.variance)
+        return float(np.exp(2 * self.log_noise)) + _JITTER * self.variance
 
     def between(self, some: Points, others: Points) -> Features:
         """Covariances, shape (some, others), as precise as the features."""
@@ -113,7 +114,7 @@ def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance
         decay = np.exp(-distances)
         smooth = (1 + distances) * decay
         total = scale * smooth + share * equal
-        total[diagonal] += noise + _JITTER
+        total[diagonal] += noise + _JITTER * (scale + share)
         factor, bad = dpotrf(total, lower=1)
         if bad:
             return 1e10, np.zeros_like(vector)
@@ -131,7 +132,8 @@ def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance
         likely = values @ weights / 2 + np.log(factor[diagonal]).sum()
         return float(likely + off @ off / 2), gradient + off
 
-    bounds = [(-3.0, 3.0)] * (width + 1) + [(-4.0, 2.0), (float(np.log(1e-3)), 0.0)]
+    # Larger scales would only make room for rounding: values have a deviation of 1.
+    bounds = [*[(-3.0, 3.0)] * width, (-3.0, 1.5), (-4.0, 1.0), (float(np.log(1e-3)), 0.0)]
     result = minimize(
         loss,
         covariance.vector,
@@ -201,6 +203,9 @@ class Posterior:
         column = known[:, candidate].copy()
         chosen = self._candidates[slice(candidate, candidate + 1)]
         row = (self._covariance.between(chosen, self._candidates)[0] - column @ known) / deviation
+        # No correlation is above 1: without this, rounding among near twins grows with every row.
+        most = np.sqrt(self.variances * self.variances[candidate]) / deviation
+        row = np.clip(row, -most, most)
         self._factor[self._count, : self._count] = column
         self._factor[self._count, self._count] = deviation
         self._reduced[self._count] = row
