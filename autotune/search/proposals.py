@@ -36,6 +36,8 @@ FIT, GIVEN = 150, 300
 LOCAL_EVERY = 8
 #: A new fit when so many results, and this part of all, have come since the last.
 REFIT_LEAST, REFIT_EVERY = 4, 8
+#: Proposals that one fit is used for at most.
+SPARE = 128
 #: Fewest values before there is a model.
 FEWEST = 3
 
@@ -96,6 +98,7 @@ class Proposer:
         self._open_count = len(space)
         self._start: list[int] | None = None
         self._proposed = 0
+        self._timed = 0
         #: What was told, by number, in order.
         self.outcomes: dict[int, Outcome] = {}
         #: Proposed and not told, in order.
@@ -124,6 +127,7 @@ class Proposer:
         self.awaited.pop(number)
         log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
         self.outcomes[number] = Outcome(log_ms, is_bound)
+        self._timed += time_ms is not None
 
     def claim(self, number: int) -> None:
         """Take a configuration as proposed: its result is awaited."""
@@ -140,7 +144,7 @@ class Proposer:
             return None
         number = self._next_of_start()
         if number is None:
-            number = self._likeliest() if self._timed() >= FEWEST else self._any()
+            number = self._likeliest() if self._timed >= FEWEST else self._any()
         self.claim(number)
         self._proposed += 1
         return number
@@ -153,12 +157,9 @@ class Proposer:
         """
         if not self.is_open:
             return 0.0
-        if self._timed() < FEWEST:
+        if self._timed < FEWEST:
             return 1.0
         return self._current_view().chance_left(self.outcomes, share)
-
-    def _timed(self) -> int:
-        return sum(not math.isnan(outcome.log_ms) for outcome in self.outcomes.values())
 
     def _next_of_start(self) -> int | None:
         if self._start is None:
@@ -295,7 +296,7 @@ class _View:
         self._encoding = encoding
         self._rows = encoding.rows[candidates][:, encoding.varying]
         self._posterior = Posterior(
-            covariance, _points(encoding, given), _points(encoding, candidates), max(64, told // 4)
+            covariance, _points(encoding, given), _points(encoding, candidates), SPARE
         )
 
     def is_stale(self, told: int) -> bool:
