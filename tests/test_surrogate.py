@@ -232,6 +232,14 @@ def test_what_is_awaited_is_not_proposed_and_answers_come_in_any_order() -> None
     assert sorted(told + waiting) == list(range(len(BOWL)))
 
 
+def test_more_may_be_awaited_than_one_fit_is_used_for() -> None:
+    proposer = Proposer(BOWL, np.random.default_rng(0))
+    for number in range(5):
+        proposer.tell(number, bowl(BOWL.configuration(number)))
+    asked = [proposer.ask() for _ in range(160)]
+    assert len({*asked, *range(5)}) == 165
+
+
 def test_the_chance_of_a_gain_falls() -> None:
     proposer = Proposer(BOWL, np.random.default_rng(0))
     assert proposer.chance_left() == 1
@@ -298,6 +306,14 @@ def test_hostile_times_end_with_everything_asked_once(
 ) -> None:
     space = full(A=(1, 2, 4, 8, 16), B=tuple(range(13)), C=(False, True))
     assert len(searched(space, time_ms, 1000)) == len(space)
+
+
+def test_nothing_but_bounds() -> None:
+    proposer = Proposer(BOWL, np.random.default_rng(0))
+    for _ in range(30):
+        number = proposer.ask()
+        assert number is not None
+        proposer.tell(number, 1 + number / 7, is_bound=True)
 
 
 def test_texts_only() -> None:

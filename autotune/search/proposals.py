@@ -38,6 +38,8 @@ LOCAL_EVERY = 8
 REFIT_LEAST, REFIT_EVERY = 4, 8
 #: Proposals that one fit is used for at most.
 SPARE = 128
+#: Density of the normal distribution at 0.
+_NORMAL = 0.39894
 #: Fewest values before there is a model.
 FEWEST = 3
 
@@ -207,7 +209,7 @@ class Proposer:
         numbers = np.array(list(self.outcomes), np.int64)
         log_ms = np.array([outcome.log_ms for outcome in self.outcomes.values()])
         is_bound = np.array([outcome.is_bound for outcome in self.outcomes.values()])
-        ranked = numbers[np.lexsort((log_ms, is_bound))]  # nan last
+        ranked = numbers[np.lexsort((log_ms, is_bound, np.isnan(log_ms)))]
         given = self._best_and_others(ranked, GIVEN)
         points = _points(self._encoding, given)
         values = _told(given, self.outcomes).values
@@ -271,8 +273,8 @@ def _told(numbers: Numbers, outcomes: dict[int, Outcome]) -> _Told:
     centre, spread = values[told].mean(), float(values[told].std()) + 1e-9
     values = (values - centre) / spread
     bounds = np.full(len(values), -np.inf)
-    # At the cut a bound is as good as a value.
-    only = is_bound & (log_ms < cut)
+    # At the cut a bound is as good as a value, and where there is nothing else it has to be.
+    only = is_bound & (log_ms < cut) & bool((~is_bound & ~np.isnan(log_ms)).any())
     bounds[only] = values[only]
     values[only] = np.nan
     return _Told(values, bounds, spread)
@@ -307,11 +309,10 @@ class _View:
         place = int(np.searchsorted(self._candidates, number))
         if place == len(self._candidates) or self._candidates[place] != number:
             return
-        if self._taken[place] or not self._posterior.has_room:
-            return
+        if not self._taken[place] and self._posterior.has_room:
+            self._numbers.append(number)
+            self._posterior.condition(place)
         self._taken[place] = True
-        self._numbers.append(number)
-        self._posterior.condition(place)
 
     def choose(self, outcomes: dict[int, Outcome], local: bool) -> int:
         """The candidate of most expected improvement, or the neighbour of the best of least time."""
@@ -325,7 +326,7 @@ class _View:
                 return int(self._candidates[np.argmin(np.where(beside, means, np.inf))])
         deviations = np.sqrt(self._posterior.variances)
         gains = (told.values[best] - means) / deviations
-        scores = deviations * (gains * ndtr(gains) + np.exp(-gains * gains / 2) * 0.39894)
+        scores = deviations * (gains * ndtr(gains) + np.exp(-gains * gains / 2) * _NORMAL)
         scores[self._taken] = -1
         return int(self._candidates[np.argmax(scores)])
 

@@ -261,12 +261,13 @@ def search(
 def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
     """Tell what was measured before the strategy began: known good ones and seeds."""
     numbers = session.best(KNOWN)
-    for number, measurement in zip(
-        numbers, session.measure(numbers) if numbers else (), strict=True
-    ):
+    measured = session.measure(numbers) if numbers else []
+    for number, measurement in zip(numbers, measured, strict=True):
         configuration = sampler.space.configuration(number)
+        is_bound = measurement.status is Status.STOPPED_EARLY
         study.add_trial(
             create_trial(
+                state=TrialState.PRUNED if is_bound else TrialState.COMPLETE,
                 value=measurement.median_ms,
                 params={name: configuration[name] for name in sampler.distributions},
                 distributions=sampler.distributions,
