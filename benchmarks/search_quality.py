@@ -1,88 +1,285 @@
 """How many evaluations strategies need on recorded spaces: a table, and JSON.
 
-Every strategy searches every recorded space from several seeds. For each pair: the median number of
-evaluations, failing ones included, until a configuration within 5 % of the best was measured; how
-many seeds got there; the median fraction of the best after some evaluations. Nothing is timed, so
-every machine prints the same numbers.
+Every strategy searches every recorded space from several seeds, the given ones and those in
+tests/data. Counted are evaluations, failing ones included, until a configuration within 5 % of the
+best was measured, where the search ends, and the processor time that it took until then. Rows of a
+file that is there are kept where they are not measured anew.
 
-    python benchmarks/search_quality.py                          # five strategies, 30 seeds
-    python benchmarks/search_quality.py --seeds 2 --budget 50 --strategies random,auto     # a look
+    OMP_NUM_THREADS=1 python benchmarks/search_quality.py --seeds 30
+    OMP_NUM_THREADS=1 python benchmarks/search_quality.py --noise 0.03 --out noise
+    OMP_NUM_THREADS=1 python benchmarks/search_quality.py --compilers 15 --seeds 10
+    python benchmarks/search_quality.py --show
+
+With ``--compilers`` time is what is limited, as in a run on a GPU, and is simulated: recorded compile
+times on so many compilers, which begin with what was hinted, a tenth of the recorded benchmark times,
+since a run stops early, one after the other, and the strategy's own processor time.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import json
+import shlex
+import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
+from math import inf
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
+from typing import Any
 
 import numpy as np
-from harness import command_line, finish, parsed_replay, provenance, write
+from harness import RECORDED, ROOT, command_line, finish
 
 from autotune.measure.measurement import Measurement
-from autotune.search.names import find
-from autotune.search.replay import Recording, load, session
-from autotune.search.session import Budget, search
+from autotune.search.base import fastest
+from autotune.search.names import BudgetSpent, find
+from autotune.search.replay import Recording, load
 
+OWN = ROOT / "tests" / "data"
 #: Fraction of the best speed that counts as found.
 FOUND = 0.95
-AFTER = (25, 50, 100, 200)
-STRATEGIES = "random,kt:adaptive_tabu_greywolf,kt:genetic_algorithm,kt:pso,optuna:tpe"
+STRATEGIES = "random,kt:genetic_algorithm,kt:adaptive_tabu_greywolf,surrogate,optuna:tpe"
 
 
 @dataclass(frozen=True)
-class Trace:
+class SearchRow:
     """One search."""
 
-    strategy: str
     space: str
+    strategy: str
     seed: int
     #: Evaluations until `FOUND`; None where the budget ended first.
-    found_after: int | None
-    #: Fraction of the best speed after each of `AFTER`, where the budget allows.
-    fraction: tuple[float, ...]
+    evaluations_to_95: int | None
+    #: Processor time of the search, replaying included.
+    milliseconds_per_evaluation: float
+
+
+class UntilFound:
+    """A session that ends when a configuration within `FOUND` was measured, or the budget is spent.
+
+    It keeps nothing else: what is measured here is the strategy, not the session of a run.
+    """
+
+    def __init__(self, recording: Recording, budget: int) -> None:
+        self.recording, self.budget = recording, budget
+        #: Numbers of the configurations measured, in order.
+        self.path: list[int] = []
+        self._measured: set[int] = set()
+        times = [measured.median_ms or np.inf for measured in recording.measurements]
+        self._good = set(np.flatnonzero((recording.best_ms or 0.0) / np.array(times) >= FOUND))
+
+    @property
+    def found_after(self) -> int | None:
+        """Evaluations until then."""
+        places = [place for place, index in enumerate(self.path) if index in self._good]
+        return places[0] + 1 if places else None
+
+    @property
+    def evaluations_left(self) -> int | None:
+        return self.budget - len(self.path)
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        for index in indices:
+            if index not in self._measured:
+                if len(self.path) == self.budget:
+                    raise BudgetSpent
+                self._measured.add(index)
+                self.path.append(index)
+        if not self._good.isdisjoint(indices):
+            self.budget = len(self.path)
+        return [self.recording.measurements[index] for index in indices]
+
+    def best(self, count: int) -> list[int]:
+        return fastest({index: self.recording.measurements[index] for index in self.path}, count)
+
+    def hint(self, indices: Sequence[int]) -> None:
+        pass
+
+
+class NoisySession(UntilFound):
+    """Every time is off by a normal share, the same one for a configuration and a seed."""
+
+    def __init__(self, recording: Recording, budget: int, noise: float, seed: int) -> None:
+        super().__init__(recording, budget)
+        self.factors = np.exp(
+            noise * np.random.default_rng(seed).standard_normal(len(recording.space))
+        )
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        return [
+            replace(
+                measurement,
+                samples_ms=tuple(ms * self.factors[index] for ms in measurement.samples_ms),
+            )
+            for index, measurement in zip(indices, super().measure(indices), strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class TimedRow:
+    """One search in simulated time."""
+
+    space: str
+    strategy: str
+    seed: int
+    #: None where `--budget` evaluations ended first.
+    seconds_to_95: float | None
+
+
+class TimedSession(UntilFound):
+    """A clock of its own: compilers, one device, and what the strategy takes to think."""
+
+    evaluations_left = None  # type: ignore[assignment]
+
+    def __init__(self, recording: Recording, budget: int, compilers: int) -> None:
+        super().__init__(recording, budget)
+        self.now_s = 0.0
+        #: When each was measured, in order of the path.
+        self.ends_s: list[float] = []
+        self._free_s = [0.0] * compilers
+        self._compiled_s: dict[int, float] = {}
+        self._hinted: list[tuple[int, float]] = []
+        self._thought_s = time.process_time()
+
+    def hint(self, indices: Sequence[int]) -> None:
+        self._think()
+        self._compile_hinted()
+        self._hinted = [(index, self.now_s) for index in indices if index not in self._compiled_s]
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        self._think()
+        self._compile_hinted()
+        for index in indices:
+            self._compile(index, self.now_s)
+        for index in indices:
+            if index in self._measured:
+                continue
+            if len(self.path) == self.budget:
+                raise BudgetSpent
+            measurement = self.recording.measurements[index]
+            self.now_s = max(self.now_s, self._compiled_s[index]) + measurement.measure_s / 10
+            self._measured.add(index)
+            self.path.append(index)
+            self.ends_s.append(self.now_s)
+        self._compile_hinted()
+        if not self._good.isdisjoint(indices):
+            self.budget = len(self.path)
+        self._thought_s = time.process_time()
+        return [self.recording.measurements[index] for index in indices]
+
+    def _think(self) -> None:
+        now_s = time.process_time()
+        self.now_s += now_s - self._thought_s
+        self._thought_s = now_s
+
+    def _compile_hinted(self) -> None:
+        """Begin what was hinted as compilers became free until now."""
+        while self._hinted and min(self._free_s) <= self.now_s:
+            self._compile(*self._hinted.pop(0))
+
+    def _compile(self, index: int, earliest_s: float) -> None:
+        if index not in self._compiled_s:
+            compiler = int(np.argmin(self._free_s))
+            begin_s = max(earliest_s, self._free_s[compiler])
+            self._free_s[compiler] = begin_s + self.recording.measurements[index].compile_s
+            self._compiled_s[index] = self._free_s[compiler]
 
 
 def main() -> None:
     """Run all searches, print the table, write the JSON."""
     options = _arguments()
-    jobs = [
-        (strategy, path, seed, options.budget)
-        for path in options.spaces
-        for strategy in options.strategies.split(",")
-        for seed in range(options.seeds)
-    ]
-    with ProcessPoolExecutor(options.jobs) as pool:
-        runs = list(pool.map(_run, *zip(*jobs, strict=True), chunksize=max(1, options.seeds // 2)))
-    _print_table(runs, options.budget)
-    write(
-        options.out / "search_quality.json",
-        {**provenance(), "budget": options.budget, "rows": [asdict(run) for run in runs]},
-    )
+    results = json.loads(options.out.read_text()) if options.out.exists() else {}
+    kind, run, extra = ("rows", _run, options.noise)
+    if options.compilers:
+        kind, run, extra = ("timed", _run_timed, options.compilers)
+    if not options.show:
+        jobs = [
+            (strategy, path, seed, options.budget, extra)
+            for path in options.spaces
+            for strategy in options.strategies.split(",")
+            for seed in range(options.seeds)
+        ]
+        with ProcessPoolExecutor(options.jobs) as pool:
+            measured = [asdict(row) for row in pool.map(run, *zip(*jobs, strict=True))]
+        rows = {_key(row): row for row in [*results.get(kind, []), *measured]}
+        results[kind] = sorted(rows.values(), key=_key)
+        for strategy in options.strategies.split(","):
+            commands = results.setdefault("commands", {})
+            commands[f"{kind} {strategy}"] = _command(strategy, options)
+        _write(options.out, results)
+    _print_table([SearchRow(**row) for row in results.get("rows", [])])
+    _print_timed([TimedRow(**row) for row in results.get("timed", [])])
+
+
+def _command(strategy: str, options: argparse.Namespace) -> str:
+    """The date, and what measures the rows of one strategy again."""
+    words = ["python", "benchmarks/search_quality.py"]
+    for name in ("seeds", "budget", "noise", "compilers"):
+        if getattr(options, name):
+            words += [f"--{name}", str(getattr(options, name))]
+    return f"{datetime.now(UTC):%Y-%m-%d}: {shlex.join([*words, '--strategies', strategy])}"
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["space"], row["strategy"], row["seed"]
 
 
 def _arguments() -> argparse.Namespace:
-    parser = command_line(__doc__, "search_quality.json", None)
+    parser = command_line(__doc__, "search.json", None)
+    parser.add_argument("spaces", nargs="*", type=Path, help="recorded spaces (default: all)")
     parser.add_argument("--strategies", default=STRATEGIES, help="names, separated by commas")
-    parser.add_argument("--budget", type=int, default=200, help="evaluations")
-    return parsed_replay(parser)
+    parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--budget", type=int, default=400, help="evaluations")
+    parser.add_argument("--noise", type=float, default=0.0, help="of a time, as a share of it")
+    parser.add_argument("--compilers", type=int, default=0, help="simulate time with so many")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
+    options = parser.parse_args()
+    options.out /= "search.json"
+    own = sorted(OWN.glob("*H100*.json.gz"))
+    options.spaces = options.spaces or [*sorted(RECORDED.glob("*.json.gz")), *own]
+    return options
 
 
-def _run(strategy: str, path: Path, seed: int, budget: int) -> Trace:
+def _run(strategy: str, path: Path, seed: int, budget: int, noise: float) -> SearchRow:
     recording = _load(path)
-    measured = search(session(recording, Budget(evaluations=budget)), find(strategy), seed)
-    fractions = _fractions(recording, measured.values())
-    found = np.flatnonzero(fractions >= FOUND)
-    return Trace(
-        strategy=strategy,
+    _import(strategy)
+    session = NoisySession(recording, budget, noise, seed)
+    begun = time.process_time()
+    with suppress(BudgetSpent):
+        find(strategy)(recording.space, session, np.random.default_rng(seed))
+    spent_s = time.process_time() - begun
+    return SearchRow(
         space=path.name.split(".")[0],
+        strategy=strategy,
         seed=seed,
-        found_after=int(found[0]) + 1 if len(found) else None,
-        fraction=tuple(float(fractions[min(n, len(fractions)) - 1]) for n in AFTER if n <= budget),
+        evaluations_to_95=session.found_after,
+        milliseconds_per_evaluation=round(1000 * spent_s / len(session.path), 3),
     )
+
+
+def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int) -> TimedRow:
+    recording = _load(path)
+    _import(strategy)
+    session = TimedSession(recording, budget, compilers)
+    with suppress(BudgetSpent):
+        find(strategy)(recording.space, session, np.random.default_rng(seed))
+    found = session.found_after
+    seconds = None if found is None else round(session.ends_s[found - 1], 3)
+    return TimedRow(path.name.split(".")[0], strategy, seed, seconds)
+
+
+@cache
+def _import(strategy: str) -> None:
+    """Once per process, so that no search pays for it: libraries are imported when they are used."""
+    recording = load(OWN / "synthetic.json.gz")
+    with suppress(BudgetSpent):
+        find(strategy)(recording.space, UntilFound(recording, 12), np.random.default_rng(0))
 
 
 @cache
@@ -90,32 +287,57 @@ def _load(path: Path) -> Recording:
     return load(path)
 
 
-def _fractions(recording: Recording, measured: Iterable[Measurement]) -> np.ndarray:
-    """Fraction of the best speed reached after each evaluation."""
-    times = [measurement.median_ms for measurement in measured]
-    best_so_far = np.minimum.accumulate([np.inf if time is None else time for time in times])
-    return (recording.best_ms or 0.0) / best_so_far
+def _write(path: Path, results: dict[str, Any]) -> None:
+    """One row a line; with them when and how the rows of a strategy were last measured."""
+    parts = [f'"commands": {json.dumps(results["commands"], indent=1)}']
+    for kind in ("rows", "timed"):
+        if kind in results:
+            lines = ",\n".join(json.dumps(row) for row in results[kind])
+            parts.append(f'"{kind}": [\n{lines}\n]')
+    path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
-def _print_table(runs: list[Trace], budget: int) -> None:
-    spaces = list(dict.fromkeys(run.space for run in runs))
-    after = [n for n in AFTER if n <= budget]
-    print(f"median evaluations to {FOUND:.0%} of the best (seeds that got there/seeds);")
-    print(f"median fraction of the best after {', '.join(map(str, after))} evaluations\n")
+def _print_table(rows: list[SearchRow]) -> None:
+    print(f"median evaluations to {FOUND:.0%} of the best; share of seeds within 100, 200 and 400;")
+    print("milliseconds of processor time per evaluation\n")
+    spaces = list(dict.fromkeys(row.space for row in rows))
+    strategies = list(dict.fromkeys(row.strategy for row in rows))
     for space in spaces:
         print(space)
-        for strategy in dict.fromkeys(run.strategy for run in runs):
-            mine = [run for run in runs if (run.space, run.strategy) == (space, strategy)]
-            print(f"  {strategy:28s}{_summary(mine, budget)}")
+        for strategy in strategies:
+            _print_line(
+                strategy, [row for row in rows if (row.space, row.strategy) == (space, strategy)]
+            )
+    for title, names in (
+        ("spaces of others", [space for space in spaces if "NVIDIA_H100" not in space]),
+        ("own spaces", [space for space in spaces if "NVIDIA_H100" in space]),
+    ):
+        print(title)
+        for strategy in strategies:
+            _print_line(
+                strategy, [row for row in rows if row.strategy == strategy and row.space in names]
+            )
 
 
-def _summary(runs: list[Trace], budget: int) -> str:
-    found = [run.found_after for run in runs if run.found_after is not None]
-    typical = median(run.found_after or budget + 1 for run in runs)
-    shown = f">{budget}" if typical > budget else f"{typical:.0f}"
-    fractions = [median(values) for values in zip(*(run.fraction for run in runs), strict=True)]
-    share = f"({len(found)}/{len(runs)})"
-    return f"{shown:>5s} {share:8s}" + "".join(f"{fraction:7.3f}" for fraction in fractions)
+def _print_line(strategy: str, rows: list[SearchRow]) -> None:
+    if not rows:
+        return
+    needed = [row.evaluations_to_95 or 401 for row in rows]
+    typical = median(needed)
+    shares = "".join(f"{mean(n <= limit for n in needed):7.1%}" for limit in (100, 200, 400))
+    spent_ms = mean(row.milliseconds_per_evaluation for row in rows)
+    shown = ">400" if typical > 400 else f"{typical:.0f}"
+    print(f"  {strategy:28s}{shown:>5s}{shares}{spent_ms:8.2f} ms ({len(rows)})")
+
+
+def _print_timed(rows: list[TimedRow]) -> None:
+    for space in dict.fromkeys(row.space for row in rows):
+        print(f"{space}: median seconds to {FOUND:.0%} in simulated time")
+        for strategy in dict.fromkeys(row.strategy for row in rows):
+            mine = [row for row in rows if (row.space, row.strategy) == (space, strategy)]
+            needed_s = [inf if row.seconds_to_95 is None else row.seconds_to_95 for row in mine]
+            if needed_s:
+                print(f"  {strategy:28s}{median(needed_s):8.1f} ({len(needed_s)})")
 
 
 if __name__ == "__main__":

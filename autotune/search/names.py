@@ -5,6 +5,7 @@ A library is imported when a strategy of it is asked for, not before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 
@@ -16,14 +17,18 @@ from autotune.search.base import BudgetSpent, Search, Session, StrategyInfo
 
 __all__ = ["BudgetSpent", "Search", "Session", "StrategyInfo", "available", "find"]
 
-_OWN: dict[str, tuple[Search, str]] = {
-    "auto": (auto.search, "the default: chosen by space, budget, and how much is done at a time"),
+_OWN: dict[str, tuple[Callable[..., None], str]] = {
+    "auto": (auto.search, "the default: exhaustive where all fits in the budget, else surrogate"),
+    "surrogate": (
+        auto.surrogate,
+        "our own: expected improvement under a Gaussian process, over the valid configurations",
+    ),
     "random": (simple.random, "every configuration once, in random order"),
     "exhaustive": (simple.exhaustive, "every configuration once, in order"),
 }
 
 
-def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
+def find(name: str, at_once: int = 1) -> Search:
     """The search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
 
     Parameters
@@ -32,9 +37,6 @@ def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
         See `available`.
     at_once : int
         Configurations that several devices measure at a time: whoever can choose asks for so many.
-    in_batches : bool
-        Whether the default should be a strategy that asks for batches: for several devices, or
-        where time is short and many compilers would else wait for one proposal after the other.
 
     Raises
     ------
@@ -47,8 +49,8 @@ def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
         raise UsageError(unknown("strategy", name, usable))
     if known[name].unavailable:
         raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
-    if name == "auto" and in_batches:
-        return partial(auto.search, strategy=auto.POPULATION)
+    if name in ("auto", "surrogate"):
+        return partial(_OWN[name][0], batch=at_once)
     if name in _OWN:
         return _OWN[name][0]
     library, _, short = name.partition(":")
@@ -60,7 +62,10 @@ def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
 def available() -> list[StrategyInfo]:
     """Every strategy, those that cannot run here with the reason."""
     return [
-        *(StrategyInfo(name, doc) for name, (_, doc) in _OWN.items()),
+        *(
+            StrategyInfo(name, doc, _missing("optuna") if name == "surrogate" else "")
+            for name, (_, doc) in _OWN.items()
+        ),
         *(
             StrategyInfo(f"kt:{name}", doc, _missing("kernel_tuner"))
             for name, doc in kernel_tuner_adapter.STRATEGIES.items()

@@ -91,7 +91,7 @@ def search(
     """
     if window is None:
         window = WINDOW if session.evaluations_left is None else 1
-    with _quiet():
+    with quiet():
         search = _Search(name, Ledger(Lattice(space), session), int(rng.integers(2**31)))
         search.run(batch, batch + window - 1)
 
@@ -220,7 +220,7 @@ def _position(name: str) -> int:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Optuna logs every study and warns of every experimental argument; we choose both."""
     import optuna
 

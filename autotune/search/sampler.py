@@ -1,0 +1,286 @@
+"""Our own sampler for Optuna, and the strategy ``surrogate`` that is asked through it.
+
+Knows Optuna's samplers and studies; what is proposed, `proposals` decides.
+
+The sampler stands on its own, for any study whose configurations can be listed and whose objective
+is a time to be minimised (or a rate to be maximised)::
+
+    sampler = SurrogateSampler.among(configurations, seed=1)  # dictionaries of parameter values
+    study = optuna.create_study(sampler=sampler)
+    while (trial := study.ask(sampler.distributions)) and sampler.is_open:
+        study.tell(trial, time_ms(trial.params))
+
+A trial that fails is told as failed, one that was stopped early as pruned, with what it had reached
+as its last intermediate value: a bound. Running trials are what is awaited, those of other processes
+of the same study too. In ``study.optimize`` the sampler stops the study when all is measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from optuna import Study, create_study
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from autotune.errors import UsageError
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement, Status
+from autotune.search.base import Session
+from autotune.search.optuna import quiet
+from autotune.search.proposals import EndRule, Proposer
+from autotune.values import Value
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+#: Proposals known ahead where only time limits a search, so that compilers have work.
+WINDOW = 16
+#: Of what was measured before the strategy began, so many of the best are told to it.
+KNOWN = 64
+
+
+class SurrogateSampler(BaseSampler):
+    """Expected improvement under a Gaussian process, over the valid configurations and no others.
+
+    Parameters
+    ----------
+    space : Space
+        The valid configurations; see `among` where there is only a list of them.
+    seed : int, optional
+        Same seed and same results, same proposals.
+    """
+
+    def __init__(self, space: Space, seed: int | None = None) -> None:
+        self.space = space
+        self._proposer = Proposer(space, np.random.default_rng(seed))
+        varying = [len(np.unique(column)) > 1 for column in space.rows.T]
+        self._fixed = {
+            name: values[space.rows[0, position]]
+            for position, (name, values) in enumerate(space.parameters.items())
+            if not varying[position]
+        }
+        #: What to hand to `optuna.Study.ask`: parameters that vary, all at once.
+        self.distributions: dict[str, BaseDistribution] = {
+            name: CategoricalDistribution(values)
+            for varies, (name, values) in zip(varying, space.parameters.items(), strict=True)
+            if varies
+        }
+        #: Numbers of the configurations of trials that are not finished.
+        self._running: dict[int, int | None] = {}
+        self._seen = 0
+
+    @classmethod
+    def among(
+        cls, configurations: Sequence[Mapping[str, Value]], seed: int | None = None
+    ) -> SurrogateSampler:
+        """A sampler of listed configurations, all with the same parameters.
+
+        Raises
+        ------
+        UsageError
+            If there are none, or their parameters differ.
+        """
+        if not configurations:
+            raise UsageError("no configuration to sample from: give a list of at least one")
+        names = list(configurations[0])
+        values: dict[str, dict[Value, int]] = {name: {} for name in names}
+        for configuration in configurations:
+            if set(configuration) != set(names):
+                raise UsageError(
+                    f"{dict(configuration)}: all configurations need the parameters "
+                    f"{', '.join(names)} and no others"
+                )
+            for name in names:
+                values[name].setdefault(configuration[name], len(values[name]))
+        rows = np.array(
+            [
+                [values[name][configuration[name]] for name in names]
+                for configuration in configurations
+            ],
+            np.int16,
+        )
+        return cls(
+            Space({name: tuple(ranks) for name, ranks in values.items()}, np.unique(rows, axis=0)),
+            seed,
+        )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a configuration is left that was not proposed."""
+        return self._proposer.is_open
+
+    def number(self, trial: Trial | FrozenTrial) -> int | None:
+        """Number in the space of a trial's configuration; None where it is not valid."""
+        if trial.number in self._running:
+            return self._running[trial.number]
+        if not set(self.distributions) <= set(trial.params):
+            return None
+        return self.space.index({**self._fixed, **{n: trial.params[n] for n in self.distributions}})
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        """Choose the configuration: Optuna asks for parameters later, and for no fixed one."""
+        self._learn(study, trial)
+        given = {**self._fixed, **trial.system_attrs.get("fixed_params", {})}
+        number = self.space.index(given) if len(given) == len(self.space.parameters) else None
+        if number is None:
+            number = self._proposer.ask()
+        else:
+            self._proposer.claim(number)
+        self._running[trial.number] = number
+
+    def may_end(self, study: Study, rule: EndRule) -> bool:
+        """Whether little is left to gain, by what the study knows."""
+        self._learn(study)
+        return rule.ends(self._proposer)
+
+    def infer_relative_search_space(
+        self, study: Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """All parameters that vary."""
+        return self.distributions
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The chosen configuration; the first of all where none is left."""
+        configuration = self.space.configuration(self._running[trial.number] or 0)
+        return {name: configuration[name] for name in self.distributions}
+
+    def sample_independent(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Only what is no parameter of the space comes here."""
+        raise UsageError(
+            f"{param_name} with the values of {param_distribution} is no parameter of the sampler: "
+            f"it has {', '.join(f'{n} {d}' for n, d in self.distributions.items())}"
+        )
+
+    def after_trial(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        state: TrialState,
+        values: Sequence[float] | None,
+    ) -> None:
+        """End `optuna.Study.optimize` when nothing is left; elsewhere that is the caller's."""
+        if not self.is_open:
+            with suppress(RuntimeError):
+                study.stop()
+
+    def _learn(self, study: Study, asking: FrozenTrial | None = None) -> None:
+        """Take in what became of running trials, and trials that came from elsewhere."""
+        trials = study.get_trials(deepcopy=False)
+        rate = study.direction is StudyDirection.MAXIMIZE
+        numbers = [*self._running, *range(self._seen, len(trials))]
+        self._seen = len(trials)
+        for trial in (trials[number] for number in dict.fromkeys(numbers)):
+            if asking is not None and trial.number == asking.number:
+                continue
+            known = trial.number in self._running
+            number = self.number(trial)
+            if trial.state.is_finished():
+                self._running.pop(trial.number, None)
+                if number is not None:
+                    is_bound = trial.state is TrialState.PRUNED
+                    self._proposer.tell(number, _time(trial, rate), is_bound)
+            elif not known and number is not None:
+                self._running[trial.number] = number
+                self._proposer.claim(number)
+            elif not known:
+                self._seen = min(self._seen, trial.number)  # its parameters are not there yet
+
+
+def _time(trial: FrozenTrial, rate: bool) -> float | None:
+    """What a finished trial took; None where it failed or says nothing."""
+    value = trial.value
+    if value is None or not math.isfinite(value) or trial.state is TrialState.FAIL:
+        return None
+    if value <= 0:
+        raise UsageError(f"trial {trial.number}: {value} is no time: positive values only")
+    return 1 / value if rate else value
+
+
+def search(
+    space: Space,
+    session: Session,
+    rng: Generator,
+    *,
+    batch: int = 1,
+    window: int | None = None,
+    rule: EndRule | None = None,
+) -> None:
+    """Ask the sampler until the session ends the search or nothing is left to measure.
+
+    Parameters
+    ----------
+    space, session, rng
+        As for every `Search`.
+    batch : int
+        Configurations measured at a time.
+    window : int, optional
+        Proposals that are known ahead and hinted, the next one included. Default: 1 where
+        evaluations are what is scarce, `WINDOW` where only time is.
+    rule : EndRule, optional
+        Ends the search where little is left to gain. Default: none does.
+    """
+    if window is None:
+        window = WINDOW if session.evaluations_left is None else 1
+    sampler = SurrogateSampler(space, int(rng.integers(2**31)))
+    with quiet():
+        study = create_study(sampler=sampler)
+        _recall(sampler, study, session)
+        waiting: deque[tuple[Trial, int]] = deque()
+        while sampler.is_open or waiting:
+            while sampler.is_open and len(waiting) < batch + window - 1:
+                trial = study.ask(sampler.distributions)
+                number = sampler.number(trial)
+                assert number is not None
+                waiting.append((trial, number))
+            session.hint([number for _, number in waiting])
+            asked = [waiting.popleft() for _ in range(min(batch, len(waiting)))]
+            for (trial, _), measurement in zip(
+                asked, session.measure([number for _, number in asked]), strict=True
+            ):
+                _tell(study, trial, measurement)
+            if rule is not None and sampler.may_end(study, rule):
+                return
+
+
+def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
+    """Tell what was measured before the strategy began: known good ones and seeds."""
+    numbers = session.best(KNOWN)
+    measured = session.measure(numbers) if numbers else []
+    for number, measurement in zip(numbers, measured, strict=True):
+        configuration = sampler.space.configuration(number)
+        is_bound = measurement.status is Status.STOPPED_EARLY
+        study.add_trial(
+            create_trial(
+                state=TrialState.PRUNED if is_bound else TrialState.COMPLETE,
+                value=measurement.median_ms,
+                params={name: configuration[name] for name in sampler.distributions},
+                distributions=sampler.distributions,
+            )
+        )
+
+
+def _tell(study: Study, trial: Trial, measurement: Measurement) -> None:
+    time_ms = measurement.median_ms
+    if time_ms is None:
+        study.tell(trial, state=TrialState.FAIL)
+    elif measurement.status is Status.STOPPED_EARLY:
+        trial.report(time_ms, 0)
+        study.tell(trial, state=TrialState.PRUNED)
+    else:
+        study.tell(trial, time_ms)

@@ -1,0 +1,246 @@
+"""A Gaussian process over encoded configurations: fitted, conditioned point by point, and asked.
+
+Knows features and values; knows no configuration, no time and no search.
+
+Covariance of two configurations: s² · Matérn-3/2 of their distance, with a length per feature, plus
+a² · the share of parameters that are equal, plus noise of single values (Rasmussen and Williams
+2006, chapters 2, 4 and 5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dpotrf, dpotri
+from scipy.optimize import minimize
+from scipy.special import log_ndtr
+
+from autotune.search.encoding import Features
+
+Vector = NDArray[np.float64]
+
+#: L-BFGS steps of one fit, which goes on where the last one ended.
+_STEPS = 10
+#: Noise that rounding in single precision needs, as a share of the variance.
+_JITTER = 2e-5
+
+
+@dataclass(frozen=True)
+class Points:
+    """Configurations as the covariance sees them."""
+
+    features: NDArray[np.floating]
+    #: Rows whose products are the share of parameters that two have in common.
+    indicators: NDArray[np.floating]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, which: NDArray[np.int64] | slice) -> Points:
+        return Points(self.features[which], self.indicators[which])
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """What a fit decides, as logarithms: all are positive."""
+
+    log_lengths: Vector
+    log_scale: float
+    log_equal: float
+    log_noise: float
+
+    @classmethod
+    def prior(cls, width: int) -> Covariance:
+        """The mean of the prior; its standard deviation is 1 for each."""
+        return cls(np.zeros(width), 0.0, -1.0, float(np.log(0.05)))
+
+    @property
+    def vector(self) -> Vector:
+        tail = (self.log_scale, self.log_equal, self.log_noise)
+        return np.concatenate([self.log_lengths, tail])
+
+    @classmethod
+    def of(cls, vector: Vector) -> Covariance:
+        return cls(vector[:-3], *map(float, vector[-3:]))
+
+    @property
+    def variance(self) -> float:
+        """Of a value before anything is known, without noise."""
+        return float(np.exp(2 * self.log_scale) + np.exp(2 * self.log_equal))
+
+    @property
+    def noise(self) -> float:
+        """Variance of single values, and what rounding needs."""
+        return float(np.exp(2 * self.log_noise)) + _JITTER * self.variance
+
+    def between(self, some: Points, others: Points) -> Features:
+        """Covariances, shape (some, others), as precise as the features."""
+        lengths = np.exp(self.log_lengths).astype(some.features.dtype)
+        near, far = some.features / lengths, others.features / lengths
+        squares = (near * near).sum(1)[:, None] + (far * far).sum(1) - 2 * near @ far.T
+        distances = np.sqrt(3 * np.maximum(squares, 0))
+        smooth = float(np.exp(2 * self.log_scale)) * (1 + distances) * np.exp(-distances)
+        equal = float(np.exp(2 * self.log_equal)) * (some.indicators @ others.indicators.T)
+        covariances: Features = smooth + equal
+        return covariances
+
+
+def fitted(covariance: Covariance, points: Points, values: Vector) -> Covariance:
+    """The covariance that makes these values likeliest, beginning with another (MAP).
+
+    Parameters
+    ----------
+    covariance : Covariance
+        Where to begin.
+    points : Points
+        Up to some 200: the time grows with the third power.
+    values : ndarray
+        Of mean 0 and standard deviation 1.
+    """
+    count, width = points.features.shape
+    features = points.features.astype(float)
+    squares = ((features[:, None] - features) ** 2).reshape(count * count, width)
+    equal = (points.indicators @ points.indicators.T).astype(float)
+    diagonal = np.diag_indices(count)
+    prior = Covariance.prior(width).vector
+
+    def loss(vector: Vector) -> tuple[float, Vector]:
+        inverse = np.exp(-2 * vector[:width])
+        scale, share, noise = np.exp(2 * vector[width:])
+        distances = np.sqrt(3 * (squares @ inverse)).reshape(count, count)
+        decay = np.exp(-distances)
+        smooth = (1 + distances) * decay
+        total = scale * smooth + share * equal
+        total[diagonal] += noise + _JITTER * (scale + share)
+        factor, bad = dpotrf(total, lower=1)
+        if bad:
+            return 1e10, np.zeros_like(vector)
+        inverted = np.tril(dpotri(factor, lower=1)[0])
+        inverted += np.tril(inverted, -1).T
+        weights = inverted @ values
+        slope = (inverted - np.outer(weights, weights)) / 2
+        gradient = np.r_[
+            (slope * decay).ravel() @ squares * (3 * scale * inverse),
+            2 * scale * np.vdot(slope, smooth),
+            2 * share * np.vdot(slope, equal),
+            2 * noise * slope[diagonal].sum(),
+        ]
+        off = vector - prior
+        likely = values @ weights / 2 + np.log(factor[diagonal]).sum()
+        return float(likely + off @ off / 2), gradient + off
+
+    # Larger scales would only make room for rounding: values have a deviation of 1.
+    bounds = [*[(-3.0, 3.0)] * width, (-3.0, 1.5), (-4.0, 1.0), (float(np.log(1e-3)), 0.0)]
+    result = minimize(
+        loss,
+        covariance.vector,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": _STEPS},
+    )
+    return Covariance.of(result.x)
+
+
+class Posterior:
+    """What is believed of some candidates, given some points whose values may be known later.
+
+    Variances do not depend on values. A point is therefore conditioned on when it is chosen, by one
+    new row of the Cholesky factor, and its value enters when it is there: one that is awaited counts
+    as what was predicted of it (the "kriging believer" of Ginsbourger, Le Riche and Carraro 2010).
+
+    Parameters
+    ----------
+    covariance : Covariance
+        Of all points.
+    given : Points
+        Conditioned on from the beginning.
+    candidates : Points
+        What is asked about.
+    spare : int
+        Candidates that can be conditioned on later.
+    """
+
+    def __init__(
+        self, covariance: Covariance, given: Points, candidates: Points, spare: int
+    ) -> None:
+        self._covariance = covariance
+        self._candidates = candidates
+        self._count = len(given)
+        size = len(given) + spare
+        self._factor = np.zeros((size, size))
+        #: The factor's inverse times the covariances of points and candidates.
+        self._reduced = np.zeros((size, len(candidates)), np.float32)
+        if len(given):
+            # In double precision: rounding must not make it indefinite.
+            precise = Points(given.features.astype(float), given.indicators.astype(float))
+            total = covariance.between(precise, precise)
+            total[np.diag_indices(len(given))] += covariance.noise
+            factor = np.linalg.cholesky(total)
+            self._factor[: len(given), : len(given)] = factor
+            self._reduced[: len(given)] = solve_triangular(
+                factor.astype(np.float32),
+                covariance.between(given, candidates),
+                lower=True,
+                check_finite=False,
+            )
+        explained = np.einsum("ij,ij->j", self._reduced, self._reduced)
+        #: Of every candidate, without noise.
+        self.variances = np.maximum(covariance.variance - explained, 1e-6)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another candidate can be conditioned on."""
+        return self._count < len(self._factor)
+
+    def condition(self, candidate: int) -> None:
+        """Take a candidate as a point whose value is awaited."""
+        known = self._reduced[: self._count]
+        deviation = float(np.sqrt(self.variances[candidate] + self._covariance.noise))
+        column = known[:, candidate].copy()
+        chosen = self._candidates[slice(candidate, candidate + 1)]
+        row = (self._covariance.between(chosen, self._candidates)[0] - column @ known) / deviation
+        # No correlation is above 1: without this, rounding among near twins grows with every row.
+        most = np.sqrt(self.variances * self.variances[candidate]) / deviation
+        row = np.clip(row, -most, most)
+        self._factor[self._count, : self._count] = column
+        self._factor[self._count, self._count] = deviation
+        self._reduced[self._count] = row
+        self._count += 1
+        self.variances = np.maximum(self.variances - row * row, 1e-6)
+
+    def means(self, values: Vector, bounds: Vector | None = None) -> Features:
+        """Expected values of the candidates.
+
+        Parameters
+        ----------
+        values : ndarray
+            Of the points, in order; nan where awaited.
+        bounds : ndarray, optional
+            What values that are nan are known to be at least, -inf where nothing is known: they count
+            as what is expected of them then.
+        """
+        weights = np.zeros(self._count)
+        known = ~np.isnan(values)
+        if bounds is None or not np.isfinite(bounds).any():
+            factor = self._factor[: self._count, : self._count][np.ix_(known, known)]
+            weights[known] = solve_triangular(factor, values[known], lower=True, check_finite=False)
+        else:
+            for place, value in enumerate(values):
+                row = self._factor[place, : place + 1]
+                predicted = row[:-1] @ weights[:place]
+                if not known[place]:
+                    value = predicted + row[-1] * _above((bounds[place] - predicted) / row[-1])
+                weights[place] = (value - predicted) / row[-1]
+        means: Features = weights.astype(np.float32) @ self._reduced[: self._count]
+        return means
+
+
+def _above(bound: float) -> float:
+    """Expected value of what is normal and at least a bound."""
+    if bound < -8:
+        return 0.0
+    return float(np.exp(-bound * bound / 2 - log_ndtr(-bound)) / np.sqrt(2 * np.pi))

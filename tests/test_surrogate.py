@@ -1,0 +1,427 @@
+"""Our own search: the encoding, the Gaussian process, the asking, the sampler in a study, hostile spaces."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import tracemalloc
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import optuna
+import pytest
+
+from autotune.devices.device import for_arch
+from autotune.errors import UsageError
+from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Measurement, Status
+from autotune.search.encoding import Encoding
+from autotune.search.proposals import EndRule, Proposer
+from autotune.search.sampler import SurrogateSampler, search
+from autotune.search.surrogate import Covariance, Points, Posterior, fitted
+from autotune.values import Configuration, Value
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+
+def full(**parameters: tuple[Value, ...]) -> Space:
+    """A space without constraints."""
+    rows = (
+        np.indices([len(values) for values in parameters.values()]).reshape(len(parameters), -1).T
+    )
+    return Space(parameters, rows.astype(np.int16))
+
+
+def searched(
+    space: Space, time_ms: Callable[[Configuration], float | None], count: int, seed: int = 0
+) -> list[int]:
+    """The numbers proposed, each told what it takes; no warning is allowed."""
+    path: list[int] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        proposer = Proposer(space, np.random.default_rng(seed))
+        while len(path) < count and (number := proposer.ask()) is not None:
+            path.append(number)
+            proposer.tell(number, time_ms(space.configuration(number)))
+    assert len(set(path)) == len(path), "asked twice"
+    return path
+
+
+def bowl(configuration: Configuration) -> float:
+    """Best at A=32, B=3."""
+    return 1 + abs(math.log2(configuration["A"]) - 5) + 0.5 * abs(configuration["B"] - 3)
+
+
+BOWL = full(A=tuple(2**k for k in range(12)), B=tuple(range(12)), T=("x", "y", "z"))
+
+
+# --- the encoding
+
+
+def test_values_are_between_value_and_rank_and_powers_of_two_have_a_column() -> None:
+    space = full(BLOCK=(16, 32, 48, 64), DEPTH=(1, 2, 3), FLAG=(False, True), ONE=(7,))
+    encoding = Encoding(space)
+    features = encoding.features(np.arange(len(space)))
+    assert encoding.varying == [0, 1, 2]
+    # BLOCK, how often two divides it, DEPTH, the same, FLAG.
+    assert features.shape == (24, 5)
+    assert features.min() == 0
+    assert features.max() == 1
+    blocks = features[:: 3 * 2, 0]
+    assert blocks.tolist() == pytest.approx([0, (0.5 + 1 / 3) / 2, (np.log2(3) / 2 + 2 / 3) / 2, 1])
+    assert features[:: 3 * 2, 1].tolist() == pytest.approx([4 / 6, 5 / 6, 4 / 6, 1])
+
+
+def test_texts_are_all_equally_far_apart() -> None:
+    encoding = Encoding(full(TEXT=("a", "b", "c"), PAIR=("no", "yes")))
+    features = encoding.features(np.arange(6))[:, :3]
+    distances = [np.linalg.norm(features[a] - features[b]) for a, b in ((0, 2), (0, 4), (2, 4))]
+    assert distances == pytest.approx([1, 1, 1])
+
+
+def test_near_are_the_valid_ones_that_differ_in_one_or_two_parameters() -> None:
+    space = full(A=(1, 2, 3, 4), B=(1, 2, 3), C=("u", "v"))
+    space = Space(space.parameters, space.rows[space.rows[:, :2].sum(axis=1) % 2 == 0])
+    encoding = Encoding(space)
+    for number, apart in itertools.product(range(len(space)), (1, 2)):
+        differing = (space.rows != space.rows[number]).sum(axis=1)
+        expected = np.flatnonzero((differing >= 1) & (differing <= apart))
+        assert encoding.near(number, apart).tolist() == expected.tolist()
+
+
+def test_near_follows_parameters_that_do_not_apply() -> None:
+    kernel = Kernel(source="k.cu", MODE=("split", "whole"), A=(1, 2, 3), PARTS=(2, 4, 8))
+
+    @kernel.applies("PARTS")
+    def where_split(MODE: str) -> bool:
+        return MODE == "split"
+
+    space = enumerate_space(kernel, for_arch("sm_90"))
+    encoding = Encoding(space)
+    for number in range(len(space)):
+        assert encoding.near(number, 1).tolist() == sorted(space.neighbours(number))
+
+
+def test_products_of_indicators_are_the_share_of_equal_parameters() -> None:
+    space = full(A=(1, 2, 3), B=("u", "v"), ONE=(5,), C=(0, 1, 2, 4))
+    indicators = Encoding(space).indicators(np.arange(len(space)))
+    equal = (space.rows[:, None] == space.rows)[:, :, [0, 1, 3]].mean(axis=2)
+    assert indicators @ indicators.T == pytest.approx(equal, abs=1e-6)
+
+
+# --- the Gaussian process
+
+
+def points(count: int, seed: int = 0) -> Points:
+    rng = np.random.default_rng(seed)
+    features = rng.random((count, 3), np.float32)
+    return Points(features, np.eye(3, dtype=np.float32)[rng.integers(0, 3, count)])
+
+
+COVARIANCE = Covariance(np.log([0.5, 1.0, 2.0]), 0.2, -1.0, math.log(0.1))
+
+
+def test_what_is_believed_is_the_textbooks() -> None:
+    given, candidates = points(20), points(7, seed=1)
+    values = np.random.default_rng(2).standard_normal(20)
+    posterior = Posterior(COVARIANCE, given, candidates, spare=0)
+    noisy = COVARIANCE.between(given, given) + COVARIANCE.noise * np.eye(20)
+    across = COVARIANCE.between(given, candidates)
+    assert posterior.means(values) == pytest.approx(
+        across.T @ np.linalg.solve(noisy, values), abs=1e-4
+    )
+    explained = np.diag(across.T @ np.linalg.solve(noisy, across))
+    assert posterior.variances == pytest.approx(COVARIANCE.variance - explained, abs=1e-4)
+
+
+def test_a_point_conditioned_on_later_is_as_one_given_at_once() -> None:
+    given, candidates = points(10), points(6, seed=1)
+    values = np.random.default_rng(2).standard_normal(12)
+    later = Posterior(COVARIANCE, given, candidates, spare=2)
+    later.condition(3)
+    later.condition(0)
+    assert not later.has_room
+    both = Points(
+        np.concatenate([given.features, candidates.features[[3, 0]]]),
+        np.concatenate([given.indicators, candidates.indicators[[3, 0]]]),
+    )
+    at_once = Posterior(COVARIANCE, both, candidates, spare=0)
+    assert later.variances == pytest.approx(at_once.variances, abs=1e-4)
+    assert later.means(values) == pytest.approx(at_once.means(values), abs=1e-4)
+
+
+def test_what_is_awaited_counts_as_predicted_and_a_bound_only_upwards() -> None:
+    given, candidates = points(10), points(6, seed=1)
+    values = np.random.default_rng(2).standard_normal(10)
+    before = Posterior(COVARIANCE, given, candidates, spare=0).means(values)
+    posterior = Posterior(COVARIANCE, given, candidates, spare=1)
+    posterior.condition(2)
+    awaited = np.r_[values, np.nan]
+    assert posterior.means(awaited) == pytest.approx(before, abs=1e-5)
+
+    def bounded(bound: float) -> float:
+        return float(posterior.means(awaited, np.r_[np.full(10, -np.inf), bound])[2])
+
+    assert bounded(before[2] - 20) == pytest.approx(before[2], abs=1e-5)
+    assert before[2] < bounded(before[2] - 0.5) < bounded(before[2] + 0.5)
+    # Where a value is at least something it is expected above that.
+    at_bound = posterior.means(np.r_[values, before[2] + 1])[2]
+    assert bounded(before[2] + 1) > at_bound
+
+
+def test_points_that_are_nearly_one_are_no_error() -> None:
+    """Rounding in single precision would make their covariance indefinite."""
+    near = Points(1 + 1e-4 * points(200).features, np.ones((200, 1), np.float32))
+    covariance = Covariance(np.full(3, 3.0), 1.5, 1.0, math.log(1e-3))
+    posterior = Posterior(covariance, near, near, spare=10)
+    for place in range(10):
+        posterior.condition(place)
+    values = np.random.default_rng(1).standard_normal(210)
+    assert np.abs(posterior.means(values)).max() < 1
+
+
+def test_a_fit_finds_which_feature_matters() -> None:
+    sample = points(80)
+    values = np.sin(6 * sample.features[:, 1]).astype(float)
+    values = (values - values.mean()) / values.std()
+    covariance = Covariance.prior(3)
+    for _ in range(3):
+        covariance = fitted(covariance, sample, values)
+    assert covariance.log_lengths.argmin() == 1
+    assert covariance.noise < 0.01
+
+
+# --- the asking
+
+
+def test_a_smooth_optimum_is_found_early() -> None:
+    best = BOWL.index({"A": 32, "B": 3, "T": "x"})
+    assert best is not None
+    for seed in range(5):
+        path = searched(BOWL, bowl, 40, seed)
+        assert any(bowl(BOWL.configuration(number)) == 1 for number in path)
+
+
+def test_what_was_stopped_early_is_neither_the_best_nor_believed() -> None:
+    """Everything far away is stopped just above the best: as values those would look like the best."""
+    for seed in range(3):
+        proposer = Proposer(BOWL, np.random.default_rng(seed))
+        best_ms = math.inf
+        for _ in range(60):
+            number = proposer.ask()
+            assert number is not None
+            time_ms = bowl(BOWL.configuration(number))
+            is_bound = time_ms > 1.5 * best_ms
+            proposer.tell(number, 1.05 * best_ms if is_bound else time_ms, is_bound)
+            best_ms = min(best_ms, time_ms)
+        assert best_ms == 1
+
+
+def test_what_is_awaited_is_not_proposed_and_answers_come_in_any_order() -> None:
+    proposer = Proposer(BOWL, np.random.default_rng(3))
+    waiting: list[int] = []
+    told: list[int] = []
+    while proposer.is_open:
+        while len(waiting) < 8 and (number := proposer.ask()) is not None:
+            waiting.append(number)
+        number = waiting.pop(len(told) * 5 % len(waiting))
+        proposer.tell(number, bowl(BOWL.configuration(number)))
+        told.append(number)
+    assert sorted(told + waiting) == list(range(len(BOWL)))
+
+
+def test_more_may_be_awaited_than_one_fit_is_used_for() -> None:
+    proposer = Proposer(BOWL, np.random.default_rng(0))
+    for number in range(5):
+        proposer.tell(number, bowl(BOWL.configuration(number)))
+    asked = [proposer.ask() for _ in range(160)]
+    assert len({*asked, *range(5)}) == 165
+
+
+def test_the_chance_of_a_gain_falls() -> None:
+    proposer = Proposer(BOWL, np.random.default_rng(0))
+    assert proposer.chance_left() == 1
+    chances = []
+    while (number := proposer.ask()) is not None:
+        proposer.tell(number, bowl(BOWL.configuration(number)))
+        chances.append(proposer.chance_left())
+    assert chances[10] > 0.05 > chances[100]
+    assert chances[-1] == 0
+
+
+def test_a_search_ends_when_little_is_left_to_gain() -> None:
+    class Counting:
+        evaluations_left = 400
+        best_ms = math.inf
+        count = 0
+
+        def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            self.count += len(indices)
+            configurations = [BOWL.configuration(index) for index in indices]
+            times = [bowl(configuration) for configuration in configurations]
+            self.best_ms = min(self.best_ms, *times)
+            return [
+                Measurement(configuration, Status.OK, samples_ms=(time_ms,))
+                for configuration, time_ms in zip(configurations, times, strict=True)
+            ]
+
+        def best(self, count: int) -> list[int]:
+            return []
+
+        def hint(self, indices: Sequence[int]) -> None:
+            pass
+
+    session = Counting()
+    search(BOWL, session, np.random.default_rng(0), rule=EndRule())
+    assert session.best_ms == 1
+    assert session.count < 200
+
+
+# --- hostile spaces
+
+
+def test_one_configuration() -> None:
+    assert searched(full(A=(3,), B=("x",)), lambda _: 1.0, 9) == [0]
+
+
+def test_two_configurations() -> None:
+    assert sorted(searched(full(A=(3, 5)), lambda _: 1.0, 9)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "time_ms",
+    [
+        pytest.param(lambda _: None, id="all-failing"),
+        pytest.param(lambda _: 2.5, id="all-equal"),
+        pytest.param(lambda c: 1.0 if c["A"] == 1 and c["B"] == 2 else None, id="one-is-right"),
+        pytest.param(lambda c: 1.0 if c["A"] < 8 else None, id="cliff-to-failure"),
+        pytest.param(lambda c: 1.0 + c["B"] if c["A"] < 8 else 1e6, id="cliff"),
+        pytest.param(lambda c: 10.0 ** (20 * c["B"] - 150), id="all-magnitudes"),
+    ],
+)
+def test_hostile_times_end_with_everything_asked_once(
+    time_ms: Callable[[Configuration], float | None],
+) -> None:
+    space = full(A=(1, 2, 4, 8, 16), B=tuple(range(13)), C=(False, True))
+    assert len(searched(space, time_ms, 1000)) == len(space)
+
+
+def test_nothing_but_bounds() -> None:
+    proposer = Proposer(BOWL, np.random.default_rng(0))
+    for _ in range(30):
+        number = proposer.ask()
+        assert number is not None
+        proposer.tell(number, 1 + number / 7, is_bound=True)
+
+
+def test_texts_only() -> None:
+    space = full(A=tuple("abcdef"), B=tuple("uvwxyz"), C=tuple("klm"))
+    path = searched(space, lambda c: 1.0 + ord(c["A"]) + ord(c["B"]) - 212, 1000)
+    assert len(path) == len(space)
+
+
+def test_two_parameters_of_many_values() -> None:
+    space = full(A=tuple(range(1, 41)), B=tuple(range(1, 41)))
+    path = searched(space, lambda c: 1 + (c["A"] - 17) ** 2 + (c["B"] - 30) ** 2, 60)
+    assert min((c["A"] - 17) ** 2 + (c["B"] - 30) ** 2 for c in map(space.configuration, path)) < 2
+
+
+def test_a_million_configurations_in_a_hundred_megabytes() -> None:
+    parameters = {f"P{place}": tuple(range(1, 11)) for place in range(6)}
+    space = full(**parameters)
+    assert len(space) == 10**6
+    tracemalloc.start()
+    try:
+        path = searched(space, lambda c: 1.0 + sum((v - 4) ** 2 for v in c.values()), 60)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(path) == 60
+    assert peak_bytes < 100e6
+    times = [1.0 + sum((v - 4) ** 2 for v in space.configuration(n).values()) for n in path]
+    assert min(times) <= 5
+
+
+# --- the sampler, in people's own studies
+
+
+def test_a_study_ends_when_all_is_measured() -> None:
+    configurations = [{"BM": bm, "ALG": alg} for bm in (16, 32, 64) for alg in ("a", "b")][:-1]
+    sampler = SurrogateSampler.among(configurations, seed=0)
+    study = optuna.create_study(sampler=sampler)
+
+    def objective(trial: optuna.Trial) -> float:
+        bm = trial.suggest_categorical("BM", (16, 32, 64))
+        alg = trial.suggest_categorical("ALG", ("a", "b"))
+        return float(bm + len(alg))
+
+    study.optimize(objective, n_trials=100)
+    asked = [tuple(trial.params.values()) for trial in study.trials]
+    assert sorted(asked) == sorted(tuple(c.values()) for c in configurations)
+
+
+def test_a_rate_is_maximised_and_failures_and_prunings_are_taken() -> None:
+    sampler = SurrogateSampler(BOWL, seed=1)
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    for _ in range(40):
+        trial = study.ask(sampler.distributions)
+        if trial.params["A"] == 1:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        elif trial.params["B"] == 0:
+            trial.report(0.01, 0)
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            study.tell(trial, 1 / bowl(Configuration(trial.params)))
+    assert study.best_value == 1
+
+
+def test_trials_from_elsewhere_are_learned_and_not_asked_again() -> None:
+    sampler = SurrogateSampler(BOWL, seed=1)
+    study = optuna.create_study(sampler=sampler)
+    enqueued = {"A": 8, "B": 3, "T": "z"}
+    study.enqueue_trial(enqueued)
+    added = [dict(BOWL.configuration(number)) for number in range(0, len(BOWL), 4)]
+    for params in added:
+        study.add_trial(
+            optuna.trial.create_trial(
+                params=params,
+                distributions=sampler.distributions,
+                value=bowl(Configuration(params)),
+            )
+        )
+    asked = []
+    for _ in range(30):
+        trial = study.ask(sampler.distributions)
+        asked.append(trial.params)
+        study.tell(trial, bowl(Configuration(trial.params)))
+    assert asked[0] == enqueued
+    assert not any(params in added for params in asked)
+    assert len({tuple(params.values()) for params in asked}) == 30
+
+
+def test_the_same_seed_proposes_the_same() -> None:
+    def path(seed: int) -> list[dict[str, Value]]:
+        sampler = SurrogateSampler(BOWL, seed)
+        study = optuna.create_study(sampler=sampler)
+        for _ in range(25):
+            trial = study.ask(sampler.distributions)
+            study.tell(trial, bowl(Configuration(trial.params)))
+        return [trial.params for trial in study.trials]
+
+    assert path(4) == path(4) != path(5)
+
+
+def test_what_cannot_be_sampled_is_said() -> None:
+    with pytest.raises(UsageError, match="no configuration to sample from"):
+        SurrogateSampler.among([])
+    with pytest.raises(UsageError, match=r"need the parameters A and no others"):
+        SurrogateSampler.among([{"A": 1}, {"B": 1}])
+    sampler = SurrogateSampler(BOWL)
+    study = optuna.create_study(sampler=sampler)
+    with pytest.raises(UsageError, match=r"C with the values of .* is no parameter of the sampler"):
+        study.ask().suggest_int("C", 0, 9)
+    study.tell(study.ask(sampler.distributions), -1.0)
+    with pytest.raises(UsageError, match=r"-1\.0 is no time"):
+        study.ask(sampler.distributions)
