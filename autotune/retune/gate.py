@@ -19,13 +19,7 @@ from autotune.measure.timing import Timing
 from autotune.retune.drift import Remeasured
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import Deadline, Mended, Mending, Orders
-from autotune.retune.stale import (
-    Action,
-    KnownEntry,
-    Reason,
-    Target,
-    known_entries,
-)
+from autotune.retune.stale import Action, KnownEntry, Reason, Target, known_entries
 from autotune.tuned.files import device_folders, layers
 from autotune.values import Problem
 
@@ -96,12 +90,6 @@ def check_tuned(
     ----------
     names : sequence of str
         Kernels; empty: all that have a record.
-    devices : sequence of Device
-        Entries of other devices are left out.
-    orders : Orders
-        How to measure, and how to mend.
-    spaces : Path, optional
-        Folder of space files.
     threshold : float
         Share of the recorded time by which an entry may be slower.
     retune : bool
@@ -126,10 +114,7 @@ def check_tuned(
         if not any(entry.verdict is Verdict.HELD for entry in entries):
             checked += entries
             continue
-        with (
-            device_lock(device, orders.say),
-            Mending(device, orders, until) as mending,
-        ):
+        with device_lock(device, orders.say), Mending(device, orders, until) as mending:
             judged = _judged(mending, entries, threshold)
             checked += judged
             if retune:
@@ -192,17 +177,19 @@ def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
 
 def _judged(mending: Mending, entries: Sequence[Checked], threshold: float) -> list[Checked]:
     """Measure what can be, in the order it was listed."""
-    by_place = {_place(entry): entry for entry in entries}
+    places = [
+        (
+            entry.declared.name if entry.declared else entry.kernel,
+            Problem(dict(entry.known.entry.problem)),
+        )
+        for entry in entries
+    ]
+    by_place = dict(zip(places, entries, strict=True))
     targets = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
     for target, now in mending.measured(targets):
         place = (target.kernel.name, target.problem)
         by_place[place] = _with(by_place[place], now, threshold)
     return list(by_place.values())
-
-
-def _place(checked: Checked) -> tuple[str, Problem]:
-    name = checked.declared.name if checked.declared else checked.kernel
-    return name, Problem(dict(checked.known.entry.problem))
 
 
 def _with(checked: Checked, now: Remeasured | AutotuneError | None, threshold: float) -> Checked:

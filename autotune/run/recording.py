@@ -55,12 +55,9 @@ RUNNERS_UP = 5
 
 
 def record_of(run: RunResult) -> TunedRecord:
-    """The tuned record of one run; merge it into what is known with `autotune.tuned.writing.update`.
+    """The tuned record of one run, without the problems that have no winner.
 
-    Parameters
-    ----------
-    run : RunResult
-        Problems without a winner are left out.
+    Merge it into what is known with `autotune.tuned.writing.update`.
     """
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
@@ -74,7 +71,7 @@ def record_of(run: RunResult) -> TunedRecord:
             for name, value in example.items()
         },
         parameters=dict(kernel.parameters),
-        default=_default_plan(kernel, example, device),
+        default=_plan(kernel, kernel.default(), example, device),
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
@@ -103,13 +100,8 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
     )
     resources = _largest(measurement)
     return Entry(
+        **msgspec.structs.asdict(plan),
         problem=dict(result.problem),
-        configuration=plan.configuration,
-        block=plan.block,
-        shared_bytes=plan.shared_bytes,
-        grid=plan.grid,
-        requires=plan.requires,
-        archs=plan.archs,
         steps=_steps(request.kernel, configuration, result.problem, request.device),
         median_ms=winner.median_ms,
         interval_ms=winner.interval_ms,
@@ -229,10 +221,6 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
         requires=requirement(kernel, configuration),
         archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
     )
-
-
-def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
-    return _plan(kernel, kernel.default(), problem, device)
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:

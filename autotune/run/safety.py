@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
@@ -21,25 +21,18 @@ from autotune.values import Configuration, Problem, Value
 _ROUNDS = 3
 
 
+@dataclass
 class SafetyCheck:
-    """The safety check of one run, which remembers what it found.
+    """The safety check of one run, which remembers what it found."""
 
-    Parameters
-    ----------
-    bench : Bench
-        Compiles, and makes the data.
-    program : str
-        Path of compute-sanitizer.
-    listener : callable
-        Told what happens.
-    """
-
-    def __init__(self, bench: Bench, program: str, listener: Listener) -> None:
-        self.bench, self.program, self.listener = bench, program, listener
-        #: By configuration and static fields; None where nothing was found.
-        self._faults: dict[
-            tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None
-        ] = {}
+    bench: Bench
+    #: Path of compute-sanitizer.
+    program: str
+    listener: Listener
+    #: By configuration and static fields; None where nothing was found.
+    _faults: dict[tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None] = field(
+        default_factory=dict
+    )
 
     def admitted(
         self, problem: Problem, entrants: Sequence[Measurement]
@@ -66,11 +59,10 @@ class SafetyCheck:
             if len(safe) == len(finalists):
                 break
         uuid = self.bench.device.uuid
-        rows = [
+        return safe, [
             Measurement(configuration, Status.UNSAFE, str(fault), device_uuid=uuid)
             for configuration, fault in out.items()
         ]
-        return safe, rows
 
     def _check(
         self, problem: Problem, static: tuple[Value, ...], configurations: Sequence[Configuration]
