@@ -102,12 +102,13 @@ def stamp(kernel: str) -> tuple[object, ...]:
 
 def kernel_names() -> set[str]:
     """The kernels that have a record in some layer."""
-    names = set()
-    for layer, directory in layers():
-        for folder in device_folders(layer, directory):
-            files = os.listdir(os.path.join(directory, folder))
-            names |= {file[:-5] for file in files if file.endswith(".json")}
-    return names
+    return {
+        file[:-5]
+        for layer, directory in layers()
+        for folder in device_folders(layer, directory)
+        for file in os.listdir(os.path.join(directory, folder))
+        if file.endswith(".json")
+    }
 
 
 def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
