@@ -79,10 +79,6 @@ def search(
 
     Parameters
     ----------
-    name : str
-        Key of `SAMPLERS`.
-    space, session, rng
-        As for every `Search`.
     batch : int
         Configurations measured at a time.
     window : int, optional
@@ -114,7 +110,8 @@ class _Search:
 
     def run(self, batch: int, ahead: int) -> None:
         while True:
-            self.ask_ahead(ahead)
+            while len(self.waiting) < ahead and (asked := self.ask()) is not None:
+                self.waiting.append(asked)
             if not self.waiting:
                 return
             self.ledger.session.hint([asked.index for asked in self.waiting])
@@ -122,13 +119,6 @@ class _Search:
             self.ledger.measure(asked.index for asked in batched)
             for asked in batched:
                 self.tell(asked)
-
-    def ask_ahead(self, ahead: int) -> None:
-        while len(self.waiting) < ahead:
-            asked = self.ask()
-            if asked is None:
-                return
-            self.waiting.append(asked)
 
     def ask(self) -> _Asked | None:
         """The sampler's next proposal that can be measured; None where nothing is left."""
@@ -163,7 +153,7 @@ class _Search:
             return
         self.study.tell(asked.trial, state=self.failed)
         point = self.ledger.lattice.point(asked.index)
-        params = {name: point[_position(name)] for name in self.space}
+        params = {name: point[int(name.removeprefix("p"))] for name in self.space}
         self.study.add_trial(
             self.create_trial(value=value, params=params, distributions=self.space)
         )
@@ -213,10 +203,6 @@ def _distributions(lattice: Lattice, name: str) -> dict[str, Any]:
 
 def _point(params: dict[str, Any], lattice: Lattice) -> Point:
     return tuple(int(params.get(f"p{position}", 0)) for position in range(len(lattice.sizes)))
-
-
-def _position(name: str) -> int:
-    return int(name[1:])
 
 
 @contextmanager

@@ -38,29 +38,17 @@ _REMEDY = "record the space again, or take another copy of the file"
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One kernel, measured by someone on one device for every configuration of a space.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kernel : str
-        Name of the kernel function.
-    device : Device
-        Backend ``replay``; the name is the recorded one, the uuid stands for the file's content.
-    problem : Problem
-        The recorded size as ``x``, ``y``, ``z``.
-    space : Space
-        The recorded configurations, failing ones included.
-    measurements : tuple of Measurement
-        By number in the space.
-    """
+    """One kernel, measured by someone on one device for every configuration of a space."""
 
     path: Path
     kernel: str
+    #: Backend ``replay``; the name is the recorded one, the uuid stands for the file's content.
     device: Device
+    #: The recorded size as ``x``, ``y``, ``z``.
     problem: Problem
+    #: The recorded configurations, failing ones included.
     space: Space
+    #: By number in the space.
     measurements: tuple[Measurement, ...]
 
     @property
@@ -85,17 +73,11 @@ class Recording:
         )
 
 
+@dataclass(frozen=True)
 class ReplayEvaluator:
-    """Measures configurations by looking them up in a recording.
+    """Measures configurations by looking them up in a recording."""
 
-    Parameters
-    ----------
-    recording : Recording
-        Where to look.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
+    recording: Recording
 
     def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
         """Yield the recorded measurements, in this order.
@@ -120,17 +102,7 @@ class ReplayEvaluator:
 
 
 def session(recording: Recording, budget: Budget, space: Space | None = None) -> SearchSession:
-    """A search of a recording, which remembers nothing beyond it.
-
-    Parameters
-    ----------
-    recording : Recording
-        What is searched.
-    budget : Budget
-        Of this search.
-    space : Space, optional
-        The part of the recorded space to search; default: all of it.
-    """
+    """A search of a recording, or of a part of its space, which remembers nothing beyond it."""
     return SearchSession(
         space=space or recording.space,
         evaluator=ReplayEvaluator(recording),
@@ -251,7 +223,8 @@ def _parameters(
     if not isinstance(declared, dict):  # written by older versions
         declared = {
             name: sorted(
-                {_value(name, entry, key) for key, entry in entries.items()}, key=_sort_key
+                {_value(name, entry, key) for key, entry in entries.items()},
+                key=lambda value: (isinstance(value, str), value),
             )
             for name in names
         }
@@ -351,7 +324,3 @@ def _text(data: Mapping[str, Any], name: str) -> str:
 
 def _is_list_of(value: Any, types: Any) -> bool:
     return isinstance(value, list) and all(isinstance(entry, types) for entry in value)
-
-
-def _sort_key(value: Any) -> tuple[bool, Any]:
-    return isinstance(value, str), value
