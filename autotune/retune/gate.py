@@ -177,19 +177,17 @@ def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:
 
 def _judged(mending: Mending, entries: Sequence[Checked], threshold: float) -> list[Checked]:
     """Measure what can be, in the order it was listed."""
-    places = [
-        (
-            entry.declared.name if entry.declared else entry.kernel,
-            Problem(dict(entry.known.entry.problem)),
-        )
-        for entry in entries
-    ]
-    by_place = dict(zip(places, entries, strict=True))
+    by_place = {_place(entry): entry for entry in entries}
     targets = [entry.target for entry in entries if entry.verdict is Verdict.HELD]
     for target, now in mending.measured(targets):
         place = (target.kernel.name, target.problem)
         by_place[place] = _with(by_place[place], now, threshold)
     return list(by_place.values())
+
+
+def _place(checked: Checked) -> tuple[str, Problem]:
+    name = checked.declared.name if checked.declared else checked.kernel
+    return name, Problem(dict(checked.known.entry.problem))
 
 
 def _with(checked: Checked, now: Remeasured | AutotuneError | None, threshold: float) -> Checked:

@@ -74,10 +74,6 @@ class Mended:
     after_ms: float | None = None
 
 
-def _quiet(kernel: str, problems: int) -> AbstractContextManager[Listener]:
-    return nullcontext(ignore)
-
-
 @dataclass(frozen=True)
 class Orders:
     """How to mend, and how long."""
@@ -95,7 +91,7 @@ class Orders:
     out: Path = Path("reports")
     seed: int = 0
     command: str = ""
-    progress: Progress = _quiet
+    progress: Progress = lambda kernel, problems: nullcontext(ignore)
     #: Told what a person should know meanwhile.
     say: Callable[[str], None] = lambda _: None
 

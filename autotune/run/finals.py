@@ -63,12 +63,8 @@ class Finals:
         and for verifying, after which only the `_LEAST_FINALISTS` best are still verified; the rest,
         but at least `_LEAST_RACE_SECONDS`, for the race.
 
-        Returns
-        -------
-        Decision or None
-            None where nothing is right.
-        tuple of Measurement
-            Those that turned out to be wrong, or failed; their rows are in the store.
+        Returns the decision, None where nothing is right, and those that turned out to be wrong, or
+        failed; their rows are in the store.
 
         Raises
         ------

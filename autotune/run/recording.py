@@ -62,7 +62,9 @@ def record_of(run: RunResult) -> TunedRecord:
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
     entries = tuple(_entry(run, result) for result in run.solved)
-    portfolio, fallback = _portfolio(run)
+    portfolio, fallback = (
+        _with_fallback(kernel, device, run.portfolio) if run.portfolio else (Portfolio(), ())
+    )
     return TunedRecord(
         kernel=kernel.name,
         device=RecordedDevice.of(device),
@@ -147,22 +149,6 @@ def _runners_up(finals: selection.Decision) -> tuple[RunnerUp, ...]:
     )
 
 
-def _portfolio(run: RunResult) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
-    """The matrix, and the table for problems that were not tuned; both empty for one problem."""
-    measured = run.portfolio
-    if measured is None:
-        return Portfolio(), ()
-    return _with_fallback(run.request.kernel, run.request.device, _matrix(measured))
-
-
-def _matrix(measured: selection.PortfolioTimes) -> Portfolio:
-    return Portfolio(
-        configurations=tuple(dict(configuration) for configuration in measured.configurations),
-        problems=tuple(dict(problem) for problem in measured.problems),
-        median_ms=measured.median_ms,
-    )
-
-
 def refitted(
     record: TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes
 ) -> TunedRecord:
@@ -175,7 +161,7 @@ def refitted(
     """
     require_current(record, kernel)
     device = record.device.planned_for()
-    portfolio, rows = _with_fallback(kernel, device, _matrix(measured))
+    portfolio, rows = _with_fallback(kernel, device, measured)
     known = [dict(row.problem) for row in rows]
     others = (row for row in record.fallback if dict(row.problem) not in known)
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
@@ -199,9 +185,14 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
 
 
 def _with_fallback(
-    kernel: Kernel, device: Device, matrix: Portfolio
+    kernel: Kernel, device: Device, measured: selection.PortfolioTimes
 ) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
-    """A matrix with the predictions that are fitted to it, and the table made of it."""
+    """The matrix with the predictions that are fitted to it, and the table made of it."""
+    matrix = Portfolio(
+        configurations=tuple(dict(configuration) for configuration in measured.configurations),
+        problems=tuple(dict(problem) for problem in measured.problems),
+        median_ms=measured.median_ms,
+    )
 
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
@@ -268,11 +259,9 @@ def _rate(amount: float, median_ms: float) -> float:
 
 def _vendor(finals: selection.Decision) -> Vendor | None:
     """The fastest baseline: beating a slower one proves nothing."""
-    vendors: Mapping[str, tuple[float, selection.Ratio]] = finals.vendors
-    if not vendors:
+    if not finals.vendors:
         return None
-    name = min(vendors, key=lambda name: vendors[name][0])
-    median_ms, ratio = vendors[name]
+    name, (median_ms, ratio) = min(finals.vendors.items(), key=lambda vendor: vendor[1][0])
     return Vendor(
         name=name,
         median_ms=median_ms,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -170,35 +170,31 @@ class _Search:
 def _sampler(name: str, seed: int) -> Any:
     from optuna import samplers
 
-    makers: dict[str, Callable[[], Any]] = {
-        "cmaes": lambda: samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
-        "gp": lambda: samplers.GPSampler(seed=seed),
-        "nsgaii": lambda: samplers.NSGAIISampler(seed=seed),
-        "nsgaiii": lambda: samplers.NSGAIIISampler(seed=seed),
-        "qmc": lambda: samplers.QMCSampler(
-            scramble=True, seed=seed, warn_independent_sampling=False
-        ),
-        "random": lambda: samplers.RandomSampler(seed=seed),
+    makers: dict[str, tuple[Any, dict[str, bool]]] = {
+        "cmaes": (samplers.CmaEsSampler, {"warn_independent_sampling": False}),
+        "gp": (samplers.GPSampler, {}),
+        "nsgaii": (samplers.NSGAIISampler, {}),
+        "nsgaiii": (samplers.NSGAIIISampler, {}),
+        "qmc": (samplers.QMCSampler, {"scramble": True, "warn_independent_sampling": False}),
+        "random": (samplers.RandomSampler, {}),
         # The liar keeps proposals that wait for their measurement apart.
-        "tpe": lambda: samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True),
+        "tpe": (samplers.TPESampler, {"multivariate": True, "constant_liar": True}),
     }
-    return makers[name]()
+    sampler, options = makers[name]
+    return sampler(seed=seed, **options)
 
 
 def _distributions(lattice: Lattice, name: str) -> dict[str, Any]:
     """One distribution for each parameter that has a choice."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
-    distributions: dict[str, Any] = {}
-    for position, size in enumerate(lattice.sizes):
-        if size > 1:
-            categorical = lattice.is_text[position] and name != "cmaes"
-            distributions[f"p{position}"] = (
-                CategoricalDistribution(list(range(size)))
-                if categorical
-                else IntDistribution(0, size - 1)
-            )
-    return distributions
+    return {
+        f"p{position}": CategoricalDistribution(list(range(size)))
+        if lattice.is_text[position] and name != "cmaes"
+        else IntDistribution(0, size - 1)
+        for position, size in enumerate(lattice.sizes)
+        if size > 1
+    }
 
 
 def _point(params: dict[str, Any], lattice: Lattice) -> Point:

@@ -262,16 +262,13 @@ def _value(name: str, entry: Mapping[str, Any], key: str) -> Any:
 
 
 def _measurement(key: str, configuration: Configuration, entry: Mapping[str, Any]) -> Measurement:
-    failure = _failure(entry)
+    status, message = _outcome(entry)
     try:
-        status, samples_ms, message = (
-            (Status.OK, _samples_ms(entry), "") if failure is None else (failure[0], (), failure[1])
-        )
         return Measurement(
             configuration,
             status,
             message,
-            samples_ms,
+            _samples_ms(entry) if status is Status.OK else (),
             compile_s=_seconds(entry, "compile_time"),
             verify_s=_seconds(entry, "verification_time"),
             measure_s=_seconds(entry, "benchmark_time"),
@@ -280,15 +277,15 @@ def _measurement(key: str, configuration: Configuration, entry: Mapping[str, Any
         raise _Fault(f"cache[{key!r}]: {fault}") from None
 
 
-def _failure(entry: Mapping[str, Any]) -> tuple[Status, str] | None:
-    """How a configuration failed: a class name in ``__error__``, or in place of the time."""
+def _outcome(entry: Mapping[str, Any]) -> tuple[Status, str]:
+    """Whether a configuration failed: a class name in ``__error__``, or in place of the time."""
     name = entry.get("__error__", entry.get("time"))
     if isinstance(name, str):
         status, what = _FAILURES.get(name, (Status.LAUNCH_FAILED, "failed"))
         return status, f"recorded as {name}: it {what}"
     if name == _FAILED_TIME:
         return Status.LAUNCH_FAILED, "recorded as failed, without a reason"
-    return None
+    return Status.OK, ""
 
 
 def _samples_ms(entry: Mapping[str, Any]) -> tuple[float, ...]:

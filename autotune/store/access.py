@@ -134,7 +134,8 @@ class Store:
         now, listed = _now(), list(added)
         if not listed:
             return
-        scopes = {row.device_uuid: _on_device(scope, row.device_uuid) for row in listed}
+        uuids = {row.device_uuid for row in listed}
+        scopes = {uuid: replace(scope, device_uuid=uuid or scope.device_uuid) for uuid in uuids}
         rows = [
             {"run_id": run_id, "created": now, **_columns(scopes[row.device_uuid], row)}
             for row in listed
@@ -238,10 +239,6 @@ def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
         "median_ms": measurement.median_ms,
         "measurement": encode(measurement),
     }
-
-
-def _on_device(scope: Scope, uuid: str) -> Scope:
-    return replace(scope, device_uuid=uuid) if uuid not in ("", scope.device_uuid) else scope
 
 
 _ROW = [field.name for field in fields(Row)]

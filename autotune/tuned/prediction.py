@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from autotune.errors import AutotuneError
 from autotune.kernel.expression import value_of
 from autotune.tuned.formula import waves_of
 from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, Term
@@ -55,7 +54,7 @@ def fitted(
     matrix = _Matrix(portfolio, columns, plans, sm_count)
     curves = matrix.curves(range(len(columns)))
     pairs = zip(plans, curves, strict=True)
-    costs = tuple(matrix.cost(plan, curve) for plan, curve in pairs if curve)
+    costs = tuple(matrix.cost(plan, curve) for plan, curve in pairs if plan and curve)
     return (Prediction(multiple=MULTIPLE, costs=costs), matrix.score()) if costs else None
 
 
@@ -184,10 +183,8 @@ class _Matrix:
             logs.append(np.log(share if np.isfinite(min(predicted)) else FAILED))
         return float(np.exp(np.mean(logs)))
 
-    def cost(self, plan: Plan | None, curve: _Curve) -> Cost:
+    def cost(self, plan: Plan, curve: _Curve) -> Cost:
         """What a record says of a configuration."""
-        if plan is None:
-            raise AutotuneError("a curve without a plan")
         first, count = len(self.double), len(self.single)
         parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))
         parts[0][self.double.index(())] += self.least_ms
