@@ -6,7 +6,7 @@ Knows who may enter, not who wins; how the tool is run is `measure.sanitize`'s t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from autotune.measure import sanitize
@@ -67,26 +67,18 @@ class SafetyCheck:
     def _check(
         self, problem: Problem, static: tuple[Value, ...], configurations: Sequence[Configuration]
     ) -> None:
-        """Have a finding of each configuration."""
+        """Have a finding of each configuration; warns of what could not be checked."""
         unknown = [
             configuration
             for configuration in configurations
             if (configuration, static) not in self._faults
         ]
-        if unknown:
-            self.listener(Phase(problem, "sanitizer"))
-            found = self._found(problem, unknown)
-            self._faults |= {
-                (configuration, static): found.get(configuration) for configuration in unknown
-            }
-
-    def _found(
-        self, problem: Problem, configurations: Sequence[Configuration]
-    ) -> Mapping[Configuration, sanitize.SanitizerFault]:
-        """What compute-sanitizer finds in configurations; warns of what it could not check."""
+        if not unknown:
+            return
+        self.listener(Phase(problem, "sanitizer"))
         bench = self.bench
         trials = []
-        for configuration in configurations:
+        for configuration in unknown:
             job = compile_job(bench.kernel, configuration, problem, bench.device)
             # So that a finding names the line; the code is the same.
             with_lines = replace(job, options=(*job.options, "-lineinfo"))
@@ -99,4 +91,5 @@ class SafetyCheck:
         report = sanitize.check(self.program, trials)
         for text in report.unchecked:
             warnings.warn(f"{bench.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
-        return report.faults
+        for configuration in unknown:
+            self._faults[configuration, static] = report.faults.get(configuration)
