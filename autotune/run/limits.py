@@ -47,9 +47,11 @@ def known_limits(device: Device) -> Limits | None:
     rates: dict[str, Any] = {
         FIELDS[name]: getattr(entry, _UNITS[name]) for name, (entry, _) in reached.items()
     }
-    by = {name: str(Configuration(entry.configuration)) for name, (entry, _) in reached.items()}
+    winners = {
+        name: str(Configuration(entry.configuration)) for name, (entry, _) in reached.items()
+    }
     sources = {name: source for name, (_, source) in reached.items()}
-    limits, doubts = credible(Limits(**rates, reached_by=by, source=sources), device)
+    limits, doubts = credible(Limits(**rates, reached_by=winners, source=sources), device)
     for doubt in doubts:
         warnings.warn(doubt, RuntimeWarning, stacklevel=2)
     return limits if any(limits.rates.values()) else None
