@@ -32,6 +32,7 @@ from sample_records import (
 import autotune
 from autotune.devices.device import Device
 from autotune.errors import UsageError
+from autotune.files import bundled_path
 from autotune.tuned import current as _current
 from autotune.tuned import files as _files
 from autotune.tuned import lookup as _lookup
@@ -318,12 +319,12 @@ def test_the_current_folder_is_never_asked(tmp_path: Path, monkeypatch: pytest.M
         lookup(KERNEL, arch=90, **problem(64, 64))
 
 
-def test_shipped_records_are_the_checkouts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_records_are_the_checkouts() -> None:
     """Beside the package in a checkout; inside it where it is installed."""
     root = Path(autotune.__file__).parent.parent
     assert shipped_folder() == str(root / "reports")
-    monkeypatch.setattr(_files, "__file__", "/elsewhere/site-packages/autotune/tuned/files.py")
-    assert shipped_folder() == "/elsewhere/site-packages/autotune/_bundled/reports"
+    installed = "/elsewhere/site-packages/autotune"
+    assert bundled_path("reports", installed) == f"{installed}/_bundled/reports"
 
 
 def test_disabled_lookup_answers_with_the_default(

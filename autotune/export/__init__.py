@@ -40,12 +40,7 @@ FORMATS = {
 
 
 def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str]:
-    """Export tuned records of one kernel.
-
-    Returns
-    -------
-    dict of str to str
-        File names, below the folder to export to, and their text.
+    """Export tuned records of one kernel: names of files, below a folder, and their text.
 
     Raises
     ------
@@ -70,12 +65,7 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
 
 
 def export_measurements(format: str, results: t4.Results) -> dict[str, str]:
-    """Export everything that was measured.
-
-    Returns
-    -------
-    dict of str to str
-        File names and their text.
+    """Export everything that was measured: names of files and their text.
 
     Raises
     ------

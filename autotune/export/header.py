@@ -9,7 +9,7 @@ The text is in ``header.hpp.j2``; this module fills it in.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,17 +86,17 @@ def comment(text: str) -> str:
 
 def expression(form: Any) -> str:
     """A stored expression in C++, over `number`s of the header."""
-    if isinstance(form, int):
-        return literal(form)
-    if isinstance(form, str):
-        return identifier(form)
-    operator, left, right = form
-    if operator == "-" and left == 0 and right[:1] == ["//"] and _is_negation(right[1]):
-        return f"ceil_div({expression(right[1][2])}, {expression(right[2])})"
     names = {"//": "floor_div", "min": "minimum", "max": "maximum", "and": "both"}
-    if operator in names:
-        return f"{names[operator]}({expression(left)}, {expression(right)})"
-    return f"({expression(left)} {operator} {expression(right)})"
+    match form:
+        case int():
+            return literal(form)
+        case str():
+            return identifier(form)
+        case ["-", 0, ["//", ["-", 0, above], below]]:
+            return f"ceil_div({expression(above)}, {expression(below)})"
+    operator, left, right = form[0], expression(form[1]), expression(form[2])
+    name = names.get(operator)
+    return f"{name}({left}, {right})" if name else f"({left} {operator} {right})"
 
 
 def literal(value: int) -> str:
@@ -125,10 +125,6 @@ def _sum(terms: Sequence[Term]) -> str:
         for product, names in terms
     )
     return " + ".join(products) or "0.0"
-
-
-def _is_negation(form: Any) -> bool:
-    return isinstance(form, list) and form[:2] == ["-", 0]
 
 
 @dataclass(frozen=True)
@@ -217,10 +213,9 @@ class _Writer:
     def plan_row(self, plan: Plan) -> str:
         """One line of the table of plans."""
         values = [self.value(name, plan.configuration[name]) for name in self.parameters]
-        shape = (
-            -1 if plan.grid is None else _index(self.shapes, _joined(map(expression, plan.grid)))
-        )
-        condition = -1
+        shape = condition = -1
+        if plan.grid is not None:
+            shape = _index(self.shapes, _joined(map(expression, plan.grid)))
         if plan.requires is not None:
             condition = _index(self.conditions, expression(plan.requires))
         archs = plan.archs or ()
@@ -235,17 +230,10 @@ class _Writer:
             return _bool(value)
         return self.enums[name][value] if isinstance(value, str) else str(value)
 
-    def problem(self, problem: ProblemKey) -> str:
-        """Values of a problem as arguments."""
-        return self._values(problem, _long)
-
-    def place(self, place: ProblemKey) -> str:
-        """Where a problem lies, as arguments."""
-        return self._values(place, str)
-
-    def _values(self, values: ProblemKey, written: Callable[[int], str]) -> str:
+    def problem(self, values: ProblemKey) -> str:
+        """Values of a problem, or where it lies, as arguments."""
         return _joined(
-            self.enums[name][value] if isinstance(value, str) else written(value)
+            self.enums[name][value] if isinstance(value, str) else _long(value)
             for name, value in zip(self.fields, values, strict=True)
         )
 
@@ -259,7 +247,7 @@ class _Writer:
         """One line of the table of nearest problems."""
         fraction = _fraction(row.expected_fraction)
         prediction = self.prediction(row)
-        return f"{{{self.place(row.place)}}}, {self.number(row.plan)}, {fraction}, {prediction}"
+        return f"{{{self.problem(row.place)}}}, {self.number(row.plan)}, {fraction}, {prediction}"
 
     def prediction(self, row: LookupRow) -> int:
         """The position of a row's prediction among those of the header; -1 where it has none."""

@@ -17,12 +17,9 @@ _MOST_SIZES = 3
 
 
 def render(records: Sequence[TunedRecord]) -> dict[str, str]:
-    """Write the wisdom files of one kernel's records.
+    """The wisdom files of one kernel's records: ``<key>.wisdom`` and its text.
 
-    Returns
-    -------
-    dict of str to str
-        ``<key>.wisdom`` and its text; the key is the kernel's name, with its categories if any.
+    The key is the kernel's name, with its categories if any.
 
     Raises
     ------

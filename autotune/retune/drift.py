@@ -59,14 +59,7 @@ class Remeasured:
 def remeasure(bench: Bench, record: TunedRecord, entry: Entry) -> Remeasured:
     """Verify a recorded winner on every data set and odd size, then race it with its rivals.
 
-    Parameters
-    ----------
-    bench : Bench
-        Of the record's kernel and device; its processes are used.
-    record : TunedRecord
-        What the entry is from.
-    entry : Entry
-        What to measure again, timed as ``bench`` does.
+    The bench is of the record's kernel and device, and times as its request says.
 
     Raises
     ------
@@ -164,7 +157,8 @@ def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configurat
     ]
     result, winner = decide(finalists, {}, bench.request.seed), finalists[0]
     fastest = result.finalists[0]
-    why = _implausible(bench.kernel, job, winner.median_ms)
+    work = bench.kernel.work_of(job.problem)
+    why = implausible(winner.median_ms, work, job.device, job.cold) if work else ""
     return Remeasured(
         status=Status.IMPLAUSIBLE if why else Status.OK,
         message=why,
@@ -174,11 +168,6 @@ def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configurat
         fastest=fastest.measurement.configuration,
         fastest_share=fastest.median_ms / winner.median_ms,
     )
-
-
-def _implausible(kernel: Kernel, job: Job, median_ms: float) -> str:
-    work = kernel.work_of(job.problem)
-    return implausible(median_ms, work, job.device, job.cold) if work else ""
 
 
 def _best_of_portfolio(record: TunedRecord, entry: Entry) -> list[Configuration]:

@@ -19,14 +19,8 @@ from autotune.measure.timing import Timing
 from autotune.retune.drift import Remeasured
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import Deadline, Mended, Mending, Orders
-from autotune.retune.stale import (
-    Action,
-    KnownEntry,
-    Reason,
-    Target,
-    known_entries,
-)
-from autotune.tuned.files import device_folders, layers
+from autotune.retune.stale import Action, KnownEntry, Reason, Target, known_entries
+from autotune.tuned.files import kernel_names
 from autotune.values import Problem
 
 #: A winner whose time is surely longer than recorded by more than this share is a regression.
@@ -96,12 +90,6 @@ def check_tuned(
     ----------
     names : sequence of str
         Kernels; empty: all that have a record.
-    devices : sequence of Device
-        Entries of other devices are left out.
-    orders : Orders
-        How to measure, and how to mend.
-    spaces : Path, optional
-        Folder of space files.
     threshold : float
         Share of the recorded time by which an entry may be slower.
     retune : bool
@@ -119,17 +107,16 @@ def check_tuned(
     found = {entry.kernel for _, entries in listed for entry in entries}
     for name in names:
         if name not in found:
-            recorded = sorted({kernel for device in devices for kernel in _recorded(device)})
+            recorded = sorted(
+                {kernel for device in devices for kernel in kernel_names(device.folder)}
+            )
             message = unknown("tuned kernel", name, recorded)
             raise UsageError(f"{message}; make a record with: autotune run {name}")
     for device, entries in listed:
         if not any(entry.verdict is Verdict.HELD for entry in entries):
             checked += entries
             continue
-        with (
-            device_lock(device, orders.say),
-            Mending(device, orders, until) as mending,
-        ):
+        with device_lock(device, orders.say), Mending(device, orders, until) as mending:
             judged = _judged(mending, entries, threshold)
             checked += judged
             if retune:
@@ -157,7 +144,7 @@ def verdict(now: Remeasured, threshold: float) -> tuple[Verdict, str]:
 
 def _entries(names: Sequence[str], device: Device, spaces: Path | None) -> Iterator[Checked]:
     """Every entry that lookup would answer with: `HELD` until measured, or why it cannot be."""
-    for name in names or _recorded(device):
+    for name in names or sorted(kernel_names(device.folder)):
         known, _ = known_entries(name, device)
         try:
             kernel, missing = find_kernel(name, spaces) if known else None, ""
@@ -167,16 +154,6 @@ def _entries(names: Sequence[str], device: Device, spaces: Path | None) -> Itera
             why = missing or _incomparable(kernel, entry)
             state = Verdict.UNCHECKED if why else Verdict.HELD
             yield Checked(name, device, entry, state, why, declared=kernel)
-
-
-def _recorded(device: Device) -> list[str]:
-    """Kernels that have a record for a device in some layer."""
-    folders = [
-        Path(directory) / device.folder
-        for layer, directory in layers()
-        if device.folder in device_folders(layer, directory)
-    ]
-    return sorted({file.stem for folder in folders for file in folder.glob("*.json")})
 
 
 def _incomparable(kernel: Kernel | None, known: KnownEntry) -> str:

@@ -19,23 +19,15 @@ def device_lock(device: Device, waiting: Callable[[str], None] | None = None) ->
     The lock is the kernel's, on an open file: it is released however its process ends. It lies
     beside the tuned records, so machines that share those share it, where the file system can.
 
-    Parameters
-    ----------
-    device : Device
-        Devices of one model share their records, and so the lock.
-    waiting : callable, optional
-        Told before waiting for whoever holds the lock; without, nobody waits.
-
-    Yields
-    ------
-    str
-        Who holds the lock; empty where it is ours.
+    Devices of one model share their records, and so the lock. ``waiting`` is told before waiting for
+    whoever holds it; without, nobody waits. Yields who holds the lock; empty where it is ours.
     """
     with open(data_folder("locks") / f"{device.folder}.lock", "a+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder(file.fileno())
+            held_by = os.pread(file.fileno(), 200, 0).decode(errors="replace").strip()
+            holder = held_by or "another process"
             if waiting is None:
                 yield holder
                 return
@@ -46,7 +38,3 @@ def device_lock(device: Device, waiting: Callable[[str], None] | None = None) ->
         os.ftruncate(file.fileno(), 0)
         os.pwrite(file.fileno(), f"process {os.getpid()} on {platform.node()}".encode(), 0)
         yield ""
-
-
-def _holder(handle: int) -> str:
-    return os.pread(handle, 200, 0).decode(errors="replace").strip() or "another process"

@@ -6,12 +6,14 @@ Knows how to spend the time and where records go; not what makes an entry stale,
 from __future__ import annotations
 
 import copy
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -72,10 +74,6 @@ class Mended:
     after_ms: float | None = None
 
 
-def _quiet(kernel: str, problems: int) -> AbstractContextManager[Listener]:
-    return nullcontext(ignore)
-
-
 @dataclass(frozen=True)
 class Orders:
     """How to mend, and how long."""
@@ -93,7 +91,7 @@ class Orders:
     out: Path = Path("reports")
     seed: int = 0
     command: str = ""
-    progress: Progress = _quiet
+    progress: Progress = lambda kernel, problems: nullcontext(ignore)
     #: Told what a person should know meanwhile.
     say: Callable[[str], None] = lambda _: None
 
@@ -154,55 +152,39 @@ class Deadline:
     """A time after which nothing is begun."""
 
     def __init__(self, seconds: float | None) -> None:
-        self._end = None if seconds is None else time.monotonic() + seconds
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
 
     @property
     def left(self) -> float:
         """Seconds; infinite where there is no limit."""
-        return float("inf") if self._end is None else self._end - time.monotonic()
+        return self._end - time.monotonic()
 
     @property
     def is_past(self) -> bool:
         return self.left <= 0
 
 
-class Mending:
-    """The mending of one device, whose lock the caller holds; a context manager.
-
-    Parameters
-    ----------
-    device : Device
-        All targets are of it.
-    orders : Orders
-        How.
-    until : Deadline
-        How long.
-    """
+class Mending(ExitStack):
+    """The mending of one device, whose lock the caller holds; a context manager."""
 
     def __init__(self, device: Device, orders: Orders, until: Deadline) -> None:
+        super().__init__()
         self.device, self.orders, self.until = device, orders, until
-        self._store: Store | None = None
 
-    def __enter__(self) -> Mending:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._store is not None:
-            self._store.close()
-
-    @property
+    @cached_property
     def store(self) -> Store:
         """The results store, opened when something is first measured."""
-        if self._store is None:
-            self._store = Store.open(default_url())
-        return self._store
+        return self.enter_context(Store.open(default_url()))
 
     def mend(self, targets: Sequence[Target]) -> list[Mended]:
         """Mend what may be wrong first, then what is cheap to confirm, then what is new."""
         drawn = [target for target in targets if not target.inputs]
         searched = [target for target in drawn if target.action is Action.SEARCH]
-        by_hand = [target for target in targets if target.inputs]
-        outcomes = [outcome(target, MendStatus.LEFT, _by_hand(target)) for target in by_hand]
+        outcomes = [
+            outcome(target, MendStatus.LEFT, _by_hand(target))
+            for target in targets
+            if target.inputs
+        ]
         outcomes += self.search([target for target in searched if target.known])
         confirmed, fallen = self.remeasure([t for t in drawn if t.action is Action.REMEASURE])
         outcomes += confirmed
@@ -238,19 +220,8 @@ class Mending:
             request = self._request(listed, EFFORTS["quick"])
             with self._progress(request) as listener, closing(Bench(request)) as bench:
                 for target in listed:
-                    yield target, self._measured(bench, listener, target)
-
-    def _measured(
-        self, bench: Bench, listener: Listener, target: Target
-    ) -> Remeasured | AutotuneError | None:
-        if self.until.is_past:
-            return None
-        assert target.known is not None
-        listener(Phase(target.problem, "the winner and its runners-up, again"))
-        try:
-            return remeasure(bench, target.known.record, target.known.entry)
-        except AutotuneError as error:
-            return error
+                    now = None if self.until.is_past else _remeasured(bench, listener, target)
+                    yield target, now
 
     def _confirm(self, target: Target, now: Remeasured) -> Mended:
         """Note in the record that its times hold; they stay, so that small losses cannot add up."""
@@ -265,23 +236,19 @@ class Mending:
 
     def _confirmed(self, known: KnownEntry, ratio: Ratio) -> TunedRecord:
         """A record of the one entry, with what it was confirmed with."""
-        driver, toolchain = self.device.driver, backend(self.device.backend).toolchain()
-        now = timestamp()
-        entry = msgspec.structs.replace(
-            known.entry,
-            confirmed=Confirmed(
-                on=now,
-                driver=driver,
-                toolchain=toolchain,
-                ratio=round(ratio.value, 4),
-                ratio_interval=(round(ratio.low, 4), round(ratio.high, 4)),
-            ),
-            stale_reasons=(),
+        now, toolchain = timestamp(), backend(self.device.backend).toolchain()
+        made = Provenance(
+            version=__version__, toolchain=toolchain, driver=self.device.driver, created=now
         )
-        provenance = Provenance(
-            version=__version__, toolchain=toolchain, driver=driver, created=now
+        confirmed = Confirmed(
+            on=now,
+            driver=made.driver,
+            toolchain=toolchain,
+            ratio=round(ratio.value, 4),
+            ratio_interval=(round(ratio.low, 4), round(ratio.high, 4)),
         )
-        return msgspec.structs.replace(known.record, entries=(entry,), provenance=provenance)
+        entry = msgspec.structs.replace(known.entry, confirmed=confirmed, stale_reasons=())
+        return msgspec.structs.replace(known.record, entries=(entry,), provenance=made)
 
     def _refresh(self, known: KnownEntry, record: TunedRecord) -> None:
         """Put a confirmed entry where lookup finds it, and into ``out`` where it is the same."""
@@ -348,7 +315,7 @@ class Mending:
         if given is None:
             seconds = effort.seconds_per_problem * (1 if effort.shared else count)
             return Budget(seconds=min(seconds, self.until.left))
-        left = None if self.until.left == float("inf") else max(1.0, self.until.left)
+        left = None if self.until.left == math.inf else max(1.0, self.until.left)
         times = [seconds for seconds in (given.seconds and given.seconds * count, left) if seconds]
         evaluations = given.evaluations and given.evaluations * count
         return Budget(min(times, default=None), evaluations)
@@ -394,6 +361,15 @@ def fell(now: Remeasured) -> Reason | None:
         share = 1 - now.fastest_share
         return Reason(f"a runner-up is faster by {share:.1%}", Action.SEARCH, fresh=True)
     return None
+
+
+def _remeasured(bench: Bench, listener: Listener, target: Target) -> Remeasured | AutotuneError:
+    assert target.known is not None
+    listener(Phase(target.problem, "the winner and its runners-up, again"))
+    try:
+        return remeasure(bench, target.known.record, target.known.entry)
+    except AutotuneError as error:
+        return error
 
 
 def _by_hand(target: Target) -> str:

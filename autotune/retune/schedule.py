@@ -1,7 +1,8 @@
 """Entries that re-tune by schedule: cron, systemd, Slurm, GitHub; one per GPU architecture.
 
-Writes text only: what is stale is decided when the entry runs. Every text is quoted for the program
-that reads it, so folders may have spaces and worse in their names.
+Makes text only: what is stale is decided when the entry runs. Every text is quoted for the program
+that reads it, so folders may have spaces and worse in their names. The longer texts are in
+``github.yml`` and ``slurm.sbatch``; this module fills them in.
 """
 
 from __future__ import annotations
@@ -80,20 +81,9 @@ class Schedule:
 def local_schedule(
     kind: str, every: str, archs: Iterable[str], kernels: tuple[str, ...], max_hours: float
 ) -> Schedule:
-    """The schedule of this machine and folder.
+    """The schedule of this machine and folder: a kind of `KINDS`, every one of `PERIODS`.
 
-    Parameters
-    ----------
-    kind : str
-        One of `KINDS`.
-    every : str
-        One of `PERIODS`.
-    archs : iterable of str
-        CUDA architectures; none: those of this machine's GPUs.
-    kernels : tuple of str
-        Names; empty: all.
-    max_hours : float
-        Of every run.
+    Without architectures it is for those of this machine's GPUs, without kernels for all.
 
     Raises
     ------
@@ -104,7 +94,8 @@ def local_schedule(
         raise UsageError(unknown("schedule", kind, KINDS))
     if every not in PERIODS:
         raise UsageError(unknown("period", every, PERIODS))
-    chosen = tuple(dict.fromkeys(for_arch(arch).arch for arch in archs)) or _archs_here()
+    devices = [for_arch(arch) for arch in archs] or backend("cuda").devices()
+    chosen = tuple(dict.fromkeys(device.arch for device in devices))
     if not chosen and kind in ("slurm", "github"):
         raise UsageError(
             f"no GPU here to schedule for; name them: autotune schedule {kind} --arch sm_90"
@@ -147,45 +138,19 @@ def systemd(schedule: Schedule) -> dict[str, str]:
 
 def slurm(schedule: Schedule) -> dict[str, str]:
     """A script that submits one array task per architecture, and is that task."""
-    every_arch = " ".join(schedule.archs)
-    gres = " ".join("gpu:1" for _ in schedule.archs)
-    hours = math.ceil(schedule.max_hours) + 1  # what has begun is finished
-    again = f"{schedule.period.cron} bash 'FOLDER/autotune-retune.sbatch'"
-    settings = "".join(
-        f"export {name}={shlex.quote(value)}\n" for name, value in schedule.settings.items()
+    text = _filled(
+        "slurm.sbatch",
+        MADE_BY=schedule.made_by,
+        CRON=schedule.period.cron,
+        HOURS=str(math.ceil(schedule.max_hours) + 1),  # what has begun is finished
+        ARCHS=" ".join(schedule.archs),
+        GRES=" ".join("gpu:1" for _ in schedule.archs),
+        SETTINGS="".join(
+            f"export {name}={shlex.quote(value)}\n" for name, value in schedule.settings.items()
+        ),
+        FOLDER=shlex.quote(str(schedule.folder)),
+        COMMAND=shlex.join([*schedule.program, *schedule.arguments("")]),
     )
-    command = shlex.join([*schedule.program, *schedule.arguments("")])
-    text = f"""\
-#!/bin/bash
-# Tunes again what went stale, on one node per GPU architecture. Made by: {schedule.made_by}
-#
-# now:    bash autotune-retune.sbatch
-# always: by scrontab -e, or crontab -e on a login node:
-#         {again}
-#
-#SBATCH --job-name=autotune-retune
-#SBATCH --output=autotune-retune-%A_%a.log
-#SBATCH --ntasks=1
-#SBATCH --cpus-per-task=8
-#SBATCH --time={hours}:00:00
-set -euo pipefail
-
-archs=({every_arch})
-# What your cluster calls these nodes and one GPU of theirs: sinfo --format='%f %G'
-constraints=({every_arch})
-gres=({gres})
-
-if [ -z "${{SLURM_ARRAY_TASK_ID:-}}" ]; then
-  # Tasks that are submitted together share their constraint, so each task is submitted by itself.
-  for task in "${{!archs[@]}}"; do
-    sbatch --array="$task" --constraint="${{constraints[task]}}" --gres="${{gres[task]}}" "$0"
-  done
-  exit
-fi
-
-{settings}cd {shlex.quote(str(schedule.folder))}
-exec {command} --arch "${{archs[SLURM_ARRAY_TASK_ID]}}"
-"""
     return {"autotune-retune.sbatch": text}
 
 
@@ -195,16 +160,16 @@ def github(schedule: Schedule) -> dict[str, str]:
     inside = schedule.folder.relative_to(root).as_posix()
     own = root / "pyproject.toml"
     is_autotune = own.is_file() and 'name = "kernel-autotune"' in own.read_text(encoding="utf-8")
-    values = {
-        "MADE_BY": schedule.made_by,
-        "CRON": schedule.period.cron,
-        "ARCHS": ", ".join(schedule.archs),
-        "MINUTES": str(math.ceil(schedule.max_hours * 60) + 60),
-        "PACKAGE": json.dumps(".[tune,cuda13]" if is_autotune else "kernel-autotune[tune,cuda13]"),
-        "FOLDER": json.dumps(inside),
-        "ARGUMENTS": shlex.join(schedule.arguments("")),
-    }
-    text = re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], _WORKFLOW)
+    text = _filled(
+        "github.yml",
+        MADE_BY=schedule.made_by,
+        CRON=schedule.period.cron,
+        ARCHS=", ".join(schedule.archs),
+        MINUTES=str(math.ceil(schedule.max_hours * 60) + 60),
+        PACKAGE=json.dumps(".[tune,cuda13]" if is_autotune else "kernel-autotune[tune,cuda13]"),
+        FOLDER=json.dumps(inside),
+        ARGUMENTS=shlex.join(schedule.arguments("")),
+    )
     return {"autotune-retune.yml": text}
 
 
@@ -229,8 +194,10 @@ INSTALL = {
 # ---------------------------------------------------------------------- inside
 
 
-def _archs_here() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(device.arch for device in backend("cuda").devices()))
+def _filled(template: str, **values: str) -> str:
+    """A file beside this one with its ``@NAMES@`` replaced, once."""
+    text = Path(__file__).with_name(template).read_text(encoding="utf-8")
+    return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)
 
 
 def _program() -> tuple[str, ...]:
@@ -305,91 +272,3 @@ def _systemd_word(text: str, dollar: str = "$$") -> str:
     for old, new in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", dollar)):
         text = _one_line(text).replace(old, new)
     return text if re.fullmatch(r"[\w./:=@+-]+", text) else f'"{text}"'
-
-
-_WORKFLOW = """\
-# Tunes again what went stale, on a self-hosted runner per GPU architecture, and opens a pull request
-# with the new records. Runners need the labels gpu and the architecture, and Python 3.11.
-# Made by: @MADE_BY@
-name: autotune retune
-
-on:
-  schedule:
-    - cron: "@CRON@"
-  workflow_dispatch:
-
-concurrency:
-  group: autotune-retune
-
-permissions:
-  contents: read
-
-env:
-  PACKAGE: @PACKAGE@
-
-jobs:
-  retune:
-    strategy:
-      fail-fast: false
-      matrix:
-        arch: [@ARCHS@]
-    runs-on: [self-hosted, gpu, "${{ matrix.arch }}"]
-    timeout-minutes: @MINUTES@
-    steps:
-      - uses: actions/checkout@v4
-      - name: Install
-        run: |
-          python3 -m venv "$RUNNER_TEMP/autotune"
-          "$RUNNER_TEMP/autotune/bin/python" -m pip install --quiet "$PACKAGE"
-      - name: Tune again what went stale
-        working-directory: @FOLDER@
-        env: # the records of the repository count, not those that the runner has seen
-          XDG_DATA_HOME: ${{ runner.temp }}/autotune-data
-        run: |
-          export AUTOTUNE_TUNED="$PWD/reports"
-          "$RUNNER_TEMP/autotune/bin/autotune" @ARGUMENTS@ --arch "${{ matrix.arch }}" --out reports
-      - name: Keep what changed
-        if: ${{ !cancelled() }}
-        working-directory: @FOLDER@
-        run: |
-          if [ -d reports ]; then git add reports; fi
-          git diff --cached --binary --output="$RUNNER_TEMP/${{ matrix.arch }}.patch"
-          if [ ! -s "$RUNNER_TEMP/${{ matrix.arch }}.patch" ]; then rm "$RUNNER_TEMP/${{ matrix.arch }}.patch"; fi
-      - uses: actions/upload-artifact@v4
-        if: ${{ !cancelled() }}
-        with:
-          name: patch-${{ matrix.arch }}
-          path: ${{ runner.temp }}/${{ matrix.arch }}.patch
-          if-no-files-found: ignore
-
-  propose:
-    needs: retune
-    if: ${{ !cancelled() }}
-    runs-on: ubuntu-latest
-    permissions:
-      contents: write
-      pull-requests: write
-    steps:
-      - uses: actions/checkout@v4
-      - uses: actions/download-artifact@v4
-        with:
-          pattern: patch-*
-          path: ${{ runner.temp }}/patches
-          merge-multiple: true
-      - name: Open a pull request with the new records
-        env:
-          GH_TOKEN: ${{ github.token }}
-        run: |
-          shopt -s nullglob
-          for patch in "$RUNNER_TEMP"/patches/*.patch; do git apply --index "$patch"; done
-          if git diff --cached --quiet; then exit 0; fi
-          git config user.name 'github-actions[bot]'
-          git config user.email '41898282+github-actions[bot]@users.noreply.github.com'
-          git switch --create autotune-retune
-          git commit --message 'Tune again what went stale'
-          git push --force origin autotune-retune
-          if [ -z "$(gh pr list --head autotune-retune --state open --json number --jq '.[].number')" ]; then
-            gh pr create --head autotune-retune --title 'Tune again what went stale' \\
-              --body "Records, headers and reports of run $GITHUB_RUN_ID: $GITHUB_SERVER_URL/$GITHUB_REPOSITORY/actions"
-          fi
-"""

@@ -161,12 +161,7 @@ def survey(question: Question) -> Survey:
 def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tuple[Device, ...]:
     """The devices to keep fresh: as named, else one per GPU model, else the CPU.
 
-    Parameters
-    ----------
-    selectors : sequence of str
-        Such as ``cuda:0``.
-    archs : sequence of str
-        Only devices of these architectures.
+    Of these only devices of the architectures, if any is given.
 
     Raises
     ------

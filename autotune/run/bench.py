@@ -24,13 +24,7 @@ from autotune.values import Problem
 
 
 class Bench:
-    """The processes of one run, and the jobs and keys of its problems.
-
-    Parameters
-    ----------
-    request : Request
-        Kernel, device, seed, timing and inputs.
-    """
+    """The processes of one run, and the jobs and keys of its problems."""
 
     def __init__(self, request: Request) -> None:
         self.request = request

@@ -13,22 +13,7 @@ from autotune.store import Store
 
 
 def execute(request: Request, store: Store, listener: Listener = ignore) -> RunResult:
-    """Do what is requested.
-
-    Parameters
-    ----------
-    request : Request
-        What to do.
-    store : Store
-        Where rows go.
-    listener : callable
-        Told what happens.
-
-    Raises
-    ------
-    AutotuneError
-        See `Run.run`.
-    """
+    """Do what is requested; raises what `Run.run` does."""
     limits = limits_for(request, store, listener)
     with closing(Run(request, store, listener)) as run:
         return run.run(limits)

@@ -41,24 +41,15 @@ class _Finalist:
         return self.measurement.configuration
 
 
+@dataclass(frozen=True)
 class Finals:
-    """The finals of one run.
+    """The finals of one run."""
 
-    Parameters
-    ----------
-    bench : Bench
-        Where they are held.
-    store : Store
-        Where rows of disqualified configurations go.
-    run_id : int
-        The run that these belong to.
-    listener : callable
-        Told what happens.
-    """
-
-    def __init__(self, bench: Bench, store: Store, run_id: int, listener: Listener) -> None:
-        self.bench, self.store = bench, store
-        self.run_id, self.listener = run_id, listener
+    bench: Bench
+    #: Where rows of disqualified configurations go.
+    store: Store
+    run_id: int
+    listener: Listener
 
     def hold(
         self, evaluator: DeviceEvaluator, measured: Sequence[Measurement], seconds: float | None
@@ -68,23 +59,12 @@ class Finals:
         Where all finalists turn out to be wrong, or fail in the race, the next best take their
         places.
 
-        Parameters
-        ----------
-        evaluator : DeviceEvaluator
-            Of the problem.
-        measured : sequence of Measurement
-            What to choose finalists from.
-        seconds : float, optional
-            How long this may take: half of it for making the other inputs and their references, once
-            for all finalists, and for verifying, after which only the `_LEAST_FINALISTS` best are
-            still verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
+        Half of the time is for making the other inputs and their references, once for all finalists,
+        and for verifying, after which only the `_LEAST_FINALISTS` best are still verified; the rest,
+        but at least `_LEAST_RACE_SECONDS`, for the race.
 
-        Returns
-        -------
-        Decision or None
-            None where nothing is right.
-        tuple of Measurement
-            Those that turned out to be wrong, or failed; their rows are in the store.
+        Returns the decision, None where nothing is right, and those that turned out to be wrong, or
+        failed; their rows are in the store.
 
         Raises
         ------

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, DeviceError, Interrupted
@@ -45,19 +45,13 @@ def known_limits(device: Device) -> Limits | None:
     """
     reached = {name: found for name in _KERNELS if (found := _reached(name, device))}
     rates: dict[str, Any] = {
-        FIELDS[name]: getattr(found.entry, _UNITS[name]) for name, found in reached.items()
+        FIELDS[name]: getattr(entry, _UNITS[name]) for name, (entry, _) in reached.items()
     }
-    limits, doubts = credible(
-        Limits(
-            **rates,
-            reached_by={
-                name: str(Configuration(found.entry.configuration))
-                for name, found in reached.items()
-            },
-            source={name: found.record for name, found in reached.items()},
-        ),
-        device,
-    )
+    winners = {
+        name: str(Configuration(entry.configuration)) for name, (entry, _) in reached.items()
+    }
+    sources = {name: source for name, (_, source) in reached.items()}
+    limits, doubts = credible(Limits(**rates, reached_by=winners, source=sources), device)
     for doubt in doubts:
         warnings.warn(doubt, RuntimeWarning, stacklevel=2)
     return limits if any(limits.rates.values()) else None
@@ -90,17 +84,6 @@ def measure_limits(
     device: Device, store: Store, names: Sequence[str] = tuple(_KERNELS), fresh: bool = False
 ) -> None:
     """Tune the problems of limits, a few measurements each, into the user's records.
-
-    Parameters
-    ----------
-    device : Device
-        A live one.
-    store : Store
-        Where rows go.
-    names : sequence of str
-        Of ``read``, ``copy`` and ``ffma``.
-    fresh : bool
-        Measure again what is remembered.
 
     Raises
     ------
@@ -143,21 +126,16 @@ def limit_problem(name: str, device: Device) -> Problem:
     return Problem(n=n, mode=name, offset_in=0, offset_out=0)
 
 
-class _Reached(NamedTuple):
-    """An entry, and the record that it is in, for a person."""
+def _reached(name: str, device: Device) -> tuple[Entry, str] | None:
+    """The entry that tells a limit of a device, and the source of its record, for a person.
 
-    entry: Entry
-    record: str
-
-
-def _reached(name: str, device: Device) -> _Reached | None:
-    """The entry that tells a limit of a device: of the first record with one, the largest problem."""
+    Of the first record with one, the largest problem.
+    """
     wanted = limit_problem(name, device)
     for loaded in read_layers(_KERNELS[name]):
-        if loaded.folder != device.folder:
+        is_slice = loaded.record.device.sm_count != device.sm_count
+        if loaded.folder != device.folder or is_slice:
             continue
-        if loaded.record.device.sm_count != device.sm_count:
-            continue  # a slice of the GPU
         entries = [
             entry
             for entry in loaded.record.entries
@@ -166,7 +144,7 @@ def _reached(name: str, device: Device) -> _Reached | None:
             and getattr(entry, _UNITS[name])
         ]
         if entries:
-            return _Reached(max(entries, key=lambda entry: _size(entry.problem)), loaded.source)
+            return max(entries, key=lambda entry: _size(entry.problem)), loaded.source
     return None
 
 

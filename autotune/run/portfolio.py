@@ -60,23 +60,8 @@ def measure_portfolio(
     The quickest problem first: what one needs less than its share of the time is left for the
     others, and the slowest decide how many configurations can be measured on all.
 
-    Parameters
-    ----------
-    bench : Bench
-        Where they are measured.
-    listener : callable
-        Told what happens.
-    problems : mapping from Problem to KnownProblem
-        At least two.
-    candidates : sequence of Configuration
-        What to measure, all valid here, the most important first.
-    seconds : float, optional
-        How long it may take. The last candidates are left out where it does not suffice.
-
-    Returns
-    -------
-    Portfolio or None
-        None where the device process failed: the winners stand without it.
+    Candidates are all valid here, the most important first: the last are left out where the time
+    does not suffice. None where the device process failed: the winners stand without it.
     """
     end = math.inf if seconds is None else time.monotonic() + seconds
     columns: dict[Problem, dict[Configuration, float | None]] = {}
@@ -172,19 +157,8 @@ def renewed(
 ) -> TunedRecord:
     """A record with its portfolio measured anew, for one that was tuned in pieces perhaps.
 
-    Parameters
-    ----------
-    record : TunedRecord
-        Its winners and runners-up are measured on each of its problems, and the default; its
-        entries stay.
-    kernel : Kernel
-        That it is of.
-    device : Device
-        That it is of.
-    seconds : float, optional
-        How long it may take once all are compiled.
-    listener : callable
-        Told what happens.
+    Its winners and runners-up are measured on each of its problems, and the default, within a time
+    that begins once all are compiled; its entries stay.
 
     Raises
     ------

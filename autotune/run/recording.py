@@ -55,17 +55,16 @@ RUNNERS_UP = 5
 
 
 def record_of(run: RunResult) -> TunedRecord:
-    """The tuned record of one run; merge it into what is known with `autotune.tuned.writing.update`.
+    """The tuned record of one run, without the problems that have no winner.
 
-    Parameters
-    ----------
-    run : RunResult
-        Problems without a winner are left out.
+    Merge it into what is known with `autotune.tuned.writing.update`.
     """
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
     entries = tuple(_entry(run, result) for result in run.solved)
-    portfolio, fallback = _portfolio(run)
+    portfolio, fallback = (
+        _with_fallback(kernel, device, run.portfolio) if run.portfolio else (Portfolio(), ())
+    )
     return TunedRecord(
         kernel=kernel.name,
         device=RecordedDevice.of(device),
@@ -74,7 +73,7 @@ def record_of(run: RunResult) -> TunedRecord:
             for name, value in example.items()
         },
         parameters=dict(kernel.parameters),
-        default=_default_plan(kernel, example, device),
+        default=_plan(kernel, kernel.default(), example, device),
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
@@ -103,13 +102,8 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
     )
     resources = _largest(measurement)
     return Entry(
+        **msgspec.structs.asdict(plan),
         problem=dict(result.problem),
-        configuration=plan.configuration,
-        block=plan.block,
-        shared_bytes=plan.shared_bytes,
-        grid=plan.grid,
-        requires=plan.requires,
-        archs=plan.archs,
         steps=_steps(request.kernel, configuration, result.problem, request.device),
         median_ms=winner.median_ms,
         interval_ms=winner.interval_ms,
@@ -155,22 +149,6 @@ def _runners_up(finals: selection.Decision) -> tuple[RunnerUp, ...]:
     )
 
 
-def _portfolio(run: RunResult) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
-    """The matrix, and the table for problems that were not tuned; both empty for one problem."""
-    measured = run.portfolio
-    if measured is None:
-        return Portfolio(), ()
-    return _with_fallback(run.request.kernel, run.request.device, _matrix(measured))
-
-
-def _matrix(measured: selection.PortfolioTimes) -> Portfolio:
-    return Portfolio(
-        configurations=tuple(dict(configuration) for configuration in measured.configurations),
-        problems=tuple(dict(problem) for problem in measured.problems),
-        median_ms=measured.median_ms,
-    )
-
-
 def refitted(
     record: TunedRecord, kernel: Kernel, measured: selection.PortfolioTimes
 ) -> TunedRecord:
@@ -183,7 +161,7 @@ def refitted(
     """
     require_current(record, kernel)
     device = record.device.planned_for()
-    portfolio, rows = _with_fallback(kernel, device, _matrix(measured))
+    portfolio, rows = _with_fallback(kernel, device, measured)
     known = [dict(row.problem) for row in rows]
     others = (row for row in record.fallback if dict(row.problem) not in known)
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
@@ -207,9 +185,14 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
 
 
 def _with_fallback(
-    kernel: Kernel, device: Device, matrix: Portfolio
+    kernel: Kernel, device: Device, measured: selection.PortfolioTimes
 ) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
-    """A matrix with the predictions that are fitted to it, and the table made of it."""
+    """The matrix with the predictions that are fitted to it, and the table made of it."""
+    matrix = Portfolio(
+        configurations=tuple(dict(configuration) for configuration in measured.configurations),
+        problems=tuple(dict(problem) for problem in measured.problems),
+        median_ms=measured.median_ms,
+    )
 
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
@@ -229,10 +212,6 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
         requires=requirement(kernel, configuration),
         archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
     )
-
-
-def _default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
-    return _plan(kernel, kernel.default(), problem, device)
 
 
 def _completed(grid: tuple[Json, ...] | None) -> Grid | None:
@@ -280,11 +259,9 @@ def _rate(amount: float, median_ms: float) -> float:
 
 def _vendor(finals: selection.Decision) -> Vendor | None:
     """The fastest baseline: beating a slower one proves nothing."""
-    vendors: Mapping[str, tuple[float, selection.Ratio]] = finals.vendors
-    if not vendors:
+    if not finals.vendors:
         return None
-    name = min(vendors, key=lambda name: vendors[name][0])
-    median_ms, ratio = vendors[name]
+    name, (median_ms, ratio) = min(finals.vendors.items(), key=lambda vendor: vendor[1][0])
     return Vendor(
         name=name,
         median_ms=median_ms,

@@ -41,17 +41,7 @@ _GUESTS = 2
 
 
 class Run(Bench):
-    """One run in progress: its processes, its store, its clock.
-
-    Parameters
-    ----------
-    request : Request
-        What to do.
-    store : Store
-        Where rows go.
-    listener : callable
-        Told what happens.
-    """
+    """One run in progress: its processes, its store, its clock."""
 
     def __init__(self, request: Request, store: Store, listener: Listener = ignore) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
@@ -63,12 +53,7 @@ class Run(Bench):
         self._begun_s = time.monotonic()
 
     def run(self, limits: Limits | None = None) -> RunResult:
-        """Tune every problem of the request.
-
-        Parameters
-        ----------
-        limits : Limits, optional
-            What the device reaches, to be kept with the result; see `autotune.run.limits.limits_for`.
+        """Tune every problem of the request; ``limits`` of the device are kept with the result.
 
         Raises
         ------
@@ -77,15 +62,22 @@ class Run(Bench):
         Interrupted
             On Ctrl-C; rows are in the store.
         """
-        run_id = self._begin()
+        run_id = self.store.begin_run(
+            RunInfo(
+                kernel=self.kernel.name,
+                device_name=self.device.name,
+                strategy=self.request.strategy,
+                seed=self.request.seed,
+                version=__version__,
+                command=self.request.command,
+            )
+        )
         try:
             self._begun_s = time.monotonic()
             results = self._hold_finals(run_id, self._search_problems(run_id))
             portfolio = self._portfolio(results)
             if portfolio is not None:
-                results = [
-                    _chosen_again(result, portfolio, self.request.seed) for result in results
-                ]
+                results = [self._chosen_again(result, portfolio) for result in results]
         except KeyboardInterrupt as error:
             self.store.finish_run(run_id, "interrupted")
             raise Interrupted(
@@ -103,19 +95,6 @@ class Run(Bench):
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, results))
         return result
-
-    def _begin(self) -> int:
-        request = self.request
-        return self.store.begin_run(
-            RunInfo(
-                kernel=self.kernel.name,
-                device_name=self.device.name,
-                strategy=request.strategy,
-                seed=request.seed,
-                version=__version__,
-                command=request.command,
-            )
-        )
 
     # ------------------------------------------------------------------ searches
 
@@ -224,14 +203,12 @@ class Run(Bench):
         """Measure the best of every other problem here too, where that was not done, in this time."""
         if self.request.only is not None:
             return []
-        known = {measurement.configuration for measurement in found.choice}
-        best = [
-            measurement.configuration
-            for other in everyone
-            for measurement in selection.candidates(other.choice, _GUESTS)
-        ]
+        known = {row.configuration for row in found.choice}
+        best = [row for other in everyone for row in selection.candidates(other.choice, _GUESTS)]
         guests = [
-            configuration for configuration in dict.fromkeys(best) if configuration not in known
+            guest
+            for guest in dict.fromkeys(row.configuration for row in best)
+            if guest not in known
         ]
         end = math.inf if seconds is None else time.monotonic() + seconds
         found.evaluator.hint(guests)
@@ -265,15 +242,15 @@ class Run(Bench):
         right = [entrant for entrant in chosen if entrant in space and entrant not in wrong]
         return measure_portfolio(self, self.listener, known, right, self._seconds_left())
 
-
-def _chosen_again(
-    result: ProblemResult, portfolio: selection.PortfolioTimes, seed: int
-) -> ProblemResult:
-    """A result whose winner was chosen among the tied by how they do on the other problems."""
-    if result.finals is None:
-        return result
-    finals = selection.with_portfolio(result.finals, result.problem, portfolio, seed)
-    return replace(result, finals=finals)
+    def _chosen_again(
+        self, result: ProblemResult, portfolio: selection.PortfolioTimes
+    ) -> ProblemResult:
+        """A result whose winner was chosen among the tied by how they do on the other problems."""
+        if result.finals is None:
+            return result
+        problem, seed = result.problem, self.request.seed
+        finals = selection.with_portfolio(result.finals, problem, portfolio, seed)
+        return replace(result, finals=finals)
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:

@@ -6,8 +6,8 @@ Knows who may enter, not who wins; how the tool is run is `measure.sanitize`'s t
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
@@ -21,25 +21,18 @@ from autotune.values import Configuration, Problem, Value
 _ROUNDS = 3
 
 
+@dataclass
 class SafetyCheck:
-    """The safety check of one run, which remembers what it found.
+    """The safety check of one run, which remembers what it found."""
 
-    Parameters
-    ----------
-    bench : Bench
-        Compiles, and makes the data.
-    program : str
-        Path of compute-sanitizer.
-    listener : callable
-        Told what happens.
-    """
-
-    def __init__(self, bench: Bench, program: str, listener: Listener) -> None:
-        self.bench, self.program, self.listener = bench, program, listener
-        #: By configuration and static fields; None where nothing was found.
-        self._faults: dict[
-            tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None
-        ] = {}
+    bench: Bench
+    #: Path of compute-sanitizer.
+    program: str
+    listener: Listener
+    #: By configuration and static fields; None where nothing was found.
+    _faults: dict[tuple[Configuration, tuple[Value, ...]], sanitize.SanitizerFault | None] = field(
+        default_factory=dict
+    )
 
     def admitted(
         self, problem: Problem, entrants: Sequence[Measurement]
@@ -66,35 +59,26 @@ class SafetyCheck:
             if len(safe) == len(finalists):
                 break
         uuid = self.bench.device.uuid
-        rows = [
+        return safe, [
             Measurement(configuration, Status.UNSAFE, str(fault), device_uuid=uuid)
             for configuration, fault in out.items()
         ]
-        return safe, rows
 
     def _check(
         self, problem: Problem, static: tuple[Value, ...], configurations: Sequence[Configuration]
     ) -> None:
-        """Have a finding of each configuration."""
+        """Have a finding of each configuration; warns of what could not be checked."""
         unknown = [
             configuration
             for configuration in configurations
             if (configuration, static) not in self._faults
         ]
-        if unknown:
-            self.listener(Phase(problem, "sanitizer"))
-            found = self._found(problem, unknown)
-            self._faults |= {
-                (configuration, static): found.get(configuration) for configuration in unknown
-            }
-
-    def _found(
-        self, problem: Problem, configurations: Sequence[Configuration]
-    ) -> Mapping[Configuration, sanitize.SanitizerFault]:
-        """What compute-sanitizer finds in configurations; warns of what it could not check."""
+        if not unknown:
+            return
+        self.listener(Phase(problem, "sanitizer"))
         bench = self.bench
         trials = []
-        for configuration in configurations:
+        for configuration in unknown:
             job = compile_job(bench.kernel, configuration, problem, bench.device)
             # So that a finding names the line; the code is the same.
             with_lines = replace(job, options=(*job.options, "-lineinfo"))
@@ -107,4 +91,5 @@ class SafetyCheck:
         report = sanitize.check(self.program, trials)
         for text in report.unchecked:
             warnings.warn(f"{bench.kernel.name}: compute-sanitizer: {text}", stacklevel=2)
-        return report.faults
+        for configuration in unknown:
+            self._faults[configuration, static] = report.faults.get(configuration)

@@ -42,24 +42,14 @@ class SearchedProblem:
     other_data_s: float
 
 
+@dataclass(frozen=True)
 class ProblemSearch:
-    """The searches of one run.
+    """The searches of one run."""
 
-    Parameters
-    ----------
-    bench : Bench
-        Where they measure.
-    store : Store
-        Where rows go.
-    run_id : int
-        The run that these belong to.
-    listener : callable
-        Told what happens.
-    """
-
-    def __init__(self, bench: Bench, store: Store, run_id: int, listener: Listener) -> None:
-        self.bench, self.store = bench, store
-        self.run_id, self.listener = run_id, listener
+    bench: Bench
+    store: Store
+    run_id: int
+    listener: Listener
 
     def search(
         self, problem: Problem, space: Space, budget: Budget, before: Sequence[SearchedProblem]

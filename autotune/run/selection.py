@@ -120,16 +120,7 @@ def with_portfolio(
 ) -> Decision:
     """Choose again among the tied: the best over the other problems, then fewest registers.
 
-    Parameters
-    ----------
-    result : Decision
-        Of the problem's finals.
-    problem : Problem
-        Left out of the comparison: there they are tied.
-    portfolio : PortfolioTimes
-        Of the same run.
-    seed : int
-        Of the bootstrap.
+    The problem itself is left out of the comparison: there they are tied.
     """
 
     def merit(finalist: Finalist) -> tuple[float, int, float]:
@@ -159,16 +150,7 @@ def decide(
 
     All that cannot be told from the best are tied; of those that were measured within 0.3 % of it
     the winner needs fewest registers, which leaves most room beside it, then has the smallest
-    median.
-
-    Parameters
-    ----------
-    finalists : sequence of Finalist
-        With samples of the same rounds; at least one.
-    vendors : mapping of str to sequence of float
-        Samples of baselines in the same rounds.
-    seed : int
-        Of the bootstrap.
+    median. Samples of all, baselines included, are of the same rounds.
     """
     ranked = sorted(finalists, key=lambda finalist: finalist.median_ms)
     best = ranked[0]

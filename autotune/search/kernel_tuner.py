@@ -23,6 +23,7 @@ import random
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice, zip_longest
 from types import SimpleNamespace
@@ -262,13 +263,12 @@ def _searchspace(space: Space) -> Any:
     )
 
 
+@dataclass(slots=True)
 class _Entry:
     """One configuration as Kernel Tuner's cache has it; a dict would take ten times the memory."""
 
-    __slots__ = ("names", "point")
-
-    def __init__(self, names: list[str], point: Any) -> None:
-        self.names, self.point = names, point
+    names: list[str]
+    point: Any
 
     def items(self) -> Iterable[tuple[str, int]]:
         return zip(self.names, self.point.tolist(), strict=True)
@@ -304,12 +304,7 @@ def _options(name: str, searchspace: Any, session: Session) -> Any:
 
 
 #: Default population of the strategies that break where it does not fit.
-_POPULATIONS = {
-    "firefly_algorithm": 20,
-    "genetic_algorithm": 26,
-    "nsga2": 20,
-    "nsga3": 20,
-}
+_POPULATIONS = {"firefly_algorithm": 20, "genetic_algorithm": 26, "nsga2": 20, "nsga3": 20}
 
 
 def _strategy_options(name: str, searchspace: Any) -> dict[str, Any]:
@@ -394,11 +389,6 @@ class _Outlook:
     What it was seen to make a list of comes first: a first population, the neighbours that a climber
     is about to visit. Then what differs in one parameter from what it proposes now, and from the best.
     Nothing that a strategy does depends on it.
-
-    Parameters
-    ----------
-    ledger : Ledger
-        What is known, and the session to tell.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -433,11 +423,6 @@ class _Streams:
 
     The session's work must not move the strategy's streams: resumed from memory, the same search
     must take the same path.
-
-    Parameters
-    ----------
-    rng : Generator
-        Seeds the strategy's streams.
     """
 
     def __init__(self, rng: Generator) -> None:

@@ -30,11 +30,6 @@ class Lattice:
 
     Spaces of kernels are large and thin (sgemm: 760 000 of 10^14 points), so that what a library
     does by a pass over tuples is done here by a pass over columns: some milliseconds.
-
-    Parameters
-    ----------
-    space : Space
-        The valid configurations.
     """
 
     def __init__(self, space: Space) -> None:
@@ -111,15 +106,7 @@ class Lattice:
 
 
 class Ledger:
-    """What one search has measured, so that nothing is asked for twice.
-
-    Parameters
-    ----------
-    lattice : Lattice
-        The valid configurations.
-    session : Session
-        Where they are measured.
-    """
+    """What one search has measured, so that nothing is asked for twice."""
 
     def __init__(self, lattice: Lattice, session: Session) -> None:
         self.lattice = lattice

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,10 +79,6 @@ def search(
 
     Parameters
     ----------
-    name : str
-        Key of `SAMPLERS`.
-    space, session, rng
-        As for every `Search`.
     batch : int
         Configurations measured at a time.
     window : int, optional
@@ -114,7 +110,8 @@ class _Search:
 
     def run(self, batch: int, ahead: int) -> None:
         while True:
-            self.ask_ahead(ahead)
+            while len(self.waiting) < ahead and (asked := self.ask()) is not None:
+                self.waiting.append(asked)
             if not self.waiting:
                 return
             self.ledger.session.hint([asked.index for asked in self.waiting])
@@ -122,13 +119,6 @@ class _Search:
             self.ledger.measure(asked.index for asked in batched)
             for asked in batched:
                 self.tell(asked)
-
-    def ask_ahead(self, ahead: int) -> None:
-        while len(self.waiting) < ahead:
-            asked = self.ask()
-            if asked is None:
-                return
-            self.waiting.append(asked)
 
     def ask(self) -> _Asked | None:
         """The sampler's next proposal that can be measured; None where nothing is left."""
@@ -163,7 +153,7 @@ class _Search:
             return
         self.study.tell(asked.trial, state=self.failed)
         point = self.ledger.lattice.point(asked.index)
-        params = {name: point[_position(name)] for name in self.space}
+        params = {name: point[int(name.removeprefix("p"))] for name in self.space}
         self.study.add_trial(
             self.create_trial(value=value, params=params, distributions=self.space)
         )
@@ -180,43 +170,35 @@ class _Search:
 def _sampler(name: str, seed: int) -> Any:
     from optuna import samplers
 
-    makers: dict[str, Callable[[], Any]] = {
-        "cmaes": lambda: samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
-        "gp": lambda: samplers.GPSampler(seed=seed),
-        "nsgaii": lambda: samplers.NSGAIISampler(seed=seed),
-        "nsgaiii": lambda: samplers.NSGAIIISampler(seed=seed),
-        "qmc": lambda: samplers.QMCSampler(
-            scramble=True, seed=seed, warn_independent_sampling=False
-        ),
-        "random": lambda: samplers.RandomSampler(seed=seed),
+    makers: dict[str, tuple[Any, dict[str, bool]]] = {
+        "cmaes": (samplers.CmaEsSampler, {"warn_independent_sampling": False}),
+        "gp": (samplers.GPSampler, {}),
+        "nsgaii": (samplers.NSGAIISampler, {}),
+        "nsgaiii": (samplers.NSGAIIISampler, {}),
+        "qmc": (samplers.QMCSampler, {"scramble": True, "warn_independent_sampling": False}),
+        "random": (samplers.RandomSampler, {}),
         # The liar keeps proposals that wait for their measurement apart.
-        "tpe": lambda: samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True),
+        "tpe": (samplers.TPESampler, {"multivariate": True, "constant_liar": True}),
     }
-    return makers[name]()
+    sampler, options = makers[name]
+    return sampler(seed=seed, **options)
 
 
 def _distributions(lattice: Lattice, name: str) -> dict[str, Any]:
     """One distribution for each parameter that has a choice."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
-    distributions: dict[str, Any] = {}
-    for position, size in enumerate(lattice.sizes):
-        if size > 1:
-            categorical = lattice.is_text[position] and name != "cmaes"
-            distributions[f"p{position}"] = (
-                CategoricalDistribution(list(range(size)))
-                if categorical
-                else IntDistribution(0, size - 1)
-            )
-    return distributions
+    return {
+        f"p{position}": CategoricalDistribution(list(range(size)))
+        if lattice.is_text[position] and name != "cmaes"
+        else IntDistribution(0, size - 1)
+        for position, size in enumerate(lattice.sizes)
+        if size > 1
+    }
 
 
 def _point(params: dict[str, Any], lattice: Lattice) -> Point:
     return tuple(int(params.get(f"p{position}", 0)) for position in range(len(lattice.sizes)))
-
-
-def _position(name: str) -> int:
-    return int(name[1:])
 
 
 @contextmanager

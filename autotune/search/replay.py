@@ -38,29 +38,17 @@ _REMEDY = "record the space again, or take another copy of the file"
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """One kernel, measured by someone on one device for every configuration of a space.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    kernel : str
-        Name of the kernel function.
-    device : Device
-        Backend ``replay``; the name is the recorded one, the uuid stands for the file's content.
-    problem : Problem
-        The recorded size as ``x``, ``y``, ``z``.
-    space : Space
-        The recorded configurations, failing ones included.
-    measurements : tuple of Measurement
-        By number in the space.
-    """
+    """One kernel, measured by someone on one device for every configuration of a space."""
 
     path: Path
     kernel: str
+    #: Backend ``replay``; the name is the recorded one, the uuid stands for the file's content.
     device: Device
+    #: The recorded size as ``x``, ``y``, ``z``.
     problem: Problem
+    #: The recorded configurations, failing ones included.
     space: Space
+    #: By number in the space.
     measurements: tuple[Measurement, ...]
 
     @property
@@ -85,17 +73,11 @@ class Recording:
         )
 
 
+@dataclass(frozen=True)
 class ReplayEvaluator:
-    """Measures configurations by looking them up in a recording.
+    """Measures configurations by looking them up in a recording."""
 
-    Parameters
-    ----------
-    recording : Recording
-        Where to look.
-    """
-
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
+    recording: Recording
 
     def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
         """Yield the recorded measurements, in this order.
@@ -120,17 +102,7 @@ class ReplayEvaluator:
 
 
 def session(recording: Recording, budget: Budget, space: Space | None = None) -> SearchSession:
-    """A search of a recording, which remembers nothing beyond it.
-
-    Parameters
-    ----------
-    recording : Recording
-        What is searched.
-    budget : Budget
-        Of this search.
-    space : Space, optional
-        The part of the recorded space to search; default: all of it.
-    """
+    """A search of a recording, or of a part of its space, which remembers nothing beyond it."""
     return SearchSession(
         space=space or recording.space,
         evaluator=ReplayEvaluator(recording),
@@ -251,7 +223,8 @@ def _parameters(
     if not isinstance(declared, dict):  # written by older versions
         declared = {
             name: sorted(
-                {_value(name, entry, key) for key, entry in entries.items()}, key=_sort_key
+                {_value(name, entry, key) for key, entry in entries.items()},
+                key=lambda value: (isinstance(value, str), value),
             )
             for name in names
         }
@@ -289,16 +262,13 @@ def _value(name: str, entry: Mapping[str, Any], key: str) -> Any:
 
 
 def _measurement(key: str, configuration: Configuration, entry: Mapping[str, Any]) -> Measurement:
-    failure = _failure(entry)
+    status, message = _outcome(entry)
     try:
-        status, samples_ms, message = (
-            (Status.OK, _samples_ms(entry), "") if failure is None else (failure[0], (), failure[1])
-        )
         return Measurement(
             configuration,
             status,
             message,
-            samples_ms,
+            _samples_ms(entry) if status is Status.OK else (),
             compile_s=_seconds(entry, "compile_time"),
             verify_s=_seconds(entry, "verification_time"),
             measure_s=_seconds(entry, "benchmark_time"),
@@ -307,15 +277,15 @@ def _measurement(key: str, configuration: Configuration, entry: Mapping[str, Any
         raise _Fault(f"cache[{key!r}]: {fault}") from None
 
 
-def _failure(entry: Mapping[str, Any]) -> tuple[Status, str] | None:
-    """How a configuration failed: a class name in ``__error__``, or in place of the time."""
+def _outcome(entry: Mapping[str, Any]) -> tuple[Status, str]:
+    """Whether a configuration failed: a class name in ``__error__``, or in place of the time."""
     name = entry.get("__error__", entry.get("time"))
     if isinstance(name, str):
         status, what = _FAILURES.get(name, (Status.LAUNCH_FAILED, "failed"))
         return status, f"recorded as {name}: it {what}"
     if name == _FAILED_TIME:
         return Status.LAUNCH_FAILED, "recorded as failed, without a reason"
-    return None
+    return Status.OK, ""
 
 
 def _samples_ms(entry: Mapping[str, Any]) -> tuple[float, ...]:
@@ -351,7 +321,3 @@ def _text(data: Mapping[str, Any], name: str) -> str:
 
 def _is_list_of(value: Any, types: Any) -> bool:
     return isinstance(value, list) and all(isinstance(entry, types) for entry in value)
-
-
-def _sort_key(value: Any) -> tuple[bool, Any]:
-    return isinstance(value, str), value

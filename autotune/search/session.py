@@ -105,38 +105,22 @@ def ignore(event: Event) -> None:
 
 @dataclass
 class SearchSession:
-    """What a strategy talks to: one search of one problem.
+    """What a strategy talks to: one search of one problem."""
 
-    Parameters
-    ----------
-    space : Space
-        Configurations are addressed by their number in it.
-    evaluator : Evaluator
-        Measures what is not remembered.
-    store : Store, optional
-        Remembers; None where nothing is to be remembered.
-    run_id : int
-        The run that new rows belong to.
-    scope : Scope
-        The problem, and key of remembered measurements.
-    budget : Budget
-        Of this search alone.
-    listener : callable
-        Told what happens.
-    fresh : bool
-        Whether to measure again what is remembered.
-    others : tuple of str
-        Uuids of further devices of the same model that the evaluator measures on.
-    """
-
+    #: Configurations are addressed by their number in it.
     space: Space
+    #: Measures what is not remembered.
     evaluator: Evaluator
+    #: None where nothing is to be remembered.
     store: Store | None
     run_id: int
     scope: Scope
+    #: Of this search alone.
     budget: Budget
     listener: Listener = ignore
+    #: Whether to measure again what is remembered.
     fresh: bool = False
+    #: Uuids of further devices of the same model that the evaluator measures on.
     others: tuple[str, ...] = ()
     #: Measured or recalled in this search, by number, in order.
     asked: dict[int, Measurement] = field(default_factory=dict)
@@ -293,29 +277,13 @@ class SearchSession:
 
 
 def search(
-    session: SearchSession,
-    strategy: Search,
-    seed: int,
-    first: Sequence[Configuration] = (),
+    session: SearchSession, strategy: Search, seed: int, first: Sequence[Configuration] = ()
 ) -> dict[int, Measurement]:
-    """Run a strategy until it ends or the budget is spent.
+    """Run a strategy until it ends or the budget is spent; same seed, same path.
 
-    Parameters
-    ----------
-    session : SearchSession
-        Where to search.
-    strategy : callable
-        See `autotune.search.base.Search`.
-    seed : int
-        Same seed, same path.
-    first : sequence of Configuration
-        Known good ones, measured before the strategy begins; those not valid here are skipped.
-        What they say of parameters that do not apply is ignored.
-
-    Returns
-    -------
-    dict
-        Measurements by number, in the order they were asked for.
+    What is known to be good is measured ``first``; configurations that are not valid here are
+    skipped, and what they say of parameters that do not apply is ignored. Returns measurements by
+    number, in the order they were asked for.
     """
     numbers = [_number(session.space, configuration) for configuration in first]
     try:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -44,14 +43,7 @@ class Store:
 
     @classmethod
     def open(cls, url: str | Path, *, wait_s: float = WAIT_S) -> Store:
-        """Open a store, and make it where there is none.
-
-        Parameters
-        ----------
-        url : str or Path
-            Path of a SQLite file, or ``postgresql://user:password@host/database``.
-        wait_s : float
-            Longest wait for another process's lock.
+        """Open the store of a SQLite file or ``postgresql://`` URL, and make it where there is none.
 
         Raises
         ------
@@ -77,12 +69,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -147,7 +134,8 @@ class Store:
         now, listed = _now(), list(added)
         if not listed:
             return
-        scopes = {row.device_uuid: _on_device(scope, row.device_uuid) for row in listed}
+        uuids = {row.device_uuid for row in listed}
+        scopes = {uuid: replace(scope, device_uuid=uuid or scope.device_uuid) for uuid in uuids}
         rows = [
             {"run_id": run_id, "created": now, **_columns(scopes[row.device_uuid], row)}
             for row in listed
@@ -184,15 +172,7 @@ class Store:
         problem: Problem | None = None,
         run: int | None = None,
     ) -> list[Row]:
-        """List measurements, oldest first.
-
-        Parameters
-        ----------
-        kernel, problem, run
-            Only what matches; None for all.
-        device : str, optional
-            Name or uuid of a device.
-        """
+        """List measurements, oldest first: only what matches; a device by name or uuid."""
         table = measurements.c
         wanted = [
             (kernel, table.kernel == kernel),
@@ -259,10 +239,6 @@ def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
         "median_ms": measurement.median_ms,
         "measurement": encode(measurement),
     }
-
-
-def _on_device(scope: Scope, uuid: str) -> Scope:
-    return replace(scope, device_uuid=uuid) if uuid not in ("", scope.device_uuid) else scope
 
 
 _ROW = [field.name for field in fields(Row)]

@@ -51,20 +51,10 @@ CHANGED = "the tables are not as this version of autotune left them; name anothe
 
 
 def explained(error: Exception, address: Address) -> StoreError:
-    """Word one failure of the database behind `address`.
+    """Word one failure, as SQLAlchemy raised it, of the database behind `address`.
 
-    Parameters
-    ----------
-    error : Exception
-        What SQLAlchemy raised.
-    address : Address
-        Which store it was.
-
-    Returns
-    -------
-    StoreError
-        To be raised ``from None``: what a driver says may quote secrets, and its traceback helps
-        nobody who can act on it.
+    To be raised ``from None``: what a driver says may quote secrets, and its traceback helps nobody
+    who can act on it.
     """
     cause = getattr(error, "orig", None) or error
     said = address.without_secrets(" ".join(str(cause).split()))

@@ -40,21 +40,8 @@ def fallback_table(
 ) -> tuple[tuple[FallbackRow, ...], tuple[Prediction, ...]]:
     """Choose a plan for the surroundings of every problem of a portfolio.
 
-    Parameters
-    ----------
-    portfolio : Portfolio
-        Configurations × problems in milliseconds.
-    planner : callable
-        The plan of a configuration for a problem.
-    sm_count : int
-        Multiprocessors of the device.
-
-    Returns
-    -------
-    tuple of FallbackRow
-        One per problem that some configuration runs, in the portfolio's order.
-    tuple of Prediction
-        Those that rows name.
+    One row per problem that some configuration runs, in the portfolio's order, and the predictions
+    that rows name.
     """
     rows: dict[int, FallbackRow] = {}
     predictions: list[Prediction] = []
@@ -104,12 +91,11 @@ class _Matrix:
     def __init__(self, portfolio: Portfolio, group: Sequence[int]) -> None:
         self.places = [place_of(tuple(portfolio.problems[column].values())) for column in group]
         times = [[row[column] for column in group] for row in portfolio.median_ms]
-        best = [min(row[p] or math.inf for row in times) for p in range(len(group))]
+        best = [
+            min(time_ms or math.inf for time_ms in column) for column in zip(*times, strict=True)
+        ]
         self.fractions = [
-            [
-                best_ms / time_ms if time_ms else 0.0
-                for time_ms, best_ms in zip(row, best, strict=True)
-            ]
+            [best[p] / time_ms if time_ms else 0.0 for p, time_ms in enumerate(row)]
             for row in times
         ]
         self.logs = [[math.log(max(share, _FAILED)) for share in row] for row in self.fractions]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from autotune.errors import RecordError
+from autotune.files import bundled_path, data_path
 from autotune.tuned.record import FORMAT, SCHEMA_VERSION, TunedRecord, check
 
 if TYPE_CHECKING:
@@ -52,18 +53,12 @@ def layers() -> list[tuple[str, str]]:
 
 def user_folder() -> str:
     """Where runs of this user put tuned records."""
-    data = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local/share")
-    return os.path.join(data, "autotune", "tuned")
+    return data_path("tuned")
 
 
 def shipped_folder() -> str:
-    """Records that came with the package: inside it, or beside it in a checkout."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    bundled = os.path.join(package, "_bundled", "reports")
-    checkout = os.path.dirname(package)
-    # Beside an installed package lies site-packages, whose `reports` would be somebody else's.
-    in_checkout = os.path.exists(os.path.join(checkout, "pyproject.toml"))
-    return os.path.join(checkout, "reports") if in_checkout else bundled
+    """Records that came with the package."""
+    return bundled_path("reports")
 
 
 def device_folders(layer: str, directory: str) -> list[str]:
@@ -100,14 +95,16 @@ def stamp(kernel: str) -> tuple[object, ...]:
     return tuple(states)
 
 
-def kernel_names() -> set[str]:
-    """The kernels that have a record in some layer."""
-    names = set()
-    for layer, directory in layers():
-        for folder in device_folders(layer, directory):
-            files = os.listdir(os.path.join(directory, folder))
-            names |= {file[:-5] for file in files if file.endswith(".json")}
-    return names
+def kernel_names(wanted: str | None = None) -> set[str]:
+    """The kernels that have a record in some layer, of one device's folder or of any."""
+    return {
+        file[:-5]
+        for layer, directory in layers()
+        for folder in device_folders(layer, directory)
+        if wanted in (None, folder)
+        for file in os.listdir(os.path.join(directory, folder))
+        if file.endswith(".json")
+    }
 
 
 def _files(kernel: str) -> Iterator[tuple[str, str, str]]:

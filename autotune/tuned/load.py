@@ -8,7 +8,6 @@ made contiguous. Host arrays (NumPy) run on the first usable device and come bac
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -30,6 +29,7 @@ from autotune.kernel.spec import Constant, Fill, InOut, Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument, argument_of
 from autotune.measure.draw import Draw
+from autotune.tuned.files import warn
 from autotune.tuned.lookup import TunedConfig, lookup
 from autotune.values import Configuration, Problem
 
@@ -89,7 +89,7 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
             raise UsageError(f"{kernel.name}: no configuration accepts the problem {problem}")
         return Choice(Configuration(dict(found)), found)
     if found is not None:
-        _warn(
+        warn(
             f"{kernel.name}: the recorded configuration {Configuration(dict(found))} is not in its "
             f"space on {device.name}; using a default, tune again with: autotune run {kernel.name}"
         )
@@ -107,12 +107,8 @@ def _recorded(kernel: Kernel, problem: Problem, device: Device) -> TunedConfig |
     try:
         return lookup(kernel.name, device=device, **problem)
     except UsageError as error:
-        _warn(f"{error}; until then {kernel.name} runs in its default configuration")
+        warn(f"{error}; until then {kernel.name} runs in its default configuration")
         return None
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 # ---------------------------------------------------------------------- calling
@@ -165,7 +161,8 @@ class TunedKernel:
             self._ready.move_to_end(key)
             return self._ready[key]
         if index is None:
-            made: _OnGpu | _OnHost = _OnHost(_Prepared.of(self.kernel, problem, _host_device(self)))
+            device = choose_device(None, self.kernel.backends)
+            made: _OnGpu | _OnHost = _OnHost(_Prepared.of(self.kernel, problem, device))
         else:
             device = backend("cuda").devices()[index]
             made = _OnGpu(_Prepared.of(self.kernel, problem, device), _cupy())
@@ -211,18 +208,14 @@ class _Prepared:
     @cached_property
     def outputs(self) -> list[str]:
         """Names of what a call returns."""
-        return [
-            name for name, argument in self.arguments.items() if argument.kind in ("out", "inout")
-        ]
+        arguments = self.arguments.items()
+        return [name for name, argument in arguments if argument.kind in ("out", "inout")]
 
     @cached_property
     def declared_scalars(self) -> dict[str, np.generic]:
         """Scalars as the space file declares them for this problem."""
-        return {
-            n: argument.scalar
-            for n, argument in self.arguments.items()
-            if argument.kind == "scalar"
-        }
+        arguments = self.arguments.items()
+        return {name: argument.scalar for name, argument in arguments if argument.kind == "scalar"}
 
     def scalars(self, given: Mapping[str, Any]) -> dict[str, np.generic]:
         """Scalars in the kernel's types: as given, else as declared."""
@@ -247,7 +240,7 @@ class _Prepared:
             if argument.kind == "scalar":
                 continue
             if name not in given:
-                if argument.kind in ("out", "inout"):
+                if name in self.outputs:
                     continue
                 raise UsageError(f"{self.kernel.name}: call gives no {name!r}")
             array = given[name]
@@ -256,7 +249,7 @@ class _Prepared:
                     f"{self.kernel.name}: {name} is {array.dtype}{array.shape}, the problem "
                     f"({self.problem}) needs {np.dtype(argument.dtype)}{argument.shape}"
                 )
-            if argument.kind in ("out", "inout") and not array.flags.c_contiguous:
+            if name in self.outputs and not array.flags.c_contiguous:
                 raise UsageError(f"{self.kernel.name}: the output {name} must be C-contiguous")
 
 
@@ -460,10 +453,6 @@ def _like(kept: Any, cupy: Any, result: Any) -> Any:
 
 def _returned(results: list[Any]) -> Any:
     return results[0] if len(results) == 1 else tuple(results)
-
-
-def _host_device(tuned: TunedKernel) -> Device:
-    return choose_device(None, tuned.kernel.backends)
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 from autotune.errors import UsageError, unknown
@@ -93,7 +94,7 @@ class TunedConfig(Mapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         about = {name: getattr(self, name) for name in self.__slots__ if name != "_values"}
-        return _restored, (dict(self._values), about)
+        return partial(TunedConfig, dict(self._values), **about), ()
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -107,10 +108,6 @@ class TunedConfig(Mapping[str, Any]):
     def __repr__(self) -> str:
         values = ", ".join(f"{name}={value}" for name, value in self._values.items())
         return f"TunedConfig({values}; block={self.block}, quality={self.quality!r})"
-
-
-def _restored(values: Mapping[str, Value], about: Mapping[str, Any]) -> TunedConfig:
-    return TunedConfig(values, **about)
 
 
 # ---------------------------------------------------------------------- lookup
@@ -215,7 +212,8 @@ def _answer(
     problem: Mapping[str, Any],
 ) -> TunedConfig:
     if table is None:
-        raise _unknown_kernel(kernel)
+        known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
+        raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
     values = _values(table, problem)
     if disabled:
         return _tuned_config(table, table.default, DEFAULT, values)
@@ -223,7 +221,8 @@ def _answer(
     if arch_name is None and folder not in table.devices:
         arch_name = normal_arch(getattr(device, "arch", None))
     if arch_name is None and device is None:
-        arch_name = _arch_without_gpu(table)
+        # Where no GPU is found, the user's own records of the CPU are what can be meant.
+        arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
     return _tuned_config(table, *pick(table, values, folder, arch_name), values)
 
 
@@ -292,13 +291,3 @@ def _folder(table: LookupTable, device: Any) -> str | None:
         return None
     known = [str(getattr(device, part, "")) for part in ("uuid", "name")] + [str(device)]
     return next((table.names[name] for name in known if name in table.names), known[-1])
-
-
-def _arch_without_gpu(table: LookupTable) -> str | None:
-    """Where no GPU is found, the user's own records of the CPU are what can be meant."""
-    return next((arch for arch in table.archs if arch == "opencl_cpu"), None)
-
-
-def _unknown_kernel(kernel: str) -> UsageError:
-    known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
-    return UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")

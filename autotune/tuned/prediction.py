@@ -17,17 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from autotune.errors import AutotuneError
+import numpy as np
+
 from autotune.kernel.expression import value_of
 from autotune.tuned.formula import waves_of
 from autotune.tuned.record import Cost, Plan, Portfolio, Prediction, Term
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array: TypeAlias = np.ndarray[Any, Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 
 #: Blocks that may be resident on a multiprocessor.
 RESIDENT = (1, 2, 4, 8)
@@ -47,29 +45,16 @@ INDIFFERENCE = 4
 def fitted(
     portfolio: Portfolio, columns: Sequence[int], plans: Sequence[Plan | None], sm_count: int
 ) -> tuple[Prediction, float] | None:
-    """Fit a prediction to some problems of a portfolio.
+    """Fit a prediction to the problems of a portfolio that share their categorical fields.
 
-    Parameters
-    ----------
-    portfolio : Portfolio
-        Configurations × problems in milliseconds.
-    columns : sequence of int
-        The problems: those that share their categorical fields.
-    plans : sequence of Plan or None
-        Of the portfolio's configurations, as they launch for these problems.
-    sm_count : int
-        Multiprocessors of the device.
-
-    Returns
-    -------
-    tuple of Prediction and float, or None
-        With the geometric mean of the shares of the best speed that it answers with for problems
-        that were left out of it. None where nothing can be fitted.
+    The plans are of the portfolio's configurations, as they launch for these problems. With the
+    prediction comes the geometric mean of the shares of the best speed that it answers with for
+    problems that were left out of it; None where nothing can be fitted.
     """
     matrix = _Matrix(portfolio, columns, plans, sm_count)
     curves = matrix.curves(range(len(columns)))
     pairs = zip(plans, curves, strict=True)
-    costs = tuple(matrix.cost(plan, curve) for plan, curve in pairs if curve)
+    costs = tuple(matrix.cost(plan, curve) for plan, curve in pairs if plan and curve)
     return (Prediction(multiple=MULTIPLE, costs=costs), matrix.score()) if costs else None
 
 
@@ -93,8 +78,6 @@ class _Matrix:
         plans: Sequence[Plan | None],
         sm_count: int,
     ) -> None:
-        import numpy as np
-
         self.problems = [dict(portfolio.problems[column]) for column in columns]
         self.times = np.array(
             [[row[column] or np.nan for column in columns] for row in portfolio.median_ms]
@@ -110,8 +93,6 @@ class _Matrix:
 
     def _designs(self, plan: Plan | None) -> dict[int, Array]:
         """What the time may depend on, a row per problem, by the number of resident blocks."""
-        import numpy as np
-
         if plan is None or plan.grid is None:
             return {}
         single, double = self._products(self.single), self._products(self.double)
@@ -133,8 +114,6 @@ class _Matrix:
         return sorted({self.sm_count, self.sm_count * resident})
 
     def _products(self, terms: Sequence[tuple[str, ...]]) -> Array:
-        import numpy as np
-
         rows = [
             [np.prod([float(problem[name]) for name in term]) for term in terms]
             for problem in self.problems
@@ -146,8 +125,6 @@ class _Matrix:
         return [self._curve(c, known) for c in range(len(self.times))]
 
     def _curve(self, configuration: int, known: Sequence[int]) -> _Curve | None:
-        import numpy as np
-
         rows = [p for p in known if np.isfinite(self.times[configuration, p])]
         if not rows:
             return None
@@ -166,7 +143,6 @@ class _Matrix:
 
     def _fit(self, designs: dict[int, Array], times: Array) -> _Curve | None:
         """The best of the designs for some times."""
-        import numpy as np
         from scipy.optimize import nnls
 
         best, least_error = None, np.inf
@@ -186,8 +162,6 @@ class _Matrix:
 
     def times_of(self, configuration: int, curve: _Curve) -> Array:
         """What a curve says for every problem."""
-        import numpy as np
-
         design = self.designs[configuration][curve.resident]
         aligned: Array = self.least_ms + design @ curve.coefficients
         late: Array = np.exp(self.misaligned @ curve.misaligned)
@@ -195,8 +169,6 @@ class _Matrix:
 
     def score(self) -> float:
         """Geometric mean of the shares of the best speed for problems that were left out."""
-        import numpy as np
-
         everything = range(len(self.problems))
         logs = []
         for problem in everything:
@@ -211,12 +183,8 @@ class _Matrix:
             logs.append(np.log(share if np.isfinite(min(predicted)) else FAILED))
         return float(np.exp(np.mean(logs)))
 
-    def cost(self, plan: Plan | None, curve: _Curve) -> Cost:
+    def cost(self, plan: Plan, curve: _Curve) -> Cost:
         """What a record says of a configuration."""
-        import numpy as np
-
-        if plan is None:
-            raise AutotuneError("a curve without a plan")
         first, count = len(self.double), len(self.single)
         parts = np.split(curve.coefficients, range(first, len(curve.coefficients), count))
         parts[0][self.double.index(())] += self.least_ms

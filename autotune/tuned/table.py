@@ -212,15 +212,10 @@ def normal_arch(arch: str | int | None) -> str | None:
 
 
 def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str) -> LookupTable:
-    """Merge records of one kernel, those of higher layers first, into a table.
+    """Merge records of one kernel, at least one, those of higher layers first, into a table.
 
-    Parameters
-    ----------
-    loaded : sequence of Loaded
-        At least one.
-    skipped : callable
-        Is told of each record that is left out because it has other fields or parameters than the
-        newest.
+    ``skipped`` is told of each record that is left out because it has other fields or parameters
+    than the newest.
     """
     newest = max(loaded, key=lambda known: moment(known.record.provenance.created))
     fitting = [known for known in loaded if _shape(known) == _shape(newest)]

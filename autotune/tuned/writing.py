@@ -259,7 +259,7 @@ def _ordered(record: TunedRecord) -> TunedRecord:
     return msgspec.structs.replace(
         record,
         default=configured(record.default),
-        entries=tuple(sorted(map(entry, record.entries), key=_problem_values)),
+        entries=tuple(sorted(map(entry, record.entries), key=lambda row: [*row.problem.values()])),
         fallback=tuple(placed(row, plan=configured(row.plan)) for row in record.fallback),
         portfolio=msgspec.structs.replace(
             portfolio,
@@ -268,10 +268,6 @@ def _ordered(record: TunedRecord) -> TunedRecord:
             predictions=tuple(map(prediction, portfolio.predictions)),
         ),
     )
-
-
-def _problem_values(entry: Entry) -> list[int | str]:
-    return list(entry.problem.values())
 
 
 def _in_order(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
