@@ -294,6 +294,7 @@ def _write(path: Path, results: dict[str, Any]) -> None:
         if kind in results:
             lines = ",\n".join(json.dumps(row) for row in results[kind])
             parts.append(f'"{kind}": [\n{lines}\n]')
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{" + ",\n".join(parts) + "}\n")
 
 
