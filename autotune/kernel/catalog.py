@@ -73,12 +73,7 @@ def listings(spaces: Path | None = None) -> list[Listing]:
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
-    """Import the space file of a kernel and return its validated `Kernel`.
-
-    Parameters
-    ----------
-    name : str
-        A name, or the path of a space file.
+    """Import the space file of a kernel, given by name or path; return its validated `Kernel`.
 
     Raises
     ------

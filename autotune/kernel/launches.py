@@ -72,14 +72,7 @@ def launch_sequence(
 def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
     """What a plan needs and the device does not have; empty where it fits.
 
-    Parameters
-    ----------
-    plan : LaunchSequence
-        The launches.
-    binary : Binary, optional
-        Registers and static shared memory, where already compiled.
-    device : Device
-        The limits.
+    A binary says, where there is one already, what registers and static shared memory it takes.
 
     Returns
     -------
@@ -190,11 +183,8 @@ def traced_grid(steps: tuple[Step, ...] | None) -> tuple[Json, ...] | None:
 def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
     """Stored forms of integers and symbols; None if one is neither."""
     forms = [stored(value) for value in values]
-    return (
-        None
-        if any(form is None for form in forms)
-        else tuple(form for form in forms if form is not None)
-    )
+    known = tuple(form for form in forms if form is not None)
+    return known if len(known) == len(forms) else None
 
 
 def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:

@@ -103,20 +103,9 @@ def prepare(
     seed: int = 0,
     inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> Dataset:
-    """Make a data set, or find it made before.
+    """Make a data set, `EXACT` or `RANDOM`, or find it made before.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Declares arguments, reference and tolerance.
-    problem : Problem
-        What to make it for.
-    which : str
-        `EXACT` or `RANDOM`.
-    seed : int
-        Another seed makes other numbers.
-    inputs : mapping, optional
-        Arrays to use in place of drawn ones, by argument name.
+    ``inputs`` are arrays to use in place of drawn ones, by argument name.
 
     Raises
     ------
@@ -197,7 +186,13 @@ def _make(
     arguments: list[Argument] = []
     arrays: dict[str, NDArray[Any]] = {}
     bounds = {}
-    with _Writer(folder) as writer:
+    writing: list[Future[None]] = []
+    with ThreadPoolExecutor(2) as pool:  # arrays are written while others are computed
+
+        def write(name: str, array: NDArray[Any]) -> Future[None]:
+            writing.append(pool.submit(np.save, folder / f"{name}.npy", array))
+            return writing[-1]
+
         for name, value in declared.items():
             argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
             if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
@@ -205,8 +200,10 @@ def _make(
             arguments.append(argument)
             if array is not None:
                 arrays[name] = array
+                written = write(name, array)
                 # The reference may change what it is not given a copy of.
-                writer.save(name, array, at_once=not _is_copied(array))
+                if array.dtype.kind != "f" or array.dtype == np.float64:
+                    written.result()
         expected = expected_outputs(kernel, arguments, arrays)
         for name in list(expected):
             wide = expected.pop(name)
@@ -217,40 +214,11 @@ def _make(
             bounds[name] = _bound(kernel, problem, which, wide, dtype, narrow is not None)
             if narrow is None or dtype != np.float32:
                 narrow = converted(wide, np.float64)
-            writer.save(f"{name}.expected", narrow)
+            write(f"{name}.expected", narrow)
+    for written in writing:
+        written.result()
     manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
     (folder / _MANIFEST).write_text(json.dumps(manifest))
-
-
-class _Writer:
-    """Writes arrays while others are computed; leaving the block waits for them.
-
-    Parameters
-    ----------
-    folder : Path
-        Where ``<name>.npy`` go.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._pool = ThreadPoolExecutor(2)
-        self._writing: list[Future[None]] = []
-
-    def save(self, name: str, array: NDArray[Any], at_once: bool = False) -> None:
-        """Write one array, which must not change any more unless it is written at once."""
-        done = self._pool.submit(np.save, self._folder / f"{name}.npy", array)
-        self._writing.append(done)
-        if at_once:
-            done.result()
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown()
-        if kind is None:
-            for written in self._writing:
-                written.result()
 
 
 def _replaced(
@@ -351,23 +319,13 @@ def expected_outputs(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
         shaped = values if values.shape == output.shape else values.reshape(output.shape)
-        expected[name] = kernel.guarded("reference", _as_float64, shaped)
+        expected[name] = kernel.guarded("reference", np.asarray, shaped, np.float64)
     return expected
 
 
 def _floats_as_float64(value: Any) -> Any:
     is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
     return converted(value, np.float64) if is_float else value
-
-
-def _is_copied(array: NDArray[Any]) -> bool:
-    """Whether `_floats_as_float64` makes another array of it."""
-    return array.dtype.kind == "f" and array.dtype != np.float64
-
-
-def _as_float64(values: NDArray[Any]) -> NDArray[np.float64]:
-    """What a reference returned, as numbers; arrays of numbers as they lie."""
-    return values if values.dtype == np.float64 else values.astype(np.float64)
 
 
 def _bound(
