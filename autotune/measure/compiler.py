@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED, Child, ChildDied, ChildGone, Children, ChildTimeout
 from autotune.values import Configuration, Problem
 
@@ -87,9 +87,8 @@ class Compiled:
     #: The compiler's own words.
     log: str
     seconds: float
-    timed_out: bool = False
-    #: Whether it failed only because the architecture has less of some resource.
-    over_limit: bool = False
+    #: `PRUNED` where only the architecture has less of some resource.
+    status: Status = Status.COMPILE_FAILED
 
 
 def compile_job(
@@ -136,13 +135,8 @@ def compile_now(job: CompileJob) -> Compiled:
         )
     except CompileError as error:
         log = str(error)
-        return Compiled(
-            None,
-            first_error(log),
-            log,
-            time.perf_counter() - start,
-            over_limit=isinstance(error, ResourceError),
-        )
+        status = Status.PRUNED if isinstance(error, ResourceError) else Status.COMPILE_FAILED
+        return Compiled(None, first_error(log), log, time.perf_counter() - start, status)
     binary = replace(binary, key=job.key)
     _write_cached(binary)
     return Compiled(binary, "", binary.log, time.perf_counter() - start)
@@ -162,17 +156,7 @@ class CompilerPool:
     is likely to be asked for next, the newest word first. No process has a second job in store, so
     that what is asked for waits until the first of them is free and no longer. Any thread may ask.
 
-    Parameters
-    ----------
-    processes : int
-        How many compile at once.
-    backend_name : str, optional
-        Whose compiler each process loads when it begins; without, at its first job.
-    timeout_s : float
-        A compile that takes longer is given up.
-    likely : int
-        Jobs that wait because they are likely to be asked for, and binaries kept in memory for the
-        same reason; what newer words push out is dropped.
+    Each process loads the compiler of ``backend_name`` when it begins; without, at its first job.
     """
 
     def __init__(
@@ -293,13 +277,7 @@ class CompilerPool:
                     self._drop_oldest()
 
     def _next(self, child: Child) -> tuple[Child, _Wish]:
-        """Wait for a job; returns it, and a process for it: a new one where this has ended.
-
-        Raises
-        ------
-        AutotuneError
-            If the processes were ended.
-        """
+        """Wait for a job; returns it, and a process for it: a new one where this has ended."""
         with self._changed:
             while not (self._asked or self._likely or self._children.is_ended):
                 self._changed.wait()
@@ -320,7 +298,7 @@ class CompilerPool:
             return child.ask(self._timeout_s, compile_now, job)
         except ChildTimeout:
             message = f"compiling took longer than {self._timeout_s:.0f} s"
-            return Compiled(None, message, message, self._timeout_s, timed_out=True)
+            return Compiled(None, message, message, self._timeout_s, Status.TIMED_OUT)
         except ChildGone as error:
             return error
         except ChildDied as error:
@@ -341,12 +319,7 @@ class CompilerPool:
     def __enter__(self) -> CompilerPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -373,8 +346,7 @@ def _cached_file(key: str) -> Path:
 def _read_cached(key: str) -> Binary | None:
     """The binary of a key; a damaged file is a miss."""
     try:
-        data = _cached_file(key).read_bytes()
-        binary = msgspec.msgpack.decode(data, type=Binary)
+        binary = msgspec.msgpack.decode(_cached_file(key).read_bytes(), type=Binary)
     except (OSError, msgspec.MsgspecError):
         return None
     return binary if binary.key == key else None
@@ -396,11 +368,8 @@ def compiled_for(
     SpecError
         If the compiler rejects it; the message has the compiler's first error.
     """
-    job = compile_job(kernel, Configuration(dict(configuration)), problem, device)
-    compiled = compile_now(job)
+    chosen = Configuration(configuration)
+    compiled = compile_now(compile_job(kernel, chosen, problem, device))
     if compiled.binary is None:
-        raise kernel.error(
-            f"configuration {Configuration(dict(configuration))} for "
-            f"{device.name}: {compiled.message}"
-        )
+        raise kernel.error(f"configuration {chosen} for {device.name}: {compiled.message}")
     return compiled.binary
