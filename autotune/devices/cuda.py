@@ -231,7 +231,7 @@ class CudaExecutor:
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
-        wanted = "float" if _is_float32(expected, count) else "double"
+        wanted = "float" if expected.nbytes == 4 * count else "double"
         module = _checks(self.cupy, self.device.arch, _c_type(dtype), wanted)
         kernel = module.get_function("compare")
         worst, squares, first = (self._flags[8 * i : 8 * i + 8] for i in range(3))
@@ -501,11 +501,6 @@ def _repeat(call: Callable[[], object], times: int) -> None:
 def _no_allocation(nbytes: int) -> Any:
     """Refuse to allocate during a capture."""
     raise CaptureError(f"it allocates {nbytes} bytes at every call")
-
-
-def _is_float32(expected: _Buffer, count: int) -> bool:
-    """Whether expected values are stored as float32; see `Executor.compare`."""
-    return expected.nbytes == 4 * count
 
 
 def _c_type(dtype: np.dtype[Any]) -> str:

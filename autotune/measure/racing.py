@@ -67,22 +67,8 @@ def race(
     of the process (the first may have come from outside): then the others race again from the
     beginning. That is done in what is left of the time, after a first death too.
 
-    Parameters
-    ----------
-    worker : Worker
-        The process to race in.
-    job : Job
-        Problem, device and data.
-    contenders : sequence of Contender
-        Verified configurations, and vendor calls.
-    rounds : int
-        Samples of each.
-    seed : int
-        Of the order.
-    max_seconds : float
-        Time after which no further round is begun.
-    by_stream : bool
-        Launch one by one, to compare with times that were taken so.
+    No further round is begun after ``max_seconds``. With ``by_stream`` all are launched one by one,
+    to compare with times that were taken so.
 
     Raises
     ------
@@ -183,12 +169,8 @@ def _placed(
 class Progress:
     """Which contender runs in the worker, in memory that both processes see.
 
-    What hangs, or dies, cannot say so.
-
-    Parameters
-    ----------
-    file : Path
-        Of two integers: the contender, and a count of its and all others' turns.
+    What hangs, or dies, cannot say so. The file is of two integers: the contender, and a count of
+    its and all others' turns.
     """
 
     def __init__(self, file: Path) -> None:
@@ -212,13 +194,7 @@ class Progress:
         self._cells[1] += 1
 
     def watch(self, limits_s: Sequence[float]) -> Callable[[], bool]:
-        """A function that tells whether the one that runs has taken too long for one turn.
-
-        Parameters
-        ----------
-        limits_s : sequence of float
-            Longest turn of each contender.
-        """
+        """A function that tells whether the one that runs has taken too long for one turn."""
         seen, since = -1, time.monotonic()
 
         def is_stuck() -> bool:
