@@ -59,7 +59,7 @@ def cached_files():
 
 def keyed(folder, *edits, source=SOURCE, configuration=C, device=None):
     """The key of a configuration; a source file is read anew even within a clock tick."""
-    compiler._sources.clear()
+    compiler._flattened.cache_clear()
     kernel = load_file(write_space(folder, *edits))
     (folder / "kernels" / "scale.cu").write_text(source)
     pytest.importorskip("cuda.bindings.nvrtc")

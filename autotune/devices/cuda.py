@@ -504,13 +504,7 @@ def _no_allocation(nbytes: int) -> Any:
 
 
 def _c_type(dtype: np.dtype[Any]) -> str:
-    """How CUDA C++ calls an element type.
-
-    Raises
-    ------
-    LaunchError
-        If outputs of this type cannot be compared.
-    """
+    """How CUDA C++ calls an element type; LaunchError where none of its types is that."""
     types = {
         "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",
         "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",

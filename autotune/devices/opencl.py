@@ -334,12 +334,7 @@ class OpenclTimer:
 
 @cache
 def _pyopencl() -> Any:
-    """Import pyopencl, after making Intel's run-time findable where it is installed.
-
-    Raises
-    ------
-    MissingDependencyError
-    """
+    """Import pyopencl, after making Intel's run-time findable where it is installed."""
     _show_intel_runtime(Path(sys.prefix) / "lib")
     try:
         import pyopencl

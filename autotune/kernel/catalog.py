@@ -112,13 +112,11 @@ def load_file(file: Path) -> Kernel:
         file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
         with stdout_aside:
             spec.loader.exec_module(module)
-    except SpecError as error:
-        raise SpecError(f"{file.name}: {error}{line_of(error, file)}") from error
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
     except (Exception, SystemExit) as error:
-        message = f"{type(error).__name__}: {error}"
-        raise SpecError(f"{file.name}: {message}{line_of(error, file)}") from error
+        kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
+        raise SpecError(f"{file.name}: {kind}{error}{line_of(error, file)}") from error
     finally:
         sys.dont_write_bytecode = writes_bytecode
     kernel = _only_kernel(file, list(vars(module).values()))

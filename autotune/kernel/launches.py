@@ -70,14 +70,9 @@ def launch_sequence(
 
 
 def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
-    """What a plan needs and the device does not have; empty where it fits.
+    """What a plan needs and the device does not have, and what to lower; empty where it fits.
 
     A binary says, where there is one already, what registers and static shared memory it takes.
-
-    Returns
-    -------
-    str
-        One line: the need, the limit, and what to lower.
     """
     for launch in plan.launches:
         threads = int(np.prod(launch.block))
@@ -114,18 +109,9 @@ def bound(
 ) -> list[BoundLaunch | BoundFill]:
     """Put buffers and scalars in the places of names, and symbols in those of entries.
 
-    Parameters
-    ----------
-    plan : LaunchSequence
-        The steps.
-    names : sequence of str
-        All arguments and scratch buffers in order: what a launch without ``args`` gets.
-    buffers, scalars : mapping
-        By name; every name is in one of them.
-    dtypes : mapping
-        Element type of each buffer.
-    binary : Binary, optional
-        Says what entries are called in the code; default: as launches name them.
+    ``names`` are all arguments and scratch buffers in order: what a launch without ``args`` gets.
+    Every name is in ``buffers``, with its element type in ``dtypes``, or in ``scalars``. A binary
+    says what entries are called in the code; without, they are called as launches name them.
     """
     result: list[BoundLaunch | BoundFill] = []
     for step in plan.steps:
@@ -135,19 +121,11 @@ def bound(
             value = np.dtype(dtypes[step.name]).type(step.value)
             result.append(BoundFill(buffers[step.name], value))
             continue
-        args = tuple(
-            _value(argument, buffers, scalars)
-            for argument in (step.args if step.args is not None else names)
-        )
-        result.append(
-            BoundLaunch(
-                binary.symbol(str(step.entry)) if binary else str(step.entry),
-                _as_three(step.grid),
-                _as_three(step.block),
-                step.shared_bytes,
-                args,
-            )
-        )
+        entry = binary.symbol(str(step.entry)) if binary else str(step.entry)
+        given = names if step.args is None else step.args
+        args = tuple(_value(argument, buffers, scalars) for argument in given)
+        grid, block = _as_three(step.grid), _as_three(step.block)
+        result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args))
     return result
 
 

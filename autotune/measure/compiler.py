@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,9 @@ def compile_job(
         If the source is missing or the options hook fails.
     """
     launches = launch_sequence(kernel, configuration, problem, device).launches
+    file = kernel.source_file(configuration)
     return CompileJob(
-        source=_flattened_cached(kernel.source_file(configuration)),
+        source=_flattened(file, file.stat().st_mtime_ns),
         defines=tuple(kernel.defines(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
@@ -112,15 +113,10 @@ def compile_job(
     )
 
 
-_sources: dict[tuple[Path, int], str] = {}
-
-
-def _flattened_cached(file: Path) -> str:
+@cache
+def _flattened(file: Path, _mtime_ns: int) -> str:
     """A source's text, read again only when the file changed."""
-    key = (file, file.stat().st_mtime_ns)
-    if key not in _sources:
-        _sources[key] = flattened(file)
-    return _sources[key]
+    return flattened(file)
 
 
 def compile_now(job: CompileJob) -> Compiled:
@@ -216,7 +212,14 @@ class CompilerPool:
         AutotuneError
             If the processes were ended.
         """
-        return self._fetched(job).result()
+        with self._changed:
+            if self._children.is_ended:
+                raise AutotuneError(ENDED)
+            self.submit(job)
+            if job.key in self._asked:
+                self._asked = {job.key: self._asked.pop(job.key), **self._asked}
+            future = self._unfetched.pop(job.key)
+        return future.result()
 
     def ready(self, job: CompileJob) -> bool:
         """Whether `result` would answer at once."""
@@ -248,16 +251,6 @@ class CompilerPool:
             wish.future.set_exception(AutotuneError(ENDED))
         for waiting in (self._asked, self._likely, self._unfetched, self._unasked):
             waiting.clear()
-
-    def _fetched(self, job: CompileJob) -> Future[Compiled]:
-        """The future of a job, which is then nobody else's; one that waits is begun next."""
-        with self._changed:
-            if self._children.is_ended:
-                raise AutotuneError(ENDED)
-            self.submit(job)
-            if job.key in self._asked:
-                self._asked = {job.key: self._asked.pop(job.key), **self._asked}
-            return self._unfetched.pop(job.key)
 
     def _work(self) -> None:
         """Compile in a process of this thread's own, until the processes are ended."""

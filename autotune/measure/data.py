@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from autotune.arrays import converted, largest_finite, narrowed
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
-from autotune.kernel.source import spec_fingerprint
+from autotune.kernel.source import spec_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import draw
 from autotune.measure.draw import Draw
@@ -205,11 +205,9 @@ def _make(
                 if array.dtype.kind != "f" or array.dtype == np.float64:
                     written.result()
         expected = expected_outputs(kernel, arguments, arrays)
+        dtypes = {argument.name: np.dtype(argument.dtype) for argument in arguments}
         for name in list(expected):
-            wide = expected.pop(name)
-            dtype = np.dtype(
-                next(argument.dtype for argument in arguments if argument.name == name)
-            )
+            wide, dtype = expected.pop(name), dtypes[name]
             narrow = narrowed(wide, dtype) if dtype.kind == "f" else None
             bounds[name] = _bound(kernel, problem, which, wide, dtype, narrow is not None)
             if narrow is None or dtype != np.float32:
@@ -352,14 +350,10 @@ def _key(
     seed: int,
     inputs: Mapping[str, NDArray[Any]] | None,
 ) -> str:
-    digest = hashlib.sha256()
     spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
-    digest.update(
-        f"{spec} {problem.canonical_json()} {which} {seed} {np.__version__} {draw.VERSION}".encode()
-    )
-    if inputs:
-        digest.update(inputs_fingerprint(inputs).encode())
-    return digest.hexdigest()
+    versions = f"{np.__version__} {draw.VERSION}"
+    drawn_from = f"{spec} {problem.canonical_json()} {which} {seed} {versions}"
+    return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))
 
 
 def inputs_fingerprint(inputs: Mapping[str, NDArray[Any]]) -> str:
@@ -397,10 +391,8 @@ def _check_arrays(dataset: Dataset) -> None:
                 raise ValueError(argument.name)
         if argument.kind in ("out", "inout"):
             expected = dataset.expected(argument.name)
-            if (
-                expected.dtype.str not in ("<f8", argument.dtype)
-                or expected.shape != argument.shape
-            ):
+            is_known = expected.dtype.str in ("<f8", argument.dtype)
+            if not is_known or expected.shape != argument.shape:
                 raise ValueError(argument.name)
 
 

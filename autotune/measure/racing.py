@@ -40,7 +40,7 @@ class Elimination:
 
 @dataclass(frozen=True)
 class Raced:
-    """What came of a race, by contender."""
+    """What came of a race, or of one heat in the worker, by contender."""
 
     #: Milliseconds of every round. Empty for one that failed or cannot run here.
     samples_ms: tuple[tuple[float, ...], ...]
@@ -50,6 +50,8 @@ class Raced:
     launched_by: str
     #: Of those that failed, by position.
     failures: Mapping[int, Elimination] = field(default_factory=dict)
+    #: Whether the last of them broke the device context, so that there are no samples.
+    context_lost: bool = False
 
 
 def race(
@@ -127,7 +129,7 @@ def _watched(
     seed: int,
     left_s: float,
     by_stream: bool,
-) -> Heat | _Broken:
+) -> Raced | _Broken:
     """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
     limits_s = [
         PREPARE_TIMEOUT_S if contender.baseline else worker.measure_timeout_s
@@ -154,7 +156,7 @@ def _watched(
 
 
 def _placed(
-    heat: Heat, entered: Sequence[int], count: int, failures: Mapping[int, Elimination]
+    heat: Raced, entered: Sequence[int], count: int, failures: Mapping[int, Elimination]
 ) -> Raced:
     """A heat by the positions of all contenders."""
     samples: list[tuple[float, ...]] = [()] * count
@@ -211,17 +213,6 @@ class Progress:
 # ------------------------------------------------------------------ in the worker
 
 
-@dataclass(frozen=True)
-class Heat:
-    """What the worker answers."""
-
-    samples_ms: tuple[tuple[float, ...], ...]
-    hot_ms: tuple[float | None, ...]
-    launched_by: str
-    failures: Mapping[int, Elimination]
-    context_lost: bool = False
-
-
 def run_heat(
     job: Job,
     contenders: Sequence[Contender],
@@ -230,7 +221,7 @@ def run_heat(
     max_seconds: float,
     by_stream: bool,
     progress_file: Path,
-) -> Heat:
+) -> Raced:
     """Race in this process; ends where the context is lost."""
     progress, failures = Progress(progress_file), dict[int, Elimination]()
     try:
@@ -246,8 +237,8 @@ def run_heat(
         hot = [entrant.hot(_HOT_BATCHES) if entrant else [] for entrant in entrants]
     except ContextLostError as error:
         failures[progress.running] = Elimination(Status.CRASHED, str(error))
-        return Heat((), (), "", failures, context_lost=True)
-    return Heat(
+        return Raced((), (), "", failures, context_lost=True)
+    return Raced(
         samples_ms=tuple(map(tuple, samples)),
         hot_ms=tuple(median(times) if times else None for times in hot),
         launched_by=timers[0].launched_by if timers else "",
