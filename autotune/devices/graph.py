@@ -25,8 +25,8 @@ class GraphError(Exception):
 class Graph:
     """An executable graph of what ``enqueue()``, called once, puts on a stream.
 
-    Nothing may be captured on the stream now. ``enqueue`` enqueues on it only, without waiting, and
-    allocates nothing.
+    The stream is given by its pointer; nothing may be captured on it now. ``enqueue`` enqueues on it
+    only, without waiting, and allocates nothing.
 
     Raises
     ------

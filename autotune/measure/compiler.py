@@ -87,7 +87,8 @@ class Compiled:
     #: The compiler's own words.
     log: str
     seconds: float
-    #: `PRUNED` where only the architecture has less of some resource.
+    #: Of a configuration without a binary: `PRUNED` where only the architecture has too little of
+    #: some resource.
     status: Status = Status.COMPILE_FAILED
 
 

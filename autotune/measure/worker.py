@@ -103,7 +103,12 @@ class Worker:
     ) -> R:
         """Run any task in the process; tasks of other threads wait. See `Child.ask`.
 
-        After a `ChildTimeout` or `ChildDied` the process has been replaced.
+        Raises
+        ------
+        ChildTimeout, ChildDied
+            If it took too long, or the process ended; the process has been replaced.
+        AutotuneError
+            If the worker was closed.
         """
         with self._turn:
             if self._child is None:
