@@ -35,24 +35,15 @@ __all__ = [
     "tune",
 ]
 
-_HOMES = {
-    "Configuration": "values",
-    "Constant": "kernel.spec",
-    "Fill": "kernel.spec",
-    "InOut": "kernel.spec",
-    "Kernel": "kernel.spec",
-    "Launch": "kernel.spec",
-    "Out": "kernel.spec",
-    "Problem": "values",
-    "TunedConfig": "tuned.lookup",
-    "Work": "kernel.spec",
-    "ceil_div": "kernel.expression",
-    "load": "tuned.load",
-    "lookup": "tuned.lookup",
-    "maximum": "kernel.expression",
-    "minimum": "kernel.expression",
-    "tune": "api",
+_NAMES = {
+    "api": ("tune",),
+    "kernel.expression": ("ceil_div", "maximum", "minimum"),
+    "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
+    "tuned.load": ("load",),
+    "tuned.lookup": ("TunedConfig", "lookup"),
+    "values": ("Configuration", "Problem"),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -23,21 +23,9 @@ _TILE = 256
 
 
 def in_pieces(work: Callable[[int, int, int], R], count: int, piece: int = PIECE) -> list[R]:
-    """Call ``work(number, begin, end)`` for every piece of a range, several at a time.
+    """Call ``work(number, begin, end)`` for every piece of ``range(count)``, several at a time.
 
-    Parameters
-    ----------
-    work : callable
-        Gets the number of the piece and its range.
-    count : int
-        Length of the whole range.
-    piece : int
-        Length of a piece; the last may be shorter.
-
-    Returns
-    -------
-    list
-        What each call returned, in the order of the pieces.
+    Returns what each call returned, in the order of the pieces; the last may be shorter.
     """
     ranges = [
         (i, begin, min(begin + piece, count)) for i, begin in enumerate(range(0, count, piece))

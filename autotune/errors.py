@@ -51,17 +51,7 @@ class DeviceError(AutotuneError):
 
 
 class MissingDependencyError(AutotuneError):
-    """An optional package is missing.
-
-    Parameters
-    ----------
-    package : str
-        Import name of what is missing.
-    extra : str
-        The extra of ``kernel-autotune`` that installs it.
-    purpose : str
-        What it was needed for.
-    """
+    """An optional package is missing: its import name, our extra that installs it, and what for."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(

@@ -27,6 +27,7 @@ from autotune.measure.compiler import (
     compiled_for,
     first_error,
 )
+from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED
 from autotune.values import Configuration, Problem
 
@@ -58,7 +59,7 @@ def cached_files():
 
 def keyed(folder, *edits, source=SOURCE, configuration=C, device=None):
     """The key of a configuration; a source file is read anew even within a clock tick."""
-    compiler._sources.clear()
+    compiler._flattened.cache_clear()
     kernel = load_file(write_space(folder, *edits))
     (folder / "kernels" / "scale.cu").write_text(source)
     pytest.importorskip("cuda.bindings.nvrtc")
@@ -208,7 +209,7 @@ def test_a_failure_is_not_cached(tmp_path, device):
     assert "error" in failed.message
     assert "\n" not in failed.message
     assert len(failed.log) >= len(failed.message)
-    assert not failed.over_limit
+    assert failed.status is Status.COMPILE_FAILED
     assert cached_files() == []
 
 
@@ -321,7 +322,7 @@ def test_a_compiler_that_hangs_is_given_up_and_the_next_job_compiles(job, tmp_pa
         own.submit(innocent)
         found = own.result(stuck)
         assert found.binary is None
-        assert found.timed_out
+        assert found.status is Status.TIMED_OUT
         assert found.message == "compiling took longer than 2 s"
         assert own.result(innocent).binary is not None
 
@@ -337,7 +338,7 @@ def test_a_compiler_process_that_dies_fails_its_own_job_only(pool, job, tmp_path
     os.close(pipe)
     found = pool.result(stuck)
     assert found.binary is None
-    assert not found.timed_out
+    assert found.status is Status.COMPILE_FAILED
     assert "the compiler process died" in found.message
     assert pool.result(innocent).binary is not None
 

@@ -145,24 +145,6 @@ def test_twins_have_the_same_relevant_part(kernel: Kernel, data: st.DataObject) 
         assert space.find(space.canonical(space.row(twin))) == space.index(configuration)
 
 
-@given(kernels(conditional=False))
-def test_neighbours_differ_in_one_parameter_and_are_mutual(kernel: Kernel) -> None:
-    space = enumerated(kernel)
-    for index, row in enumerate(space.rows):
-        (expected,) = np.nonzero(np.count_nonzero(space.rows != row, axis=1) == 1)
-        assert sorted(space.neighbours(index)) == expected.tolist()
-
-
-@given(kernels())
-def test_neighbours_are_valid_and_distinct(kernel: Kernel) -> None:
-    space = enumerated(kernel)
-    for index in range(len(space)):
-        neighbours = space.neighbours(index)
-        assert index not in neighbours
-        assert len(set(neighbours)) == len(neighbours)
-        assert all(0 <= other < len(space) for other in neighbours)
-
-
 @given(kernels(), st.data())
 def test_restricted_keeps_what_has_the_values(kernel: Kernel, data: st.DataObject) -> None:
     space = enumerated(kernel)

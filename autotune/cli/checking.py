@@ -140,7 +140,7 @@ def _compiled(
         return SampleResult(device.arch, configuration, None, None, f"pruned: {excess}")
     done = compile_now(compile_job(kernel, configuration, problem, device))
     if done.binary is None:
-        ended = "pruned" if done.over_limit else "failed"
+        ended = "pruned" if done.status is Status.PRUNED else "failed"
         return SampleResult(device.arch, configuration, None, None, f"{ended}: {done.message}")
     entries = done.binary.entries
     missing = [

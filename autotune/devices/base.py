@@ -95,7 +95,10 @@ class Timer(Protocol):
 
 
 class Executor(Protocol):
-    """One device context. Buffers are opaque; every one lies between guard bands."""
+    """One device context. Buffers are opaque; every one lies between guard bands.
+
+    What launches may raise `LaunchError` and `ContextLostError`.
+    """
 
     device: Device
 
@@ -125,19 +128,8 @@ class Executor(Protocol):
     ) -> tuple[list[bool], list[bool]]:
         """Check guard bands and bytes, waiting for the device once.
 
-        Parameters
-        ----------
-        buffers : sequence of buffer
-            Whose guard bands are compared with what was allocated.
-        pairs : sequence of tuple of buffer
-            Of the same size each, which are compared byte by byte.
-
-        Returns
-        -------
-        list of bool
-            Of each buffer whether both its guard bands are intact.
-        list of bool
-            Of each pair whether both hold the same.
+        Returns whether both guard bands are intact, for each buffer, and whether both hold the same
+        bytes, for each pair of buffers of equal size.
         """
 
     def mend_guards(self, buffer: Any) -> None:
@@ -164,28 +156,15 @@ class Executor(Protocol):
         -------
         float
             Milliseconds on the device, what launching costs between the steps included.
-
-        Raises
-        ------
-        LaunchError, ContextLostError
         """
 
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:
-        """Make a sequence that has run before ready to be timed often.
-
-        Raises
-        ------
-        LaunchError, ContextLostError
-        """
+        """Make a sequence that has run before ready to be timed often."""
 
     def timer_of(self, call: Callable[[], object], cold: bool) -> Timer:
         """Make anything that enqueues on this executor's stream ready to be timed often.
 
         It has been called before: what a library makes at its first call is there by now.
-
-        Raises
-        ------
-        LaunchError, ContextLostError
         """
 
     def time_calls(self, prepare: Any, arrays: Mapping[str, Any]) -> Any:

@@ -30,14 +30,9 @@ def backend(name: str) -> Backend:
 
 
 def choose_device(selector: str | None, backends: tuple[str, ...] = BACKENDS) -> Device:
-    """The device of a selector such as ``cuda:0`` or ``opencl:cpu``; default: the first usable.
+    """The device of a selector; default: the first usable of the backends a kernel can run on.
 
-    Parameters
-    ----------
-    selector : str, optional
-        ``BACKEND``, ``BACKEND:INDEX``, ``opencl:cpu`` or ``opencl:gpu``.
-    backends : tuple of str
-        Backends that the kernel can run on.
+    A selector is ``BACKEND``, ``BACKEND:INDEX``, ``opencl:cpu`` or ``opencl:gpu``.
 
     Raises
     ------
@@ -71,12 +66,7 @@ def choose_devices(
 ) -> tuple[Device, ...]:
     """The devices of one host that a run uses at once: ``cuda:0,cuda:1``, or ``cuda:all``.
 
-    Parameters
-    ----------
-    selector : str, optional
-        Selectors of `choose_device`, separated by commas; ``BACKEND:all`` is every device.
-    backends : tuple of str
-        Backends that the kernel can run on.
+    Selectors of `choose_device`, separated by commas; ``BACKEND:all`` is every device.
 
     Raises
     ------

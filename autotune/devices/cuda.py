@@ -231,7 +231,7 @@ class CudaExecutor:
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
-        wanted = "float" if _is_float32(expected, count) else "double"
+        wanted = "float" if expected.nbytes == 4 * count else "double"
         module = _checks(self.cupy, self.device.arch, _c_type(dtype), wanted)
         kernel = module.get_function("compare")
         worst, squares, first = (self._flags[8 * i : 8 * i + 8] for i in range(3))
@@ -503,19 +503,8 @@ def _no_allocation(nbytes: int) -> Any:
     raise CaptureError(f"it allocates {nbytes} bytes at every call")
 
 
-def _is_float32(expected: _Buffer, count: int) -> bool:
-    """Whether expected values are stored as float32; see `Executor.compare`."""
-    return expected.nbytes == 4 * count
-
-
 def _c_type(dtype: np.dtype[Any]) -> str:
-    """How CUDA C++ calls an element type.
-
-    Raises
-    ------
-    LaunchError
-        If outputs of this type cannot be compared.
-    """
+    """How CUDA C++ calls an element type; LaunchError where none of its types is that."""
     types = {
         "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",
         "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",

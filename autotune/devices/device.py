@@ -161,7 +161,6 @@ def for_arch(arch: str) -> Device:
         max_threads_per_sm=threads_sm,
         shared_bytes_per_block=shared,
         shared_bytes_per_sm=shared_sm,
-        sm_count=1,
     )
 
 

@@ -23,14 +23,10 @@ class GraphError(Exception):
 
 
 class Graph:
-    """An executable graph.
+    """An executable graph of what ``enqueue()``, called once, puts on a stream.
 
-    Parameters
-    ----------
-    stream : int
-        Pointer of the stream to capture and to launch on; nothing may be captured on it now.
-    enqueue : callable
-        Enqueues on that stream only, without waiting, and allocates nothing: it is called once.
+    The stream is given by its pointer; nothing may be captured on it now. ``enqueue`` enqueues on it
+    only, without waiting, and allocates nothing.
 
     Raises
     ------

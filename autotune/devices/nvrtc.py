@@ -6,7 +6,7 @@ Knows nothing of launching. CompiledFunction come from the assembler's report in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,36 +79,18 @@ class Compilation:
 
 
 def compile_cubin(source: str, options: Sequence[str], names: Sequence[str] = ()) -> Compilation:
-    """Compile one source to machine code.
+    """Compile one source to a cubin, with the assembler's resource report in the log.
 
-    Parameters
-    ----------
-    source : str
-        Complete text: nothing else is read but the toolkit's headers.
-    options : sequence of str
-        NVRTC options, the architecture among them.
-    names : sequence of str
-        Name expressions of functions without C linkage, for example ``scale<128>``: instantiates
-        them, and says what they are called in the code.
-
-    Returns
-    -------
-    Compilation
-        The cubin, and the log with the assembler's resource report.
+    Nothing is read beside the source but the toolkit's headers. The options name the architecture.
+    ``names`` are name expressions of functions without C linkage, for example ``scale<128>``:
+    instantiates them, and says what they are called in the code.
 
     Raises
     ------
     CompileError
         With the log.
     """
-    binding = nvrtc()
-    return _compiled(
-        source,
-        [*options, "--ptxas-options=-v"],
-        names,
-        binding.nvrtcGetCUBINSize,
-        binding.nvrtcGetCUBIN,
-    )
+    return _compiled(source, [*options, "--ptxas-options=-v"], names, "CUBIN")
 
 
 def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) -> str:
@@ -119,19 +101,11 @@ def compile_ptx(source: str, options: Sequence[str], names: Sequence[str] = ()) 
     CompileError
         With the log.
     """
-    binding = nvrtc()
-    done = _compiled(source, options, names, binding.nvrtcGetPTXSize, binding.nvrtcGetPTX)
-    return done.code.rstrip(b"\0").decode()
+    return _compiled(source, options, names, "PTX").code.rstrip(b"\0").decode()
 
 
-def _compiled(
-    source: str,
-    options: Sequence[str],
-    names: Sequence[str],
-    size_of: Callable[[Any], tuple[Any, int]],
-    read: Callable[[Any, bytearray], object],
-) -> Compilation:
-    """Run NVRTC; the code is what ``read`` gets of the program."""
+def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: str) -> Compilation:
+    """Run NVRTC; the form of the code is ``CUBIN`` or ``PTX``."""
     binding = nvrtc()
     status, program = binding.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
     _check(status)
@@ -147,9 +121,9 @@ def _compiled(
         if status != binding.nvrtcResult.NVRTC_SUCCESS:
             kind = ResourceError if _TOO_MUCH in log else CompileError
             raise kind(log.strip() or str(status))
-        _, size = size_of(program)
+        _, size = getattr(binding, f"nvrtcGet{form}Size")(program)
         code = bytearray(size)
-        read(program, code)
+        getattr(binding, f"nvrtcGet{form}")(program, code)
         lowered = {name: binding.nvrtcGetLoweredName(program, name.encode())[1] for name in names}
         return Compilation(bytes(code), log, {name: low.decode() for name, low in lowered.items()})
     finally:

@@ -15,7 +15,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,8 @@ class OpenclBackend:
             found = _live_devices()
         except MissingDependencyError as error:
             return str(error)
-        return (
-            ""
-            if found
-            else ("no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'")
-        )
+        missing = "no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'"
+        return "" if found else missing
 
     def toolchain(self) -> str:
         live = _live_devices()
@@ -107,7 +104,14 @@ class OpenclBackend:
         except cl.RuntimeError as error:
             raise CompileError(_build_log(program, live) or str(error)) from error
         (code,) = program.get_info(cl.program_info.BINARIES)
-        found = tuple(_entry(kernel, live) for kernel in program.all_kernels())
+        local_bytes = cl.kernel_work_group_info.LOCAL_MEM_SIZE
+        found = tuple(
+            CompiledFunction(
+                kernel.function_name,
+                shared_bytes=int(kernel.get_work_group_info(local_bytes, live)),
+            )
+            for kernel in program.all_kernels()
+        )
         return Binary(bytes(code), found, _build_log(program, live), key="")
 
     def get_ready(self, device: Device) -> None:
@@ -229,7 +233,7 @@ class OpenclExecutor:
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
     ) -> OpenclTimer:
-        return OpenclTimer(self, self._kernels(module, steps), steps, cold)
+        return OpenclTimer(self, [self._call(module, step) for step in steps], cold)
 
     def timer_of(self, call: Callable[[], object], cold: bool) -> OpenclTimer:
         raise LaunchError("no vendor baselines on OpenCL")
@@ -243,48 +247,31 @@ class OpenclExecutor:
     def clocks(self) -> Clocks:
         return Clocks()
 
-    def _kernels(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> list[Any]:
-        """One kernel object per launch, with its arguments set."""
-        kernels: list[Any] = []
-        for step in steps:
-            if isinstance(step, BoundFill):
-                kernels.append(None)
-                continue
-            if step.shared_bytes:
-                raise LaunchError("the OpenCL dialect has no dynamic shared memory")
-            try:
-                kernel = self.cl.Kernel(module, step.entry)
-                kernel.set_args(*(a.inner if isinstance(a, _Buffer) else a for a in step.args))
-            except (self.cl.Error, TypeError, ValueError) as error:
-                raise LaunchError(f"{step.entry}: {error}") from error
-            kernels.append(kernel)
-        return kernels
-
-    def _enqueue(
-        self, kernels: Sequence[Any], steps: Sequence[BoundLaunch | BoundFill]
-    ) -> list[Any]:
-        events = []
-        for kernel, step in zip(kernels, steps, strict=True):
-            if isinstance(step, BoundFill):
-                target = step.buffer
-                events.append(self._fill(target.inner, step.value, 0, target.nbytes))
-                continue
-            size = tuple(g * b for g, b in zip(step.grid, step.block, strict=True))
-            try:
-                events.append(self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block))
-            except self.cl.Error as error:
-                raise self._classified(error) from error
-        return events
-
-    def _finish(self) -> None:
+    def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], Any]:
+        """What enqueues one step and returns its event; a launch has a kernel object of its own."""
+        if isinstance(step, BoundFill):
+            return partial(self._fill, step.buffer.inner, step.value, 0, step.buffer.nbytes)
+        if step.shared_bytes:
+            raise LaunchError("the OpenCL dialect has no dynamic shared memory")
         try:
-            self.queue.finish()
-        except self.cl.Error as error:
-            raise self._classified(error) from error
+            kernel = self.cl.Kernel(module, step.entry)
+            kernel.set_args(*(a.inner if isinstance(a, _Buffer) else a for a in step.args))
+        except (self.cl.Error, TypeError, ValueError) as error:
+            raise LaunchError(f"{step.entry}: {error}") from error
+        size = tuple(g * b for g, b in zip(step.grid, step.block, strict=True))
 
-    def _classified(self, error: Exception) -> Exception:
-        harmless = any(name in str(error) for name in _HARMLESS)
-        return LaunchError(str(error)) if harmless else ContextLostError(str(error))
+        def enqueue() -> Any:  # holds the step, whose buffers a kernel object lets go of
+            return self.cl.enqueue_nd_range_kernel(self.queue, kernel, size, step.block)
+
+        return enqueue
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """Run a device call; tell refusals from a lost context."""
+        try:
+            return call()
+        except self.cl.Error as error:
+            harmless = any(name in str(error) for name in _HARMLESS)
+            raise (LaunchError if harmless else ContextLostError)(str(error)) from error
 
     def _fill(self, buffer: Any, value: np.generic, offset: int, size: int) -> Any:
         return self.cl.enqueue_fill_buffer(self.queue, buffer, value, offset, size)
@@ -311,14 +298,9 @@ class OpenclTimer:
     overhead_ms = 0.0
 
     def __init__(
-        self,
-        executor: OpenclExecutor,
-        kernels: Sequence[Any],
-        steps: Sequence[BoundLaunch | BoundFill],
-        cold: bool,
+        self, executor: OpenclExecutor, sequence: Sequence[Callable[[], Any]], cold: bool
     ) -> None:
-        self._executor, self._kernels, self._steps = executor, kernels, steps
-        self._cold = cold
+        self._executor, self._sequence, self._cold = executor, sequence, cold
         self._calls = 0  # of a hot sample, once it is known
 
     def __call__(self, count: int) -> list[float]:
@@ -344,21 +326,15 @@ class OpenclTimer:
 
     def _batch_ms(self, calls: int) -> float:
         """Milliseconds per call of so many calls in a row."""
-        events = []
-        for _ in range(calls):
-            events += self._executor._enqueue(self._kernels, self._steps)
-        self._executor._finish()
+        guarded = self._executor._guarded
+        events = [guarded(enqueue) for _ in range(calls) for enqueue in self._sequence]
+        guarded(self._executor.queue.finish)
         return float(events[-1].profile.end - events[0].profile.start) / 1e6 / calls
 
 
 @cache
 def _pyopencl() -> Any:
-    """Import pyopencl, after making Intel's run-time findable where it is installed.
-
-    Raises
-    ------
-    MissingDependencyError
-    """
+    """Import pyopencl, after making Intel's run-time findable where it is installed."""
     _show_intel_runtime(Path(sys.prefix) / "lib")
     try:
         import pyopencl
@@ -422,12 +398,6 @@ def _device(index: int, live: Any) -> Device:
         l2_bytes=live.global_mem_cache_size,
         memory_bytes=live.global_mem_size,
     )
-
-
-def _entry(kernel: Any, live: Any) -> CompiledFunction:
-    cl = _pyopencl()
-    local = kernel.get_work_group_info(cl.kernel_work_group_info.LOCAL_MEM_SIZE, live)
-    return CompiledFunction(name=kernel.function_name, shared_bytes=int(local))
 
 
 def _build_log(program: Any, live: Any) -> str:

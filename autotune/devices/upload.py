@@ -22,15 +22,7 @@ _PIECE_BYTES, _THREADS = 16 << 20, 8
 
 
 class Uploader:
-    """Page-locked pieces and a stream for each thread, kept for the next upload.
-
-    Parameters
-    ----------
-    cupy : module
-        CuPy.
-    index : int
-        The device.
-    """
+    """Page-locked pieces and a stream for each thread, kept for the next upload."""
 
     def __init__(self, cupy: Any, index: int) -> None:
         self._cupy, self._index = cupy, index

@@ -73,12 +73,7 @@ def listings(spaces: Path | None = None) -> list[Listing]:
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
-    """Import the space file of a kernel and return its validated `Kernel`.
-
-    Parameters
-    ----------
-    name : str
-        A name, or the path of a space file.
+    """Import the space file of a kernel, given by name or path; return its validated `Kernel`.
 
     Raises
     ------
@@ -117,13 +112,11 @@ def load_file(file: Path) -> Kernel:
         file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
         with stdout_aside:
             spec.loader.exec_module(module)
-    except SpecError as error:
-        raise SpecError(f"{file.name}: {error}{line_of(error, file)}") from error
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
     except (Exception, SystemExit) as error:
-        message = f"{type(error).__name__}: {error}"
-        raise SpecError(f"{file.name}: {message}{line_of(error, file)}") from error
+        kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
+        raise SpecError(f"{file.name}: {kind}{error}{line_of(error, file)}") from error
     finally:
         sys.dont_write_bytecode = writes_bytecode
     kernel = _only_kernel(file, list(vars(module).values()))

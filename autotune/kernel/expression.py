@@ -38,75 +38,38 @@ class UntraceableError(TypeError):
     """Python asked a symbolic integer for its value: the function branches on the problem."""
 
 
-class Symbol:
-    """A symbolic integer: records what is done to it.
+def _recorder(name: str, swapped: bool = False) -> Callable[[Symbol, object], Any]:
+    """A method of `Symbol` that records an operator of the stored form."""
 
-    Parameters
-    ----------
-    json : Json
-        The stored form of the expression.
-    """
+    def record(symbol: Symbol, other: object) -> Any:
+        operand = stored(other)
+        if operand is None:
+            return NotImplemented
+        pair = [operand, symbol.json] if swapped else [symbol.json, operand]
+        return Symbol([name, *pair])
+
+    return record
+
+
+class Symbol:
+    """A symbolic integer: records what is done to it, in the stored form ``json``."""
 
     __slots__ = ("json",)
 
     def __init__(self, json: Json) -> None:
         self.json = json
 
-    def _with(self, op: str, other: object, swapped: bool = False) -> Any:
-        operand = stored(other)
-        if operand is None:
-            return NotImplemented
-        pair = [operand, self.json] if swapped else [self.json, operand]
-        return Symbol([op, *pair])
-
-    def __add__(self, other: object) -> Any:
-        return self._with("+", other)
-
-    def __radd__(self, other: object) -> Any:
-        return self._with("+", other, swapped=True)
-
-    def __sub__(self, other: object) -> Any:
-        return self._with("-", other)
-
-    def __rsub__(self, other: object) -> Any:
-        return self._with("-", other, swapped=True)
-
-    def __mul__(self, other: object) -> Any:
-        return self._with("*", other)
-
-    def __rmul__(self, other: object) -> Any:
-        return self._with("*", other, swapped=True)
-
-    def __floordiv__(self, other: object) -> Any:
-        return self._with("//", other)
-
-    def __rfloordiv__(self, other: object) -> Any:
-        return self._with("//", other, swapped=True)
-
-    def __mod__(self, other: object) -> Any:
-        return self._with("%", other)
-
-    def __rmod__(self, other: object) -> Any:
-        return self._with("%", other, swapped=True)
+    __add__, __radd__ = _recorder("+"), _recorder("+", swapped=True)
+    __sub__, __rsub__ = _recorder("-"), _recorder("-", swapped=True)
+    __mul__, __rmul__ = _recorder("*"), _recorder("*", swapped=True)
+    __floordiv__, __rfloordiv__ = _recorder("//"), _recorder("//", swapped=True)
+    __mod__, __rmod__ = _recorder("%"), _recorder("%", swapped=True)
+    __and__, __rand__ = _recorder("and"), _recorder("and", swapped=True)
+    __eq__ = _recorder("==")
+    __le__, __ge__ = _recorder("<="), _recorder("<=", swapped=True)
 
     def __neg__(self) -> Symbol:
         return Symbol(["-", 0, self.json])
-
-    def __eq__(self, other: object) -> Any:
-        return self._with("==", other)
-
-    def __le__(self, other: object) -> Any:
-        return self._with("<=", other)
-
-    def __ge__(self, other: object) -> Any:
-        operand = stored(other)
-        return NotImplemented if operand is None else Symbol(["<=", operand, self.json])
-
-    def __and__(self, other: object) -> Any:
-        return self._with("and", other)
-
-    def __rand__(self, other: object) -> Any:
-        return self._with("and", other, swapped=True)
 
     def __lt__(self, other: object) -> Any:
         raise UntraceableError("a symbolic integer has no < or >; write <= or >= with ± 1")

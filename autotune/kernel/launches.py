@@ -70,21 +70,9 @@ def launch_sequence(
 
 
 def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
-    """What a plan needs and the device does not have; empty where it fits.
+    """What a plan needs and the device does not have, and what to lower; empty where it fits.
 
-    Parameters
-    ----------
-    plan : LaunchSequence
-        The launches.
-    binary : Binary, optional
-        Registers and static shared memory, where already compiled.
-    device : Device
-        The limits.
-
-    Returns
-    -------
-    str
-        One line: the need, the limit, and what to lower.
+    A binary says, where there is one already, what registers and static shared memory it takes.
     """
     for launch in plan.launches:
         threads = int(np.prod(launch.block))
@@ -121,18 +109,9 @@ def bound(
 ) -> list[BoundLaunch | BoundFill]:
     """Put buffers and scalars in the places of names, and symbols in those of entries.
 
-    Parameters
-    ----------
-    plan : LaunchSequence
-        The steps.
-    names : sequence of str
-        All arguments and scratch buffers in order: what a launch without ``args`` gets.
-    buffers, scalars : mapping
-        By name; every name is in one of them.
-    dtypes : mapping
-        Element type of each buffer.
-    binary : Binary, optional
-        Says what entries are called in the code; default: as launches name them.
+    ``names`` are all arguments and scratch buffers in order: what a launch without ``args`` gets.
+    Every name is in ``buffers``, with its element type in ``dtypes``, or in ``scalars``. A binary
+    says what entries are called in the code; without, they are called as launches name them.
     """
     result: list[BoundLaunch | BoundFill] = []
     for step in plan.steps:
@@ -142,19 +121,11 @@ def bound(
             value = np.dtype(dtypes[step.name]).type(step.value)
             result.append(BoundFill(buffers[step.name], value))
             continue
-        args = tuple(
-            _value(argument, buffers, scalars)
-            for argument in (step.args if step.args is not None else names)
-        )
-        result.append(
-            BoundLaunch(
-                binary.symbol(str(step.entry)) if binary else str(step.entry),
-                _as_three(step.grid),
-                _as_three(step.block),
-                step.shared_bytes,
-                args,
-            )
-        )
+        entry = binary.symbol(str(step.entry)) if binary else str(step.entry)
+        given = names if step.args is None else step.args
+        args = tuple(_value(argument, buffers, scalars) for argument in given)
+        grid, block = _as_three(step.grid), _as_three(step.block)
+        result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args))
     return result
 
 
@@ -190,11 +161,8 @@ def traced_grid(steps: tuple[Step, ...] | None) -> tuple[Json, ...] | None:
 def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:
     """Stored forms of integers and symbols; None if one is neither."""
     forms = [stored(value) for value in values]
-    return (
-        None
-        if any(form is None for form in forms)
-        else tuple(form for form in forms if form is not None)
-    )
+    known = tuple(form for form in forms if form is not None)
+    return known if len(known) == len(forms) else None
 
 
 def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:

@@ -71,14 +71,9 @@ def source_fingerprint(kernel: Kernel) -> str:
 
 
 def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:
-    """sha256 of what a kernel is given and asked for: see `spec_fingerprint`.
+    """sha256 of what a kernel of a space file is given and asked for: see `spec_fingerprint`.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Declared in a space file.
-    inputs : iterable of str
-        Names of arguments that the user gave in place of drawn ones.
+    ``inputs`` are the names of arguments that the user gave in place of drawn ones.
     """
     assert kernel.file is not None
     return text_fingerprint(spec_fingerprint(kernel.file) + ",".join(sorted(inputs)))

@@ -67,8 +67,9 @@ class Space:
     _strides: NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sizes = [len(values) for values in self.parameters.values()]
-        strides = _strides(sizes)
+        # Places of a mixed-radix number: the last parameter counts ones.
+        places = [1, *reversed(self.sizes)][: len(self.sizes)]
+        strides = np.cumprod(places, dtype=np.int64)[::-1]
         object.__setattr__(self, "_strides", strides)
         codes = self.rows.astype(np.int64) @ strides
         if len(codes) > 1 and np.any(np.diff(codes) <= 0):
@@ -90,10 +91,7 @@ class Space:
     @property
     def cartesian(self) -> int:
         """Number of points of the full product, valid or not."""
-        total = 1
-        for size in self.sizes:
-            total *= size
-        return total
+        return math.prod(self.sizes)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -171,20 +169,6 @@ class Space:
             if position not in idle
         }
 
-    def neighbours(self, index: int) -> list[int]:
-        """Numbers of the valid configurations that differ in one applicable parameter."""
-        found: dict[int, None] = {}
-        for position, size in enumerate(self.sizes):
-            for value in range(size):
-                if value == self.rows[index, position]:
-                    continue
-                row = self.rows[index].copy()
-                row[position] = value
-                other = self.find(self.canonical(row))
-                if other is not None and other != index:
-                    found[other] = None
-        return list(found)
-
     def sample(self, rng: Generator, count: int) -> list[int]:
         """Distinct numbers in random order; all of them where there are fewer than ``count``."""
         return [int(i) for i in rng.permutation(len(self))[:count]]
@@ -249,7 +233,9 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
         If no configuration is valid; the message says what each constraint removes.
     """
     sizes = [len(values) for values in kernel.parameters.values()]
-    _check_size(kernel, sizes)
+    if not is_numberable(sizes):
+        total = math.prod(sizes)
+        raise kernel.error(f"{total:.1e} combinations are too many to number; drop some values")
     applicability = _deciding_first([_table(kernel, rule, device) for rule in kernel.applies_rules])
     constraints = [_table(kernel, rule, device) for rule in kernel.constraint_rules]
     removals = tuple(
@@ -264,12 +250,6 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
             f"try: autotune show {kernel.name}"
         )
     return Space(kernel.parameters, rows, removals, applicability)
-
-
-def _check_size(kernel: Kernel, sizes: list[int]) -> None:
-    if not is_numberable(sizes):
-        total = math.prod(sizes)
-        raise kernel.error(f"{total:.1e} combinations are too many to number; drop some values")
 
 
 def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
@@ -403,10 +383,3 @@ def _idle(condition: _Condition, rows: Rows) -> NDArray[np.bool_]:
             applies &= _look(rule, rows)
         idle &= ~applies
     return idle
-
-
-def _strides(sizes: Sequence[int]) -> NDArray[np.int64]:
-    strides = np.ones(len(sizes), np.int64)
-    for position in range(len(sizes) - 2, -1, -1):
-        strides[position] = strides[position + 1] * sizes[position + 1]
-    return strides

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -189,7 +189,7 @@ class Kernel(Hooks):
         }
         if sources is not None and set(self.parameters.get("VARIANT", ())) != set(sources):
             raise self.error(f"sources {sorted(sources)} need a parameter VARIANT of those values")
-        self.backends = self._checked_backends(backends)
+        self.backends = self._checked_backends("backends", backends)
         self.problems = self._per_backend(problems)
         self.quick_problems = (
             self.problems if quick_problems is None else self._per_backend(quick_problems)
@@ -376,11 +376,8 @@ class Kernel(Hooks):
         SpecError
             If it is not where sources are looked for.
         """
-        return self.find_source(
-            self.sources[str(c.get("VARIANT", ""))]
-            if len(self.sources) > 1
-            else next(iter(self.sources.values()))
-        )
+        first = next(iter(self.sources.values()))
+        return self.find_source(self.sources.get(str(c.get("VARIANT")), first))
 
     def find_source(self, file: str) -> Path:
         """Where a source file is: in ``../kernels`` of the space file, or beside it."""
@@ -486,10 +483,10 @@ class Kernel(Hooks):
                 raise self.error(f"parameter {name}: {value!r} cannot be part of a C identifier")
         return tuple(values)
 
-    def _checked_backends(self, backends: Sequence[str]) -> tuple[str, ...]:
+    def _checked_backends(self, where: str, backends: Iterable[str]) -> tuple[str, ...]:
         for name in backends:
             if name not in BACKENDS:
-                raise self.error(f"backends: {unknown('backend', name, BACKENDS)}")
+                raise self.error(f"{where}: {unknown('backend', name, BACKENDS)}")
         return tuple(backends)
 
     def _per_backend(
@@ -497,9 +494,7 @@ class Kernel(Hooks):
     ) -> dict[str, tuple[Problem, ...]]:
         if not isinstance(problems, Mapping):
             return dict.fromkeys(self.backends, tuple(problems))
-        for name in problems:
-            if name not in BACKENDS:
-                raise self.error(f"problems: {unknown('backend', name, BACKENDS)}")
+        self._checked_backends("problems", problems)
         return {name: tuple(problems.get(name, ())) for name in self.backends}
 
     def _checked_fields(self) -> tuple[str, ...]:

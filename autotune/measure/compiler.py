@@ -15,10 +15,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
+from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED, Child, ChildDied, ChildGone, Children, ChildTimeout
 from autotune.values import Configuration, Problem
 
@@ -87,9 +87,9 @@ class Compiled:
     #: The compiler's own words.
     log: str
     seconds: float
-    timed_out: bool = False
-    #: Whether it failed only because the architecture has less of some resource.
-    over_limit: bool = False
+    #: Of a configuration without a binary: `PRUNED` where only the architecture has too little of
+    #: some resource.
+    status: Status = Status.COMPILE_FAILED
 
 
 def compile_job(
@@ -103,8 +103,9 @@ def compile_job(
         If the source is missing or the options hook fails.
     """
     launches = launch_sequence(kernel, configuration, problem, device).launches
+    file = kernel.source_file(configuration)
     return CompileJob(
-        source=_flattened_cached(kernel.source_file(configuration)),
+        source=_flattened(file, file.stat().st_mtime_ns),
         defines=tuple(kernel.defines(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
@@ -113,15 +114,10 @@ def compile_job(
     )
 
 
-_sources: dict[tuple[Path, int], str] = {}
-
-
-def _flattened_cached(file: Path) -> str:
+@cache
+def _flattened(file: Path, _mtime_ns: int) -> str:
     """A source's text, read again only when the file changed."""
-    key = (file, file.stat().st_mtime_ns)
-    if key not in _sources:
-        _sources[key] = flattened(file)
-    return _sources[key]
+    return flattened(file)
 
 
 def compile_now(job: CompileJob) -> Compiled:
@@ -136,13 +132,8 @@ def compile_now(job: CompileJob) -> Compiled:
         )
     except CompileError as error:
         log = str(error)
-        return Compiled(
-            None,
-            first_error(log),
-            log,
-            time.perf_counter() - start,
-            over_limit=isinstance(error, ResourceError),
-        )
+        status = Status.PRUNED if isinstance(error, ResourceError) else Status.COMPILE_FAILED
+        return Compiled(None, first_error(log), log, time.perf_counter() - start, status)
     binary = replace(binary, key=job.key)
     _write_cached(binary)
     return Compiled(binary, "", binary.log, time.perf_counter() - start)
@@ -162,17 +153,7 @@ class CompilerPool:
     is likely to be asked for next, the newest word first. No process has a second job in store, so
     that what is asked for waits until the first of them is free and no longer. Any thread may ask.
 
-    Parameters
-    ----------
-    processes : int
-        How many compile at once.
-    backend_name : str, optional
-        Whose compiler each process loads when it begins; without, at its first job.
-    timeout_s : float
-        A compile that takes longer is given up.
-    likely : int
-        Jobs that wait because they are likely to be asked for, and binaries kept in memory for the
-        same reason; what newer words push out is dropped.
+    Each process loads the compiler of ``backend_name`` when it begins; without, at its first job.
     """
 
     def __init__(
@@ -232,7 +213,14 @@ class CompilerPool:
         AutotuneError
             If the processes were ended.
         """
-        return self._fetched(job).result()
+        with self._changed:
+            if self._children.is_ended:
+                raise AutotuneError(ENDED)
+            self.submit(job)
+            if job.key in self._asked:
+                self._asked = {job.key: self._asked.pop(job.key), **self._asked}
+            future = self._unfetched.pop(job.key)
+        return future.result()
 
     def ready(self, job: CompileJob) -> bool:
         """Whether `result` would answer at once."""
@@ -265,16 +253,6 @@ class CompilerPool:
         for waiting in (self._asked, self._likely, self._unfetched, self._unasked):
             waiting.clear()
 
-    def _fetched(self, job: CompileJob) -> Future[Compiled]:
-        """The future of a job, which is then nobody else's; one that waits is begun next."""
-        with self._changed:
-            if self._children.is_ended:
-                raise AutotuneError(ENDED)
-            self.submit(job)
-            if job.key in self._asked:
-                self._asked = {job.key: self._asked.pop(job.key), **self._asked}
-            return self._unfetched.pop(job.key)
-
     def _work(self) -> None:
         """Compile in a process of this thread's own, until the processes are ended."""
         with suppress(AutotuneError):  # they were ended
@@ -293,13 +271,7 @@ class CompilerPool:
                     self._drop_oldest()
 
     def _next(self, child: Child) -> tuple[Child, _Wish]:
-        """Wait for a job; returns it, and a process for it: a new one where this has ended.
-
-        Raises
-        ------
-        AutotuneError
-            If the processes were ended.
-        """
+        """Wait for a job; returns it, and a process for it: a new one where this has ended."""
         with self._changed:
             while not (self._asked or self._likely or self._children.is_ended):
                 self._changed.wait()
@@ -320,7 +292,7 @@ class CompilerPool:
             return child.ask(self._timeout_s, compile_now, job)
         except ChildTimeout:
             message = f"compiling took longer than {self._timeout_s:.0f} s"
-            return Compiled(None, message, message, self._timeout_s, timed_out=True)
+            return Compiled(None, message, message, self._timeout_s, Status.TIMED_OUT)
         except ChildGone as error:
             return error
         except ChildDied as error:
@@ -341,12 +313,7 @@ class CompilerPool:
     def __enter__(self) -> CompilerPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -373,8 +340,7 @@ def _cached_file(key: str) -> Path:
 def _read_cached(key: str) -> Binary | None:
     """The binary of a key; a damaged file is a miss."""
     try:
-        data = _cached_file(key).read_bytes()
-        binary = msgspec.msgpack.decode(data, type=Binary)
+        binary = msgspec.msgpack.decode(_cached_file(key).read_bytes(), type=Binary)
     except (OSError, msgspec.MsgspecError):
         return None
     return binary if binary.key == key else None
@@ -396,11 +362,8 @@ def compiled_for(
     SpecError
         If the compiler rejects it; the message has the compiler's first error.
     """
-    job = compile_job(kernel, Configuration(dict(configuration)), problem, device)
-    compiled = compile_now(job)
+    chosen = Configuration(configuration)
+    compiled = compile_now(compile_job(kernel, chosen, problem, device))
     if compiled.binary is None:
-        raise kernel.error(
-            f"configuration {Configuration(dict(configuration))} for "
-            f"{device.name}: {compiled.message}"
-        )
+        raise kernel.error(f"configuration {chosen} for {device.name}: {compiled.message}")
     return compiled.binary

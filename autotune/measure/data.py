@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from autotune.arrays import converted, largest_finite, narrowed
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
-from autotune.kernel.source import spec_fingerprint
+from autotune.kernel.source import spec_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import draw
 from autotune.measure.draw import Draw
@@ -103,20 +103,9 @@ def prepare(
     seed: int = 0,
     inputs: Mapping[str, NDArray[Any]] | None = None,
 ) -> Dataset:
-    """Make a data set, or find it made before.
+    """Make a data set, `EXACT` or `RANDOM`, or find it made before.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Declares arguments, reference and tolerance.
-    problem : Problem
-        What to make it for.
-    which : str
-        `EXACT` or `RANDOM`.
-    seed : int
-        Another seed makes other numbers.
-    inputs : mapping, optional
-        Arrays to use in place of drawn ones, by argument name.
+    ``inputs`` are arrays to use in place of drawn ones, by argument name.
 
     Raises
     ------
@@ -197,7 +186,13 @@ def _make(
     arguments: list[Argument] = []
     arrays: dict[str, NDArray[Any]] = {}
     bounds = {}
-    with _Writer(folder) as writer:
+    writing: list[Future[None]] = []
+    with ThreadPoolExecutor(2) as pool:  # arrays are written while others are computed
+
+        def write(name: str, array: NDArray[Any]) -> Future[None]:
+            writing.append(pool.submit(np.save, folder / f"{name}.npy", array))
+            return writing[-1]
+
         for name, value in declared.items():
             argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
             if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
@@ -205,52 +200,23 @@ def _make(
             arguments.append(argument)
             if array is not None:
                 arrays[name] = array
+                written = write(name, array)
                 # The reference may change what it is not given a copy of.
-                writer.save(name, array, at_once=not _is_copied(array))
+                if array.dtype.kind != "f" or array.dtype == np.float64:
+                    written.result()
         expected = expected_outputs(kernel, arguments, arrays)
+        dtypes = {argument.name: np.dtype(argument.dtype) for argument in arguments}
         for name in list(expected):
-            wide = expected.pop(name)
-            dtype = np.dtype(
-                next(argument.dtype for argument in arguments if argument.name == name)
-            )
+            wide, dtype = expected.pop(name), dtypes[name]
             narrow = narrowed(wide, dtype) if dtype.kind == "f" else None
             bounds[name] = _bound(kernel, problem, which, wide, dtype, narrow is not None)
             if narrow is None or dtype != np.float32:
                 narrow = converted(wide, np.float64)
-            writer.save(f"{name}.expected", narrow)
+            write(f"{name}.expected", narrow)
+    for written in writing:
+        written.result()
     manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
     (folder / _MANIFEST).write_text(json.dumps(manifest))
-
-
-class _Writer:
-    """Writes arrays while others are computed; leaving the block waits for them.
-
-    Parameters
-    ----------
-    folder : Path
-        Where ``<name>.npy`` go.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._pool = ThreadPoolExecutor(2)
-        self._writing: list[Future[None]] = []
-
-    def save(self, name: str, array: NDArray[Any], at_once: bool = False) -> None:
-        """Write one array, which must not change any more unless it is written at once."""
-        done = self._pool.submit(np.save, self._folder / f"{name}.npy", array)
-        self._writing.append(done)
-        if at_once:
-            done.result()
-
-    def __enter__(self) -> _Writer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown()
-        if kind is None:
-            for written in self._writing:
-                written.result()
 
 
 def _replaced(
@@ -351,23 +317,13 @@ def expected_outputs(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
         shaped = values if values.shape == output.shape else values.reshape(output.shape)
-        expected[name] = kernel.guarded("reference", _as_float64, shaped)
+        expected[name] = kernel.guarded("reference", np.asarray, shaped, np.float64)
     return expected
 
 
 def _floats_as_float64(value: Any) -> Any:
     is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
     return converted(value, np.float64) if is_float else value
-
-
-def _is_copied(array: NDArray[Any]) -> bool:
-    """Whether `_floats_as_float64` makes another array of it."""
-    return array.dtype.kind == "f" and array.dtype != np.float64
-
-
-def _as_float64(values: NDArray[Any]) -> NDArray[np.float64]:
-    """What a reference returned, as numbers; arrays of numbers as they lie."""
-    return values if values.dtype == np.float64 else values.astype(np.float64)
 
 
 def _bound(
@@ -394,14 +350,10 @@ def _key(
     seed: int,
     inputs: Mapping[str, NDArray[Any]] | None,
 ) -> str:
-    digest = hashlib.sha256()
     spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
-    digest.update(
-        f"{spec} {problem.canonical_json()} {which} {seed} {np.__version__} {draw.VERSION}".encode()
-    )
-    if inputs:
-        digest.update(inputs_fingerprint(inputs).encode())
-    return digest.hexdigest()
+    versions = f"{np.__version__} {draw.VERSION}"
+    drawn_from = f"{spec} {problem.canonical_json()} {which} {seed} {versions}"
+    return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))
 
 
 def inputs_fingerprint(inputs: Mapping[str, NDArray[Any]]) -> str:
@@ -439,10 +391,8 @@ def _check_arrays(dataset: Dataset) -> None:
                 raise ValueError(argument.name)
         if argument.kind in ("out", "inout"):
             expected = dataset.expected(argument.name)
-            if (
-                expected.dtype.str not in ("<f8", argument.dtype)
-                or expected.shape != argument.shape
-            ):
+            is_known = expected.dtype.str in ("<f8", argument.dtype)
+            if not is_known or expected.shape != argument.shape:
                 raise ValueError(argument.name)
 
 

@@ -23,14 +23,7 @@ class Draw:
     Looks like `numpy.random.Generator`. In the exact data set (``draw.exact`` is true) floating
     point numbers are ±1 and ±2. Every piece of every array has a counter range of its own (Salmon
     et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011), so pieces are drawn in parallel and
-    the numbers are the same on any number of cores.
-
-    Parameters
-    ----------
-    exact : bool
-        Which data set is being drawn.
-    key : int
-        128-bit key of the generator.
+    the numbers are the same on any number of cores. The generator's key has 128 bits.
     """
 
     def __init__(self, exact: bool, key: int) -> None:

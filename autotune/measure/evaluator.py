@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from statistics import median
-from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from autotune.devices.binary import Binary
@@ -61,20 +60,8 @@ class DeviceEvaluator:
     own, and who won is for one card to say. As a context manager it has data uploaded to all devices
     at once, and lets go of all but the first in the end.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        What to measure.
-    job : Job
-        Problem, first device and data.
-    compilers : CompilerPool
-        Shared by all problems of a run.
-    worker : Worker
-        Of the first device; shared by all problems of a run.
-    rule : StoppingRule
-        How long to time.
-    others : iterable of (Device, Worker)
-        Further devices of the same model. A batch of one goes to the first.
+    The job's device and its worker are the first, which a batch of one goes to; ``others`` are of
+    the same model.
     """
 
     def __init__(
@@ -107,12 +94,7 @@ class DeviceEvaluator:
             lane.prepare()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Wait for what is being measured though nobody asks for it any more; not on Ctrl-C."""
         sys.setswitchinterval(self._switch_s)
         for lane in self._lanes:
@@ -218,8 +200,7 @@ class DeviceEvaluator:
         """What a device measures, or the verdict on what has no binary that it can launch."""
         binary, seconds = compiled.binary, compiled.seconds
         if binary is None:
-            status = _status_without_binary(compiled)
-            return Measurement(configuration, status, compiled.message, compile_s=seconds)
+            return Measurement(configuration, compiled.status, compiled.message, compile_s=seconds)
         launches = self._launches(configuration)
         excess = over_limit(launches, binary, self.job.device)
         if excess:
@@ -319,9 +300,3 @@ class _Lane:
         best_ms = median(self._best_samples_ms) if self._best_samples_ms else None
         if time_ms is not None and (best_ms is None or time_ms < best_ms):
             self._best_samples_ms = measurement.samples_ms
-
-
-def _status_without_binary(compiled: Compiled) -> Status:
-    if compiled.over_limit:
-        return Status.PRUNED
-    return Status.TIMED_OUT if compiled.timed_out else Status.COMPILE_FAILED

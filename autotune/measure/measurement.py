@@ -127,10 +127,7 @@ class Measurement:
 def drift(measured: Iterable[Measurement]) -> tuple[float, float] | None:
     """Least and most change of the reference's time in the course of these measurements.
 
-    Returns
-    -------
-    tuple of float, or None
-        As shares of its first time: 0.01 is slower by 1 %. None where it was not timed again.
+    As shares of its first time: 0.01 is slower by 1 %. None where it was not timed again.
     """
     changes = [
         measurement.recheck.ratio - 1 for measurement in measured if measurement.recheck is not None

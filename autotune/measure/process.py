@@ -55,10 +55,7 @@ class ChildTimeout(Exception):
 class Child:
     """One process, not begun yet; see `Children.begin`.
 
-    Parameters
-    ----------
-    begin : callable, optional
-        What it does first: a function of a module. Where that fails, the first task will tell.
+    First it calls ``begin``, a function of a module. Where that fails, the first task will tell.
     """
 
     def __init__(self, begin: Callable[[], object] | None = None) -> None:
@@ -109,18 +106,10 @@ class Child:
         *args: Any,
         is_stuck: Callable[[], bool] | None = None,
     ) -> R:
-        """Have something done, and wait for the answer; for one thread at a time.
+        """Have a function of a module called, and wait for the answer; for one thread at a time.
 
-        Parameters
-        ----------
-        timeout_s : float
-            Longest time it may take, from when the process is ready.
-        task : callable
-            A function of a module.
-        *args
-            Its arguments.
-        is_stuck : callable, optional
-            Asked now and then; once it is true the process is killed, before its time.
+        The time counts from when the process is ready. ``is_stuck`` is asked now and then; once it
+        is true the process is killed, before its time.
 
         Raises
         ------
@@ -192,7 +181,7 @@ class Child:
         A child is killed when the thread that started it ends (prctl(2), PR_SET_PDEATHSIG), and
         those who ask are threads of a search, which ends earlier.
         """
-        # A child inherits it, until `begin_child`.
+        # A child inherits it, until `serve`.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with self._lock:
@@ -257,14 +246,16 @@ class Children:
 def serve(handle: str, parent: str) -> None:
     """Do what is asked until the parent is gone.
 
-    Parameters
-    ----------
-    handle : str
-        File descriptor of this end of the pipe.
-    parent : str
-        Process id of the parent.
+    ``handle`` is the file descriptor of this end of the pipe, ``parent`` a process id.
     """
-    begin_child(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with suppress(OSError, AttributeError):  # not Linux: its pipe ends it a little later
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(parent):  # it is already gone
+        os._exit(1)
+    # Standard output belongs to the parent's results: what a child prints goes to stderr.
+    os.dup2(2, 1)
     os.set_inheritable(int(handle), False)
     connection = Connection(int(handle))
     with suppress(Exception):
@@ -274,24 +265,6 @@ def serve(handle: str, parent: str) -> None:
         connection.send_bytes(b"")
         while True:
             connection.send_bytes(_answer(connection.recv_bytes()))
-
-
-def begin_child(parent: int) -> None:
-    """Prepare a child process.
-
-    Parameters
-    ----------
-    parent : int
-        Process id of the parent: if it is already gone, so is this child.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    with suppress(OSError, AttributeError):  # not Linux: its pipe ends it a little later
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    # Standard output belongs to the parent's results: what a child prints goes to stderr.
-    os.dup2(2, 1)
 
 
 def _answer(message: bytes) -> bytes:

@@ -40,7 +40,7 @@ class Elimination:
 
 @dataclass(frozen=True)
 class Raced:
-    """What came of a race, by contender."""
+    """What came of a race, or of one heat in the worker, by contender."""
 
     #: Milliseconds of every round. Empty for one that failed or cannot run here.
     samples_ms: tuple[tuple[float, ...], ...]
@@ -50,6 +50,8 @@ class Raced:
     launched_by: str
     #: Of those that failed, by position.
     failures: Mapping[int, Elimination] = field(default_factory=dict)
+    #: Whether the last of them broke the device context, so that there are no samples.
+    context_lost: bool = False
 
 
 def race(
@@ -67,22 +69,8 @@ def race(
     of the process (the first may have come from outside): then the others race again from the
     beginning. That is done in what is left of the time, after a first death too.
 
-    Parameters
-    ----------
-    worker : Worker
-        The process to race in.
-    job : Job
-        Problem, device and data.
-    contenders : sequence of Contender
-        Verified configurations, and vendor calls.
-    rounds : int
-        Samples of each.
-    seed : int
-        Of the order.
-    max_seconds : float
-        Time after which no further round is begun.
-    by_stream : bool
-        Launch one by one, to compare with times that were taken so.
+    No further round is begun after ``max_seconds``. With ``by_stream`` all are launched one by one,
+    to compare with times that were taken so.
 
     Raises
     ------
@@ -141,7 +129,7 @@ def _watched(
     seed: int,
     left_s: float,
     by_stream: bool,
-) -> Heat | _Broken:
+) -> Raced | _Broken:
     """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
     limits_s = [
         PREPARE_TIMEOUT_S if contender.baseline else worker.measure_timeout_s
@@ -168,7 +156,7 @@ def _watched(
 
 
 def _placed(
-    heat: Heat, entered: Sequence[int], count: int, failures: Mapping[int, Elimination]
+    heat: Raced, entered: Sequence[int], count: int, failures: Mapping[int, Elimination]
 ) -> Raced:
     """A heat by the positions of all contenders."""
     samples: list[tuple[float, ...]] = [()] * count
@@ -183,12 +171,8 @@ def _placed(
 class Progress:
     """Which contender runs in the worker, in memory that both processes see.
 
-    What hangs, or dies, cannot say so.
-
-    Parameters
-    ----------
-    file : Path
-        Of two integers: the contender, and a count of its and all others' turns.
+    What hangs, or dies, cannot say so. The file is of two integers: the contender, and a count of
+    its and all others' turns.
     """
 
     def __init__(self, file: Path) -> None:
@@ -212,13 +196,7 @@ class Progress:
         self._cells[1] += 1
 
     def watch(self, limits_s: Sequence[float]) -> Callable[[], bool]:
-        """A function that tells whether the one that runs has taken too long for one turn.
-
-        Parameters
-        ----------
-        limits_s : sequence of float
-            Longest turn of each contender.
-        """
+        """A function that tells whether the one that runs has taken too long for one turn."""
         seen, since = -1, time.monotonic()
 
         def is_stuck() -> bool:
@@ -235,17 +213,6 @@ class Progress:
 # ------------------------------------------------------------------ in the worker
 
 
-@dataclass(frozen=True)
-class Heat:
-    """What the worker answers."""
-
-    samples_ms: tuple[tuple[float, ...], ...]
-    hot_ms: tuple[float | None, ...]
-    launched_by: str
-    failures: Mapping[int, Elimination]
-    context_lost: bool = False
-
-
 def run_heat(
     job: Job,
     contenders: Sequence[Contender],
@@ -254,7 +221,7 @@ def run_heat(
     max_seconds: float,
     by_stream: bool,
     progress_file: Path,
-) -> Heat:
+) -> Raced:
     """Race in this process; ends where the context is lost."""
     progress, failures = Progress(progress_file), dict[int, Elimination]()
     try:
@@ -270,8 +237,8 @@ def run_heat(
         hot = [entrant.hot(_HOT_BATCHES) if entrant else [] for entrant in entrants]
     except ContextLostError as error:
         failures[progress.running] = Elimination(Status.CRASHED, str(error))
-        return Heat((), (), "", failures, context_lost=True)
-    return Heat(
+        return Raced((), (), "", failures, context_lost=True)
+    return Raced(
         samples_ms=tuple(map(tuple, samples)),
         hot_ms=tuple(median(times) if times else None for times in hot),
         launched_by=timers[0].launched_by if timers else "",

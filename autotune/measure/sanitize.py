@@ -121,16 +121,8 @@ def check(program: str, trials: Sequence[Trial], timeout_s: float = TIMEOUT_S) -
     """Run trials under every tool.
 
     All configurations share a process per tool, the tools run side by side; only where one finds
-    something is each configuration run by itself, to know whose fault it is.
-
-    Parameters
-    ----------
-    program : str
-        See `required`.
-    trials : sequence of Trial
-        On CUDA devices.
-    timeout_s : float
-        Of one process.
+    something is each configuration run by itself, to know whose fault it is. A process that takes
+    longer than ``timeout_s`` has no answer.
     """
     with ThreadPoolExecutor(len(TOOLS)) as pool:
         together = pool.map(partial(_run, program, trials, timeout_s), TOOLS)

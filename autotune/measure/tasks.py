@@ -198,14 +198,9 @@ def _reply(
 def interleaved(
     executor: Executor, takes: Sequence[Take | None], rounds: int, seed: int, max_seconds: float
 ) -> list[list[float]]:
-    """Sample contenders in rounds, each in a new random order; None stands for one that cannot run.
+    """Milliseconds of every round, each in a new random order; None for what cannot run.
 
-    Timers among them are launched the same way: where one cannot be captured, none is.
-
-    Returns
-    -------
-    list of list of float
-        Milliseconds of every round, by contender.
+    Timers among the contenders are launched the same way: where one cannot be captured, none is.
     """
     order = [index for index, take in enumerate(takes) if take is not None]
     samples: list[list[float]] = [[] for _ in takes]
@@ -440,16 +435,12 @@ def take(job: Job, contender: Contender) -> Timer | None:
 
 def _take_baseline(job: Job, name: str) -> Timer | None:
     assert _state.kernel and _state.data and _state.executor
-    wanted = (name, job.device.backend)
-    matching = [
-        baseline
-        for baseline in _state.kernel.baselines
-        if (baseline.name, baseline.backend) == wanted
-    ]
-    if not matching:  # OpenCL has no vendor library to call
+    baselines = {(known.name, known.backend): known for known in _state.kernel.baselines}
+    baseline = baselines.get((name, job.device.backend))
+    if baseline is None:  # OpenCL has no vendor library to call
         return None
     _state.data.refresh(RANDOM, with_scratch=True)
-    call = _state.executor.time_calls(matching[0].prepare, vendor_arguments(_state.data))
+    call = _state.executor.time_calls(baseline.prepare, vendor_arguments(_state.data))
     if call is None:  # the library has nothing like this problem
         return None
     call()

@@ -107,15 +107,8 @@ def sample(
     samples, and the more there are, the fewer launches prove another one slower. What is not the
     best for certain need not be known more precisely than that.
 
-    Parameters
-    ----------
-    take : callable
-        ``take(count)`` returns that many times in milliseconds.
-    rule : StoppingRule
-        When to stop.
-    best_samples_ms : sequence of float, optional
-        Samples of the best configuration so far, empty where this is the first; a clearly slower
-        one is stopped early. None where no best is looked for.
+    ``take(count)`` returns that many times in milliseconds. ``best_samples_ms`` is empty where this
+    is the first, None where no best is looked for.
     """
     start = time.perf_counter()
     compares = best_samples_ms is not None and rule.false_stop > 0
@@ -146,20 +139,10 @@ def proven_slow(
 ) -> Samples | None:
     """What launches that served another purpose prove already; None where that is not enough.
 
-    Parameters
-    ----------
-    launches_ms : sequence of float
-        Milliseconds that each took at least, in order; the first pays for loading.
-    rule : StoppingRule
-        When to stop.
-    best_samples_ms : sequence of float
-        Samples of the best configuration so far.
+    Of each launch it is known how long it took at least, in order; the first pays for loading.
     """
-    kept = [
-        launch_ms
-        for i, launch_ms in enumerate(launches_ms)
-        if i or launch_ms > rule.longest_discarded_ms
-    ]
+    first = [launch_ms for launch_ms in launches_ms[:1] if launch_ms > rule.longest_discarded_ms]
+    kept = [*first, *launches_ms[1:]]
     if rule.false_stop <= 0 or not kept:
         return None
     bar = bar_ms(len(kept), best_samples_ms, rule.false_stop)
@@ -177,19 +160,7 @@ def bar_ms(count: int, best_samples_ms: Sequence[float], false_stop: float) -> f
     the fewer there are the less. The noise of the device sets the bar, a hiccup in one sample of
     the best does not, and one fast sample is enough to go on: noise makes a launch slower.
 
-    Parameters
-    ----------
-    count : int
-        Samples of the candidate.
-    best_samples_ms : sequence of float
-        Of the best.
-    false_stop : float
-        The probability above which the test proves nothing.
-
-    Returns
-    -------
-    float
-        Infinite where there are too few samples to prove anything.
+    Infinite where there are too few samples to prove anything.
     """
     rank = _rank(count, len(best_samples_ms), false_stop)
     return math.inf if rank is None else (1 + 1 / count) * sorted(best_samples_ms)[rank - 1]

@@ -122,17 +122,9 @@ def verify(
 ) -> tuple[CheckResult, ...]:
     """Run a launch sequence on a data set and check everything it must and must not do.
 
-    Parameters
-    ----------
-    data : DeviceData
-        Working buffers, refreshed here before each run.
-    dataset : str
-        Name of the data set.
-    run : callable
-        Executes the sequence once on the working buffers, and waits.
-    repeats : int
-        Runs; scratch keeps what a run left in it, since the sequence must not rely on a fresh one.
-        Guard bands are mended before the first: another configuration may have damaged them.
+    ``run()`` executes the sequence once on the working buffers, and waits. They are refreshed before
+    each run, but scratch keeps what a run left in it: the sequence must not rely on a fresh one.
+    Guard bands are mended before the first: another configuration may have damaged them.
 
     Raises
     ------
@@ -157,13 +149,8 @@ def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
     for name, bound in data.datasets[dataset].bounds.items():
         argument = next(argument for argument in data.arguments if argument.name == name)
         count = int(np.prod(argument.shape, dtype=np.int64))
-        found = data.executor.compare(
-            data.buffers[name],
-            np.dtype(argument.dtype),
-            data.expected[dataset, name],
-            count,
-            bound,
-        )
+        wanted, dtype = data.expected[dataset, name], np.dtype(argument.dtype)
+        found = data.executor.compare(data.buffers[name], dtype, wanted, count, bound)
         checks.append(
             CheckResult(name, dataset, found.max_error, found.rms_error, bound, found.first_wrong)
         )

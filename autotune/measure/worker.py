@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 from autotune.devices.base import ContextLostError, LaunchError
@@ -38,19 +37,12 @@ _STANDBYS = 2
 class Worker:
     """One process that holds the context of one device.
 
-    Parameters
-    ----------
-    measure_timeout_s : float
-        Longest time one configuration may take.
-    standby_for : Device, optional
-        Keep processes with all imported that this device needs, to take the place of one that ends:
-        a crash then costs a context and an upload, not an interpreter too.
+    Processes with all imported that the device ``standby_for`` needs are kept to take the place of
+    one that ends: a crash then costs a context and an upload, not an interpreter too.
     """
 
     def __init__(
-        self,
-        measure_timeout_s: float = MEASURE_TIMEOUT_S,
-        standby_for: Device | None = None,
+        self, measure_timeout_s: float = MEASURE_TIMEOUT_S, standby_for: Device | None = None
     ) -> None:
         self.measure_timeout_s = measure_timeout_s
         self._standby_for = standby_for
@@ -81,21 +73,11 @@ class Worker:
         A process that dies without a word is tried once more in a fresh one: it may have been
         killed from outside.
         """
-        return self._guarded(
-            job,
-            configuration,
-            binary,
-            tasks.measure,
-            job,
-            configuration,
-            binary,
-            rule,
-            best_samples_ms,
-        )
+        return self._guarded(tasks.measure, job, configuration, binary, rule, best_samples_ms)
 
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""
-        return self._guarded(job, configuration, binary, tasks.check, job, configuration, binary)
+        return self._guarded(tasks.check, job, configuration, binary)
 
     def prepare(self, job: Job) -> None:
         """Make the context and upload the data of a job.
@@ -123,10 +105,8 @@ class Worker:
 
         Raises
         ------
-        ChildTimeout
-            If it took too long; the process has been replaced.
-        ChildDied
-            If the process ended; it has been replaced.
+        ChildTimeout, ChildDied
+            If it took too long, or the process ended; the process has been replaced.
         AutotuneError
             If the worker was closed.
         """
@@ -153,46 +133,41 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _guarded(
         self,
+        task: Callable[..., Reply],
         job: Job,
         configuration: Configuration,
         binary: Binary,
-        task: Callable[..., Reply],
         *args: Any,
     ) -> Measurement:
         """Run a task that yields a reply; a time-out or death becomes a measurement too."""
-        draft = {
-            "configuration": configuration,
-            "entries": binary.entries,
-            "binary_key": binary.key,
-            "device_uuid": job.device.uuid,
-        }
-        message = ""
+        failed = Measurement(
+            configuration,
+            Status.CRASHED,
+            entries=binary.entries,
+            binary_key=binary.key,
+            device_uuid=job.device.uuid,
+        )
         for _ in range(2):
             self.prepare(job)
             try:
-                reply = self.run(self.measure_timeout_s, task, *args)
+                reply = self.run(self.measure_timeout_s, task, job, configuration, binary, *args)
             except ChildTimeout:
                 message = f"no result after {self.measure_timeout_s:g} s; the kernel hangs"
-                return Measurement(status=Status.TIMED_OUT, message=message, **draft)  # type: ignore[arg-type]
+                return replace(failed, status=Status.TIMED_OUT, message=message)
             except ChildDied as error:
-                message = f"the process died twice: {error}"
+                failed = replace(failed, message=f"the process died twice: {error}")
                 continue
             except MemoryError as error:
                 raise _no_memory(error) from error
             if reply.context_lost:
                 self.renew()
             return replace(reply.measurement, device_uuid=job.device.uuid)
-        return Measurement(status=Status.CRASHED, message=message, **draft)  # type: ignore[arg-type]
+        return failed
 
     def _final(self, timeout_s: float, task: Callable[..., R], *args: Any) -> R:
         """Run a task whose failure ends the run; one whose process was killed is begun again."""
