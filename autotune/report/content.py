@@ -11,46 +11,26 @@ from functools import cached_property
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.selection import Ratio
+from autotune.run.selection import Finalist, Ratio
 from autotune.tuned.record import Entry, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What one configuration takes per thread and per block; None where unknown."""
+class Contender:
+    """A configuration in the finals, or a vendor's library beside them."""
 
-    registers: int | None = None
-    spill_bytes: int | None = None
-    #: Static and dynamic shared memory of one block.
-    shared_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class FinalistContent:
-    """One configuration of the finals."""
-
-    configuration: Configuration
+    #: ``winner``, ``tied``, ``slower`` or ``vendor``.
+    verdict: str
     median_ms: float
-    interval_ms: tuple[float, float]
     #: Its time over the winner's: above 1 it is slower.
     ratio: Ratio
-    tied: bool
-    won: bool
-    resources: Resources = Resources()
     #: Median of calls back to back; None where not taken.
-    hot_ms: float | None = None
-
-
-@dataclass(frozen=True)
-class BaselineContent:
-    """A vendor library in the same finals."""
-
-    name: str
-    median_ms: float
-    #: Its time over the winner's: above 1 the winner is faster.
-    ratio: Ratio
-    hot_ms: float | None = None
+    hot_ms: float | None
+    #: None of a vendor.
+    finalist: Finalist | None = None
+    #: Name of the vendor's library.
+    vendor: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,15 +46,14 @@ class ProblemContent:
         carries that failure.
     entry : Entry, optional
         What the tuned record says: the answer. None where nothing was right.
-    finalists, baselines : tuple
-        Best first; empty where only the record is left of the finals.
+    finals : tuple of Contender
+        Configurations best first, then vendors; empty where only the record is left of them.
     """
 
     problem: Problem
     trials: tuple[Measurement, ...] = ()
     entry: Entry | None = None
-    finalists: tuple[FinalistContent, ...] = ()
-    baselines: tuple[BaselineContent, ...] = ()
+    finals: tuple[Contender, ...] = ()
 
     @property
     def best_ms(self) -> float | None:
@@ -89,12 +68,15 @@ class ProblemContent:
         return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property
+    def won(self) -> Configuration | None:
+        """The winner of these finals; None where there were none."""
+        winners = (row.finalist for row in self.finals if row.verdict == "winner")
+        return next((winner.measurement.configuration for winner in winners if winner), None)
+
+    @property
     def is_superseded(self) -> bool:
         """Whether the record holds another winner than these finals: from a more thorough run."""
-        won = next((finalist for finalist in self.finalists if finalist.won), None)
-        return bool(
-            won and self.entry and dict(won.configuration) != dict(self.entry.configuration)
-        )
+        return bool(self.won and self.entry and dict(self.won) != dict(self.entry.configuration))
 
 
 @dataclass(frozen=True)
@@ -190,14 +172,3 @@ def content_of(
         if Problem(dict(entry.problem)) not in searched
     ]
     return ReportContent(record, (*joined, *others), space, dict(run or {}))
-
-
-def resources_of(measurement: Measurement) -> Resources:
-    """Resources of the function that needs most registers, with the launch's shared memory."""
-    entry = max(measurement.entries, key=lambda function: function.registers or 0, default=None)
-    if entry is None:
-        return Resources(shared_bytes=measurement.dynamic_shared_bytes or None)
-    static = entry.shared_bytes
-    dynamic = measurement.dynamic_shared_bytes
-    shared = None if static is None and not dynamic else (static or 0) + dynamic
-    return Resources(entry.registers, entry.spill_bytes, shared)

@@ -1,4 +1,4 @@
-"""What each parameter did to the time, and how the search came to its best. Numbers only.
+"""What each parameter did to the time. Numbers only.
 
 Knows measurements and the space; lays nothing out.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import Measurement
 from autotune.report.content import ProblemContent, applies
 from autotune.values import Value
 
@@ -47,18 +47,6 @@ class Effect:
     def timed(self) -> int:
         """Configurations that were timed and to which the parameter applies."""
         return sum(len(value.relative) for value in self.values)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One trial of the search."""
-
-    #: From 1.
-    number: int
-    #: Compile, verify and measure time of all trials up to here.
-    seconds: float
-    trial: Measurement
-    best_ms: float | None
 
 
 def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect, ...]:
@@ -129,19 +117,6 @@ def explained(groups: Sequence[Sequence[float]]) -> float | None:
     ss_within = float(sum(((group - group.mean()) ** 2).sum() for group in logs))
     unbiased = ss_total - ss_within - (k - 1) * ss_within / (total - k)
     return min(1.0, max(0.0, unbiased / ss_total))
-
-
-def search_steps(trials: Sequence[Measurement]) -> tuple[Step, ...]:
-    """The search trial by trial, with the best so far: only complete, right ones count."""
-    steps = []
-    best: float | None = None
-    seconds = 0.0
-    for number, trial in enumerate(trials, 1):
-        seconds += trial.compile_s + trial.verify_s + trial.measure_s
-        if trial.status is Status.OK and trial.median_ms is not None:
-            best = trial.median_ms if best is None else min(best, trial.median_ms)
-        steps.append(Step(number, seconds, trial, best))
-    return tuple(steps)
 
 
 def _rank(value: Value) -> tuple[int, float, str]:
