@@ -35,7 +35,7 @@ def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     if as_json:
         emit_json(rows)
     elif rows:
-        print_table([{key: str(value) for key, value in row.items()} for row in rows])
+        print_table(rows)
     else:
         click.echo(f"no {what}", err=True)
 

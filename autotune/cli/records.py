@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import JSON, SPACES, out_option
+from autotune.cli.options import JSON, PATH, SPACES, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
@@ -99,7 +99,19 @@ def results(
     elif as_csv:
         _print_csv(rows)
     elif rows:
-        _print_rows(rows)
+        print_table(
+            {
+                "kernel": row["kernel"],
+                "problem": words(row["problem"]),
+                "status": row["status"],
+                "median ms": row["median_ms"],
+                "hot ms": row["hot_median_ms"],
+                "configuration": words(row["config"]),
+                "device": row["device"],
+                "message": row["message"],
+            }
+            for row in rows
+        )
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
@@ -118,24 +130,6 @@ def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     ]
 
 
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    print_table(
-        [
-            {
-                "kernel": row["kernel"],
-                "problem": words(row["problem"]),
-                "status": row["status"],
-                "median ms": "" if row["median_ms"] is None else f"{row['median_ms']:.4g}",
-                "hot ms": "" if row["hot_median_ms"] is None else f"{row['hot_median_ms']:.4g}",
-                "configuration": words(row["config"]),
-                "device": row["device"],
-                "message": row["message"],
-            }
-            for row in rows
-        ]
-    )
-
-
 def _print_csv(rows: list[dict[str, Any]]) -> None:
     import csv
     import sys
@@ -143,9 +137,8 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     plain = [
         {**row, "problem": words(row["problem"]), "config": words(row["config"])} for row in rows
     ]
-    for row in plain:
-        row.pop("samples_ms")
-    writer = csv.DictWriter(sys.stdout, list(plain[0]) if plain else ["kernel"])
+    names = [name for name in (plain[0] if plain else ["kernel"]) if name != "samples_ms"]
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore")
     writer.writeheader()
     writer.writerows(plain)
 
@@ -156,7 +149,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 @click.option(
     "--from",
     "source",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Folder of tuned records, which are then all that is told; default: yours and the store.",
 )
@@ -185,13 +178,7 @@ def report(
 
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
-    """What is tuned, one record per device; by default what this user tuned.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
-    """
+    """What is tuned, one record per device; by default what this user tuned."""
     from autotune.errors import UsageError
     from autotune.tuned.files import read_all, user_folder
 
@@ -212,11 +199,7 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
 @click.argument("format", default="header")
 @click.option("--device", metavar="NAME", help="Only this device's name.")
 @click.option(
-    "--from",
-    "source",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder of tuned records; default: yours.",
+    "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
 )
 @_OUT
 def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
@@ -248,12 +231,8 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     """What the store has of the latest source, by folder: device, problem, and timing if hot.
 
     Cold and hot times, and times of other sources, must not stand in one table.
-
-    Raises
-    ------
-    UsageError
-        If there is nothing.
     """
+    from autotune.devices.device import Device
     from autotune.errors import UsageError
     from autotune.kernel.catalog import find_kernel
     from autotune.measure.timing import Timing
@@ -266,9 +245,10 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     parameters = find_kernel(kernel).parameters
     groups: dict[str, list[Row]] = {}
     for row in rows:
+        device_folder = Device("cuda", row.device_name, "").folder
         size = "-".join(f"{name}{value}" for name, value in row.problem.items())
         hot = "" if Timing(row.timing).is_cold else "-hot"
-        groups.setdefault(f"{_folder(row.device_name)}/{size}{hot}", []).append(row)
+        groups.setdefault(f"{device_folder}/{size}{hot}", []).append(row)
     return {folder: _latest(group, parameters) for folder, group in groups.items()}
 
 
@@ -288,14 +268,8 @@ def _latest(rows: Sequence[Row], parameters: dict[str, tuple[Value, ...]]) -> Re
     )
 
 
-def _folder(name: str) -> str:
-    from autotune.devices.device import Device
-
-    return Device("cuda", name, "").folder
-
-
 @click.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 def import_(file: Path) -> None:
     """Merge the tuned record FILE into yours, so that lookup finds it.
 
@@ -311,7 +285,7 @@ def import_(file: Path) -> None:
 
 
 @click.command("compare")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @JSON
 def compare(files: tuple[Path, ...], as_json: bool) -> None:
     """Compare tuned records of one kernel, problem by problem.
@@ -327,6 +301,7 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     problems = {
         str(dict(entry.problem)): entry.problem for record in records for entry in record.entries
     }
+    same = len({record.device.name for record in records}) == 1
     rows = []
     for problem in problems.values():
         entries = [record.entry(problem) for record in records]
@@ -335,7 +310,6 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
             text = f"{entry.median_ms:.4g} ms" if entry else ""
             row[f"{number}: {record.device.name}"] = text
         first, last = entries[0], entries[-1]
-        same = len({record.device.name for record in records}) == 1
         row["last / first"] = (
             f"{last.median_ms / first.median_ms:.3f}" if first and last and same else ""
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,11 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 
-def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
+def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None:
     """Print rows with the same keys; columns that are empty everywhere are left out.
 
-    In a pipe lines are as long as they need to be, so that nothing is cut or wrapped.
+    Nothing is shown of None, and four digits of a float. In a pipe lines are as long as they need
+    to be, so that nothing is cut or wrapped.
     """
+    rows = [{name: _text(value) for name, value in row.items()} for row in values]
     console = Console(highlight=False)
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
@@ -54,6 +56,12 @@ def words(values: Mapping[str, Any]) -> str:
         name: int(value) if isinstance(value, bool) else value for name, value in values.items()
     }
     return ", ".join(f"{name}={value}" for name, value in plain.items())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import EFFORT_NAMES, JSON, SPACES, out_option
+from autotune.cli.options import EFFORT_NAMES, FOLDER, JSON, SPACES, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.retune.gate import Checked, GateReport
     from autotune.retune.mend import Mended, Orders
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 _DEVICE = click.option(
@@ -40,8 +39,41 @@ _HOURS = click.option(
 )
 
 
-def _how_to_search(function: F) -> F:
-    """The options that say how a search is done."""
+def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say how a search is done; with those of its limits they are ``orders``."""
+
+    @wraps(function)
+    def ordered(
+        kernels: tuple[str, ...],
+        effort: str,
+        budget: str | None,
+        strategy: str,
+        seed: int,
+        max_hours: float | None,
+        out: Path,
+        **others: Any,
+    ) -> None:
+        from autotune.cli.progress import RunProgress
+        from autotune.retune.mend import Orders
+        from autotune.run.request import EFFORTS
+        from autotune.search.names import find
+        from autotune.search.session import Budget
+
+        find(strategy)
+        command = click.get_current_context().info_name or ""
+        orders = Orders(
+            effort=EFFORTS[effort],
+            strategy=strategy,
+            budget=Budget.parse(budget) if budget else None,
+            seconds=None if max_hours is None else max_hours * 3600,
+            out=out,
+            seed=seed,
+            command=shlex.join(["autotune", command, *(Path(kernel).name for kernel in kernels)]),
+            progress=RunProgress,
+            say=lambda text: click.echo(text, err=True),
+        )
+        function(kernels=kernels, orders=orders, **others)
+
     for option in (
         click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs."),
         click.option(
@@ -60,8 +92,8 @@ def _how_to_search(function: F) -> F:
             help="Which problems must be tuned, and how; an entry keeps its own, if more.",
         ),
     ):
-        function = option(function)
-    return function
+        ordered = option(ordered)
+    return ordered
 
 
 @click.command("retune")
@@ -85,17 +117,12 @@ def _how_to_search(function: F) -> F:
 def retune(
     kernels: tuple[str, ...],
     stale: bool,
-    max_hours: float | None,
     max_age: str,
     dry_run: bool,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
-    effort: str,
-    budget: str | None,
-    strategy: str,
-    seed: int,
+    orders: Orders,
     spaces: Path | None,
-    out: Path,
     as_json: bool,
 ) -> None:
     """Tune again what went stale on each device, and say why; of KERNELs or of all.
@@ -121,11 +148,10 @@ def retune(
         devices=find_devices(selectors, archs),
         kernels=kernels,
         spaces=spaces,
-        effort=effort,
+        effort=orders.effort.name,
         max_age_days=age_in_days(max_age),
         only_stale=stale,
     )
-    orders = _orders("retune", kernels, effort, budget, strategy, seed, max_hours, out)
     outcomes = mend(question, replace(orders, dry_run=dry_run))
     if as_json:
         emit_json([_outcome_row(outcome) for outcome in outcomes])
@@ -140,63 +166,25 @@ def retune(
         raise AutotuneError(f"{len(failed)} not mended; {first.kernel}: {first.message}")
 
 
-def _orders(
-    command: str,
-    kernels: tuple[str, ...],
-    effort: str,
-    budget: str | None,
-    strategy: str,
-    seed: int,
-    max_hours: float | None,
-    out: Path,
-) -> Orders:
-    """How to search and how long, from the options of a command."""
-    from autotune.cli.progress import RunProgress
-    from autotune.retune.mend import Orders
-    from autotune.run.request import EFFORTS
-    from autotune.search.names import find
-    from autotune.search.session import Budget
-
-    find(strategy)
-    names = [Path(kernel).name for kernel in kernels]
-    return Orders(
-        effort=EFFORTS[effort],
-        strategy=strategy,
-        budget=Budget.parse(budget) if budget else None,
-        seconds=None if max_hours is None else max_hours * 3600,
-        out=out,
-        seed=seed,
-        command=shlex.join(["autotune", command, *names]),
-        progress=RunProgress,
-        say=lambda text: click.echo(text, err=True),
-    )
-
-
 def _outcome_row(outcome: Mended) -> dict[str, Any]:
     return {**vars(outcome), "problem": dict(outcome.problem), "result": str(outcome.result)}
 
 
-def _show_outcomes(outcomes: list[Mended]) -> None:
+def _show_outcomes(outcomes: Iterable[Mended]) -> None:
     print_table(
-        [
-            {
-                "kernel": outcome.kernel,
-                "device": outcome.device,
-                "problem": words(outcome.problem),
-                "why": outcome.why,
-                "what": outcome.action,
-                "result": str(outcome.result),
-                "ms before": _time(outcome.before_ms),
-                "ms now": _time(outcome.after_ms),
-                "note": outcome.message,
-            }
-            for outcome in outcomes
-        ]
+        {
+            "kernel": outcome.kernel,
+            "device": outcome.device,
+            "problem": words(outcome.problem),
+            "why": outcome.why,
+            "what": outcome.action,
+            "result": outcome.result,
+            "ms before": outcome.before_ms,
+            "ms now": outcome.after_ms,
+            "note": outcome.message,
+        }
+        for outcome in outcomes
     )
-
-
-def _time(time_ms: float | None) -> str:
-    return "" if time_ms is None else f"{time_ms:.4g}"
 
 
 # ---------------------------------------------------------------------- check-tuned
@@ -224,15 +212,10 @@ def check_tuned(
     kernels: tuple[str, ...],
     threshold: float,
     retune: bool,
-    max_hours: float | None,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
-    effort: str,
-    budget: str | None,
-    strategy: str,
-    seed: int,
+    orders: Orders,
     spaces: Path | None,
-    out: Path,
     as_json: bool,
 ) -> None:
     """Verify and measure what is tuned of KERNELs, or of all, against its record.
@@ -252,7 +235,7 @@ def check_tuned(
     checks = check(
         kernels,
         find_devices(selectors, archs),
-        _orders("check-tuned", kernels, effort, budget, strategy, seed, max_hours, out),
+        orders,
         spaces=spaces,
         threshold=threshold / 100,
         retune=retune,
@@ -264,20 +247,12 @@ def check_tuned(
         _show_checked(checks.checked)
         if checks.mended:
             click.echo()
-            _show_outcomes(list(checks.mended))
+            _show_outcomes(checks.mended)
     _judge(checks)
 
 
 def _judge(checks: GateReport) -> None:
-    """End with the exit code of what was found.
-
-    Raises
-    ------
-    RegressionError
-        If something is slower or wrong, and stays so.
-    AutotuneError
-        If something could not be measured.
-    """
+    """Raise where something is slower or wrong, and stays so, or could not be measured."""
     from autotune.errors import AutotuneError, RegressionError
     from autotune.retune.gate import Verdict
     from autotune.retune.mend import MendStatus
@@ -336,8 +311,8 @@ def _show_checked(checked: Sequence[Checked]) -> None:
             {
                 "kernel": found.kernel,
                 "problem": words(found.known.entry.problem),
-                "recorded ms": _time(found.known.entry.median_ms),
-                "ms now": _time(now.median_ms if now else None),
+                "recorded ms": found.known.entry.median_ms,
+                "ms now": now.median_ms if now else None,
                 "now / recorded": f"{ratio.value:.3f}" if ratio else "",
                 "95 % interval": f"{ratio.low:.3f} … {ratio.high:.3f}" if ratio else "",
                 "verdict": str(found.verdict),
@@ -372,11 +347,7 @@ def _show_checked(checked: Sequence[Checked]) -> None:
     show_default=True,
     help="Of every run.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder to write the files to; default: print them.",
-)
+@click.option("--out", type=FOLDER, help="Folder to write the files to; default: print them.")
 def schedule(
     kind: str,
     kernels: tuple[str, ...],
@@ -422,7 +393,7 @@ def schedule(
 )
 @click.option(
     "--records",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     help="Folder of tuned records, read and written; default: yours.",
 )
