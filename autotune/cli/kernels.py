@@ -273,7 +273,7 @@ def check(
     else:
         for line in report.notes:
             click.echo(line)
-        print_table(report.table())
+        print_table(report.rows)
     if report.failures:
         raise NothingValidError(f"{declared.name}: " + "; ".join(report.failures))
 
