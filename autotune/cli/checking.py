@@ -54,16 +54,7 @@ class CheckReport:
 def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) -> CheckReport:
     """Check a kernel for CUDA architectures, and on the OpenCL device where there is one.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Already validated by the catalog.
-    archs : sequence of str
-        CUDA architectures such as ``sm_90``.
-    samples : int
-        Configurations to compile for each target.
-    seed : int
-        Of the sample.
+    For each target as many configurations are compiled as ``samples`` says.
 
     Raises
     ------

@@ -53,12 +53,8 @@ def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
     from autotune.search.names import available
 
     return [
-        {
-            "strategy": strategy.name,
-            "about": strategy.doc,
-            "unavailable because": strategy.unavailable,
-        }
-        for strategy in available()
+        {"strategy": search.name, "about": search.doc, "unavailable because": search.unavailable}
+        for search in available()
     ]
 
 
@@ -66,7 +62,6 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
     from autotune.devices.choose import backend
     from autotune.devices.device import BACKENDS
 
-    found = [device for name in BACKENDS for device in backend(name).devices()]
     return [
         {
             "device": device.selector,
@@ -74,7 +69,8 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
             "name": device.name,
             "driver": device.driver,
         }
-        for device in found
+        for name in BACKENDS
+        for device in backend(name).devices()
     ]
 
 

@@ -63,11 +63,12 @@ def integer(text: str) -> int | None:
 
 def configuration(kernel: Kernel, text: str) -> Configuration:
     """Read a configuration; parameters left out keep the kernel's default."""
-    chosen = {
-        name: value(kernel.name, kernel.parameters, name, word)
-        for name, word in pairs(text).items()
-    }
-    return kernel.default().replace(**chosen)
+    return kernel.default().replace(**values(kernel.name, kernel.parameters, text))
+
+
+def values(kernel: str, parameters: Mapping[str, Sequence[Value]], text: str) -> dict[str, Value]:
+    """Read values of some of a kernel's parameters."""
+    return {name: _value(kernel, parameters, name, word) for name, word in pairs(text).items()}
 
 
 def restriction(
@@ -76,14 +77,14 @@ def restriction(
     """Read ``NAME=V1,V2`` for several of a kernel's parameters."""
     fixed: dict[str, tuple[Value, ...]] = {}
     for text in texts:
-        name, sign, values = text.partition("=")
-        if not sign or not values:
+        name, sign, words = text.partition("=")
+        if not sign or not words:
             raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
-        fixed[name] = tuple(value(kernel, parameters, name, word) for word in values.split(","))
+        fixed[name] = tuple(_value(kernel, parameters, name, word) for word in words.split(","))
     return fixed
 
 
-def value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, text: str) -> Value:
+def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, text: str) -> Value:
     """One parameter's value; it must be among the declared ones."""
     if name not in parameters:
         raise UsageError(f"{kernel}: {unknown('parameter', name, parameters)}")

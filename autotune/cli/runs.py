@@ -374,11 +374,8 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
     from autotune.search.session import Budget
     from autotune.values import Configuration
 
-    kernel, parameters = recording.kernel, space.parameters
-    given = parsing.pairs(config).items()
-    only = Configuration(
-        {name: parsing.value(kernel, parameters, name, text) for name, text in given}
-    )
+    kernel = recording.kernel
+    only = Configuration(parsing.values(kernel, space.parameters, config))
     index = space.find(space.row(only))
     if index is None:
         among = "" if len(space) == len(recording.space) else " among those that --fix leaves"

@@ -14,12 +14,7 @@ from autotune.errors import UsageError
 
 
 def write_kernel(name: str, into: Path) -> list[Path]:
-    """Write ``kernels/NAME.cu`` and ``spaces/NAME.py`` under a folder.
-
-    Returns
-    -------
-    list of Path
-        The files.
+    """Write ``kernels/NAME.cu`` and ``spaces/NAME.py`` under a folder; return both.
 
     Raises
     ------

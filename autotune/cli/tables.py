@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None:
@@ -24,7 +25,7 @@ def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None
     for name in columns:
         table.add_column(name, justify="right" if _is_number(rows, name) else "left")
     for row in rows:
-        table.add_row(*(_escaped(row[name]) for name in columns))
+        table.add_row(*(Text(row[name]) for name in columns))  # users' words are no markup
     if console.is_terminal:
         if Console(width=10_000).measure(table).maximum <= console.width:
             console.print(table)
@@ -66,8 +67,3 @@ def _text(value: object) -> str:
 
 def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
     return all(row[name][:1].isdigit() or not row[name] for row in rows)
-
-
-def _escaped(text: str) -> str:
-    """Text of users' files must not be taken for markup."""
-    return text.replace("[", r"\[")

@@ -96,7 +96,9 @@ def winner_resources(content: ReportContent) -> Table:
     for problem in content.problems:
         if problem.entry is None:
             continue
-        entry, shared = problem.entry, _entry_shared(problem.entry)
+        entry, static = problem.entry, problem.entry.static_shared_bytes
+        is_known = static is not None or entry.shared_bytes
+        shared = (static or 0) + entry.shared_bytes if is_known else None
         used = wording.percent(shared / limit) if shared is not None and limit else NONE
         rows.append(
             {
@@ -194,12 +196,6 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
         "Tied": wording.count(entry.tied if entry else None),
         "Tried": wording.count(tried),
     }
-
-
-def _entry_shared(entry: Entry) -> int | None:
-    if entry.static_shared_bytes is None and not entry.shared_bytes:
-        return None
-    return (entry.static_shared_bytes or 0) + entry.shared_bytes
 
 
 def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:

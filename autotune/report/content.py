@@ -35,24 +35,15 @@ class Contender:
 
 @dataclass(frozen=True)
 class ProblemContent:
-    """All that is known about one problem.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its sizes.
-    trials : tuple of Measurement
-        One per configuration, in the order they were asked for; one that failed in the finals
-        carries that failure.
-    entry : Entry, optional
-        What the tuned record says: the answer. None where nothing was right.
-    finals : tuple of Contender
-        Configurations best first, then vendors; empty where only the record is left of them.
-    """
+    """All that is known about one problem."""
 
     problem: Problem
+    #: One per configuration, in the order they were asked for; one that failed in the finals
+    #: carries that failure.
     trials: tuple[Measurement, ...] = ()
+    #: What the tuned record says: the answer. None where nothing was right.
     entry: Entry | None = None
+    #: Configurations best first, then vendors; empty where only the record is left of them.
     finals: tuple[Contender, ...] = ()
 
     @property
@@ -81,23 +72,13 @@ class ProblemContent:
 
 @dataclass(frozen=True)
 class ReportContent:
-    """A report of one kernel on one device.
-
-    Parameters
-    ----------
-    record : TunedRecord
-        The answers, the device and what they were found with.
-    problems : tuple of ProblemContent
-        Every problem that was tuned now or is in the record.
-    space : Space, optional
-        The valid configurations, and what constraints removed.
-    run : mapping of str to str
-        How the run was made, for a person: command, seed, strategy and the like.
-    """
+    """A report of one kernel on one device."""
 
     record: TunedRecord
+    #: Every problem that was tuned now or is in the record.
     problems: tuple[ProblemContent, ...]
     space: Space | None = None
+    #: How the run was made, for a person: command, seed, strategy and the like.
     run: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -126,32 +107,22 @@ class ReportContent:
 
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
         """A configuration without what has no choice or no effect in it."""
+        matters = relevant(configuration, self.space)
         kept = {
             name: value
             for name, value in configuration.items()
-            if name in self.free and applies(name, configuration, self.space)
+            if name in self.free and name in matters
         }
         return Configuration(kept or dict(configuration))
 
 
-def applies(name: str, configuration: Mapping[str, Value], space: Space | None) -> bool:
-    """Whether a parameter matters in a configuration; where it does not it is a placeholder."""
-    if space is None or not space.applicability or not _is_declared(configuration, space):
-        return True
-    position = space.names.index(name)
-    row = [space.parameters[parameter].index(configuration[parameter]) for parameter in space.names]
-    return all(
-        table.values[tuple(row[i] for i in table.positions)]
-        for table in space.applicability
-        if position in table.governs
+def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
+    """The part of a configuration that has an effect; all of it where it is of an older space."""
+    is_declared = space is not None and (
+        set(configuration) == set(space.parameters)
+        and all(configuration[name] in values for name, values in space.parameters.items())
     )
-
-
-def _is_declared(configuration: Mapping[str, Value], space: Space) -> bool:
-    """Whether every value is one of the space's: stored rows may come from an older space."""
-    return set(configuration) == set(space.parameters) and all(
-        configuration[name] in values for name, values in space.parameters.items()
-    )
+    return space.relevant(configuration) if space and is_declared else configuration
 
 
 def content_of(

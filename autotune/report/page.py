@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
 from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent
@@ -21,12 +22,7 @@ _HERE = Path(__file__).parent
 
 
 def write_html(content: ReportContent, path: Path | str) -> Path:
-    """Write the page.
-
-    Returns
-    -------
-    Path
-        The file.
+    """Write the page; return its file.
 
     Raises
     ------
@@ -35,14 +31,17 @@ def write_html(content: ReportContent, path: Path | str) -> Path:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, html(content).encode())
+    write_atomically(path, _html(content).encode())
     return path
 
 
-def html(content: ReportContent) -> str:
-    """The text of the page."""
+def _html(content: ReportContent) -> str:
     import jinja2
 
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingDependencyError("plotly", "tune", "the HTML report") from error
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -60,20 +59,9 @@ def html(content: ReportContent) -> str:
         data={"problems": [_problem_data(content, problem) for problem in content.problems]},
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
         script=(_HERE / "page.js").read_text(encoding="utf-8"),
-        plotly=_plotly(),
+        plotly=get_plotlyjs(),
         to_json=_to_json,
     )
-
-
-def _plotly() -> str:
-    """The source of plotly.js."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        from autotune.errors import MissingDependencyError
-
-        raise MissingDependencyError("plotly", "tune", "the HTML report") from error
-    return str(get_plotlyjs())
 
 
 def _to_json(data: object) -> str:
@@ -83,7 +71,6 @@ def _to_json(data: object) -> str:
 
 
 def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
-    """What the template shows of one problem."""
     return {
         "name": table.problem_name(problem),
         "finals": evidence.finals(content, problem),
@@ -98,7 +85,6 @@ def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, 
 
 
 def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
-    """What the figures show of one problem."""
     values = _value_lists(content, problem)
     found = effects(problem, content.space)[: evidence.DRAWN_PARAMETERS]
     best = problem.best_ms or 1.0

@@ -20,7 +20,7 @@ from autotune.tuned.record import Entry, TunedRecord
 from autotune.values import Problem
 
 if TYPE_CHECKING:
-    from autotune.run.result import ProblemResult, RunResult
+    from autotune.run.result import RunResult
     from autotune.store import Row
 
 #: Rows that differ in one of these were not measured alike and never share a figure.
@@ -30,12 +30,8 @@ _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", 
 def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
     """The content of a run that just ended.
 
-    Parameters
-    ----------
-    run : RunResult
-        Problems without a winner are reported too, with what went wrong.
-    record : TunedRecord
-        As merged and written: what lookup answers with.
+    Problems without a winner are reported too, with what went wrong. The record is as merged and
+    written: what lookup answers with.
     """
     request = run.request
     budget = request.total_budget
@@ -52,7 +48,14 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
         "toolchain": run.toolchain,
         "inputs": "given by the user: " + ", ".join(request.inputs) if request.inputs else "",
     }
-    problems = [_of_result(result, request.seed) for result in run.problems]
+    problems = [
+        ProblemContent(
+            result.problem,
+            _newest((*result.measured, *result.disqualified)),
+            finals=tuple(_contenders(result.finals, request.seed)) if result.finals else (),
+        )
+        for result in run.problems
+    ]
     space = run.problems[0].space if run.problems else None
     return content_of(record, problems, space, about)
 
@@ -64,16 +67,8 @@ def from_rows(
 
     Without rows it is what the record alone says. Of each problem it takes the rows that were
     measured alike: as its entry of the record was, where there are such, else as the newest.
-    Samples of finals are not stored.
-
-    Parameters
-    ----------
-    rows : sequence of Row
-        Oldest first, as `Store.rows` lists them; those of other kernels or devices are left out.
-    record : TunedRecord
-        What lookup answers with.
-    space : Space, optional
-        The declared space, for what constraints removed.
+    Samples of finals are not stored. Rows come oldest first, as `Store.rows` lists them; those of
+    other kernels or devices are left out.
     """
     by_problem: dict[Problem, list[Row]] = {}
     for row in rows:
@@ -89,14 +84,6 @@ def from_rows(
     ]
     return content_of(
         record, problems, space, _about_rows([row for found in chosen.values() for row in found])
-    )
-
-
-def _of_result(result: ProblemResult, seed: int) -> ProblemContent:
-    return ProblemContent(
-        problem=result.problem,
-        trials=_newest((*result.measured, *result.disqualified)),
-        finals=tuple(_contenders(result.finals, seed)) if result.finals else (),
     )
 
 
