@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import JSON, SPACES
+from autotune.cli.options import FOLDER, JSON, SPACES
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -151,18 +151,14 @@ def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
     )
     click.echo()
     print_table(
-        [
-            {"parameter": name, "values": ", ".join(map(str, values))}
-            for name, values in space.parameters.items()
-        ]
+        {"parameter": name, "values": ", ".join(map(str, values))}
+        for name, values in space.parameters.items()
     )
     if space.removals:
         click.echo()
         print_table(
-            [
-                {"constraint": rule.name, "removes": f"{rule.share:.1%}", "because": rule.doc}
-                for rule in space.removals
-            ]
+            {"constraint": rule.name, "removes": f"{rule.share:.1%}", "because": rule.doc}
+            for rule in space.removals
         )
     click.echo()
     click.echo(f"default: {kernel.default()}")
@@ -207,8 +203,8 @@ def _show_configuration(
 @click.argument("name")
 @click.option(
     "--into",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("."),
+    type=FOLDER,
+    default=".",
     help="Folder that gets kernels/ and spaces/; default: this one.",
 )
 def new(name: str, into: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from autotune.export.t4 import Results
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
-    from autotune.values import Value
 
 _OUT = out_option("Folder to write to.")
 
@@ -234,6 +232,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     """
     from autotune.devices.device import Device
     from autotune.errors import UsageError
+    from autotune.export.t4 import Results
     from autotune.kernel.catalog import find_kernel
     from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
@@ -249,23 +248,19 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
         size = "-".join(f"{name}{value}" for name, value in row.problem.items())
         hot = "" if Timing(row.timing).is_cold else "-hot"
         groups.setdefault(f"{device_folder}/{size}{hot}", []).append(row)
-    return {folder: _latest(group, parameters) for folder, group in groups.items()}
-
-
-def _latest(rows: Sequence[Row], parameters: dict[str, tuple[Value, ...]]) -> Results:
-    """The rows of the newest one's source."""
-    from autotune.export.t4 import Results
-
-    last = rows[-1]
-    chosen = [row for row in rows if row.source == last.source]
-    return Results(
-        kernel=last.kernel,
-        device_name=last.device_name,
-        problem=last.problem,
-        parameters=parameters,
-        measurements=[row.measurement for row in chosen],
-        timestamps=[row.created for row in chosen],
-    )
+    found = {}
+    for folder, group in groups.items():
+        last = group[-1]
+        chosen = [row for row in group if row.source == last.source]
+        found[folder] = Results(
+            kernel=last.kernel,
+            device_name=last.device_name,
+            problem=last.problem,
+            parameters=parameters,
+            measurements=[row.measurement for row in chosen],
+            timestamps=[row.created for row in chosen],
+        )
+    return found
 
 
 @click.command("import")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -20,7 +20,6 @@ from autotune.measure.measurement import drift
 
 if TYPE_CHECKING:
     from autotune.kernel.space import Space
-    from autotune.measure.measurement import Measurement
     from autotune.report.publish import Published
     from autotune.run.request import Request
     from autotune.run.result import RunResult
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from autotune.search.replay import Recording
     from autotune.search.session import Budget
     from autotune.tuned.record import Entry
-    from autotune.values import Problem
 
 #: A reference that moved by this share in the course of a search is worth a warning.
 _DRIFT = 0.03
@@ -177,6 +175,7 @@ def _run(request: Request, out: Path, as_json: bool) -> None:
     from autotune.report.publish import publish
     from autotune.run.command import execute
     from autotune.store import Store, default_url
+    from autotune.store.flat import row_of
 
     with (
         Store.open(default_url()) as store,
@@ -184,8 +183,15 @@ def _run(request: Request, out: Path, as_json: bool) -> None:
     ):
         result = execute(request, store, progress)
     if request.only is not None:
-        found = [(each.problem, row) for each in result.problems for row in each.measured]
-        _show_single(request.kernel.name, request.device.name, found, as_json)
+        name, device = request.kernel.name, request.device.name
+        _show_single(
+            [
+                row_of(name, tried.problem, measurement, device)
+                for tried in result.problems
+                for measurement in tried.measured
+            ],
+            as_json,
+        )
         return
     published = publish(result, out)
     if as_json:
@@ -301,16 +307,8 @@ def _warn_of_drift(result: RunResult) -> None:
         )
 
 
-def _show_single(
-    kernel: str,
-    device: str,
-    measured: Iterable[tuple[Problem, Measurement]],
-    as_json: bool,
-) -> None:
+def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Show one configuration's measurement on each problem."""
-    from autotune.store.flat import row_of
-
-    rows = [row_of(kernel, problem, measurement, device) for problem, measurement in measured]
     if as_json:
         emit_json(rows)
         return
@@ -372,6 +370,7 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
     from autotune.cli import parsing
     from autotune.search import replay
     from autotune.search.session import Budget
+    from autotune.store.flat import row_of
     from autotune.values import Configuration
 
     kernel = recording.kernel
@@ -381,8 +380,9 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
         among = "" if len(space) == len(recording.space) else " among those that --fix leaves"
         raise UsageError(f"{recording.path.name} has no configuration {only}{among}")
     measured = replay.session(recording, Budget(), space).measure([index])
-    found = [(recording.problem, measurement) for measurement in measured]
-    _show_single(kernel, recording.device.name, found, as_json)
+    device = recording.device.name
+    rows = [row_of(kernel, recording.problem, measurement, device) for measurement in measured]
+    _show_single(rows, as_json)
 
 
 def _replay(

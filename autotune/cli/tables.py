@@ -23,7 +23,8 @@ def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="right" if _is_number(rows, name) else "left")
+        is_number = all(row[name][:1].isdigit() or not row[name] for row in rows)
+        table.add_column(name, justify="right" if is_number else "left")
     for row in rows:
         table.add_row(*(Text(row[name]) for name in columns))  # users' words are no markup
     if console.is_terminal:
@@ -53,17 +54,13 @@ def _print_blocks(rows: Sequence[Mapping[str, str]], columns: Sequence[str], tit
 
 def words(values: Mapping[str, Any]) -> str:
     """Names and values in one line; booleans as 0 and 1, as the command line takes them."""
-    plain = {
-        name: int(value) if isinstance(value, bool) else value for name, value in values.items()
-    }
-    return ", ".join(f"{name}={value}" for name, value in plain.items())
+    return ", ".join(
+        f"{name}={int(value) if isinstance(value, bool) else value}"
+        for name, value in values.items()
+    )
 
 
 def _text(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
-    return all(row[name][:1].isdigit() or not row[name] for row in rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -42,6 +42,22 @@ _HOURS = click.option(
 def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
     """The options that say how a search is done; with those of its limits they are ``orders``."""
 
+    @click.option(
+        "--effort",
+        type=EFFORT_NAMES,
+        default="quick",
+        show_default=True,
+        help="Which problems must be tuned, and how; an entry keeps its own, if more.",
+    )
+    @click.option(
+        "--budget",
+        metavar="TIME|N",
+        help="Of the search of each problem: 90s, 10m or 200evals; default: by effort.",
+    )
+    @click.option(
+        "--strategy", default="auto", show_default=True, help="See autotune list strategies."
+    )
+    @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs.")
     @wraps(function)
     def ordered(
         kernels: tuple[str, ...],
@@ -74,25 +90,6 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
         )
         function(kernels=kernels, orders=orders, **others)
 
-    for option in (
-        click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs."),
-        click.option(
-            "--strategy", default="auto", show_default=True, help="See autotune list strategies."
-        ),
-        click.option(
-            "--budget",
-            metavar="TIME|N",
-            help="Of the search of each problem: 90s, 10m or 200evals; default: by effort.",
-        ),
-        click.option(
-            "--effort",
-            type=EFFORT_NAMES,
-            default="quick",
-            show_default=True,
-            help="Which problems must be tuned, and how; an entry keeps its own, if more.",
-        ),
-    ):
-        ordered = option(ordered)
     return ordered
 
 
@@ -240,11 +237,12 @@ def check_tuned(
         threshold=threshold / 100,
         retune=retune,
     )
+    checked = [_checked_row(found) for found in checks.checked]
     if as_json:
         mended = [_outcome_row(outcome) for outcome in checks.mended]
-        emit_json({"checked": [_checked_row(found) for found in checks.checked], "mended": mended})
+        emit_json({"checked": checked, "mended": mended})
     else:
-        _show_checked(checks.checked)
+        _show_checked(checked)
         if checks.mended:
             click.echo()
             _show_outcomes(checks.mended)
@@ -275,6 +273,8 @@ def _judge(checks: GateReport) -> None:
 def _checked_row(checked: Checked) -> dict[str, Any]:
     entry, now = checked.known.entry, checked.now
     ratio = now.ratio if now else None
+    recorded_on = entry.device_uuid or checked.known.record.device.uuid
+    here = checked.device.uuid
     return {
         "kernel": checked.kernel,
         "device": checked.device.name,
@@ -291,33 +291,28 @@ def _checked_row(checked: Checked) -> dict[str, Any]:
         "ratio_interval": (ratio.low, ratio.high) if ratio else None,
         "tied": now.is_tied if now else None,
         "fastest": dict(now.fastest) if now and now.fastest else None,
-        "other_gpu": _is_other(checked),
+        "other_gpu": bool(recorded_on and here and recorded_on != here),
     }
 
 
-def _is_other(checked: Checked) -> bool:
-    """Whether the record is of another GPU of the same model."""
-    recorded = checked.known.entry.device_uuid or checked.known.record.device.uuid
-    return bool(recorded and checked.device.uuid and recorded != checked.device.uuid)
-
-
-def _show_checked(checked: Sequence[Checked]) -> None:
+def _show_checked(documents: Sequence[Mapping[str, Any]]) -> None:
     rows = []
-    for found in checked:
-        now = found.now
-        ratio = now.ratio if now else None
-        notes = [found.message, "recorded on another GPU of this model" if _is_other(found) else ""]
+    for found in documents:
+        notes = [found["message"]] if found["message"] else []
+        if found["other_gpu"]:
+            notes.append("recorded on another GPU of this model")
+        interval = found["ratio_interval"]
         rows.append(
             {
-                "kernel": found.kernel,
-                "problem": words(found.known.entry.problem),
-                "recorded ms": found.known.entry.median_ms,
-                "ms now": now.median_ms if now else None,
-                "now / recorded": f"{ratio.value:.3f}" if ratio else "",
-                "95 % interval": f"{ratio.low:.3f} … {ratio.high:.3f}" if ratio else "",
-                "verdict": str(found.verdict),
-                "from": found.known.layer,
-                "note": "; ".join(note for note in notes if note),
+                "kernel": found["kernel"],
+                "problem": words(found["problem"]),
+                "recorded ms": found["recorded_ms"],
+                "ms now": found["now_ms"],
+                "now / recorded": f"{found['ratio']:.3f}" if interval else "",
+                "95 % interval": f"{interval[0]:.3f} … {interval[1]:.3f}" if interval else "",
+                "verdict": found["verdict"],
+                "from": found["layer"],
+                "note": "; ".join(notes),
             }
         )
     if rows:

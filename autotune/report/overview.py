@@ -70,7 +70,7 @@ def _drawn(
 ) -> str:
     is_ratio, bottom = bool(suffix), _TOP + _ROW * len(marks)
     figure = Figure(_WIDTH, bottom + 34, f"{content.kernel} on {content.device.name}: {title}")
-    names = [_cut(mark.name) for mark in marks]
+    names = [wording.one_line(mark.name, _LONGEST_NAME) for mark in marks]
     left = 36 + 7.5 * max(map(len, names))
     scale = Scale(*bounds, left, _WIDTH - 90, is_log=is_ratio)
     figure.text(16, 24, title, "ink bold")
@@ -86,7 +86,3 @@ def _drawn(
         figure.text(16, y + 4, name, "ink")
         figure.text(_WIDTH - 16, y + 4, mark.time, "dim", "end")
     return figure.render()
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…"
