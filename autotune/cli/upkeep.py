@@ -184,9 +184,6 @@ def _show_outcomes(outcomes: Iterable[Mended]) -> None:
     )
 
 
-# ---------------------------------------------------------------------- check-tuned
-
-
 @click.command("check-tuned")
 @_KERNELS
 @click.option(
@@ -319,9 +316,6 @@ def _show_checked(documents: Sequence[Mapping[str, Any]]) -> None:
         print_table(rows)
     else:
         click.echo("nothing is tuned for this device yet; run: autotune run sgemm", err=True)
-
-
-# ---------------------------------------------------------------------- schedule
 
 
 @click.command("schedule")

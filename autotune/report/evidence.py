@@ -50,10 +50,9 @@ def _final(content: ReportContent, row: Contender, winner: Configuration) -> dic
     won = row.verdict == "winner"
     ratio = wording.ratio(row.ratio.value, (row.ratio.low, row.ratio.high))
     interval = row.finalist and wording.interval(row.median_ms, row.finalist.interval_ms)
+    other = contender_name(content, row, winner)
     return {
-        "Configuration": configuration_text(content, winner)
-        if won
-        else contender_name(content, row, winner),
+        "Configuration": configuration_text(content, winner) if won else other,
         "Median": wording.time(row.median_ms),
         "95 % interval": interval or NONE,
         "Time / winner's (95 %)": NONE if won else ratio,

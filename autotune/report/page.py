@@ -71,6 +71,7 @@ def _to_json(data: object) -> str:
 
 
 def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+    """What the template shows of one problem."""
     return {
         "name": table.problem_name(problem),
         "finals": evidence.finals(content, problem),
@@ -85,6 +86,7 @@ def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, 
 
 
 def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+    """What the figures show of one problem."""
     values = _value_lists(content, problem)
     found = effects(problem, content.space)[: evidence.DRAWN_PARAMETERS]
     best = problem.best_ms or 1.0
