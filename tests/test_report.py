@@ -33,7 +33,7 @@ from autotune.report import (
     write_html,
     write_markdown,
 )
-from autotune.report.effects import effects, explained, search_steps
+from autotune.report.effects import effects, explained
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
 from autotune.run import selection
@@ -417,10 +417,12 @@ def test_trials_to_which_a_parameter_does_not_apply_are_not_its_own() -> None:
     assert by_name["VARIANT"].timed == 3 and by_name["STAGES"].timed == 2
 
 
-def test_best_so_far_counts_complete_right_trials_only() -> None:
-    steps = search_steps(trials())
-    assert [step.best_ms for step in steps] == [2.0, 2.0, 1.5, 1.5, 1.25, 1.25]
-    assert steps[-1].seconds == pytest.approx(6 * 0.75)
+def test_the_page_holds_the_seconds_spent_up_to_each_trial(tmp_path: Path) -> None:
+    page = write_html(full(), tmp_path / "page.html").read_text()
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert data
+    spent = json.loads(data[1])["problems"][0]["trials"]["seconds"]
+    assert spent == pytest.approx([0.75 * number for number in range(1, 7)], abs=1e-3)
 
 
 # ---------------------------------------------------------------------- stored rows

@@ -119,8 +119,12 @@ def _show_warning(
 ) -> None:
     """Warnings of ours as one line on stderr; those of libraries are not for the user."""
     if Path(filename).is_relative_to(PACKAGE):
-        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True, color=_color())
-        click.echo(str(message), err=True)
+        warn(str(message))
+
+
+def warn(text: str) -> None:
+    """Warn on stderr."""
+    _say("warning: ", "yellow", text)
 
 
 def _color() -> bool | None:
@@ -130,9 +134,13 @@ def _color() -> bool | None:
 
 def _fail(message: str, code: int) -> int:
     with suppress(OSError):  # the terminal may be gone
-        click.secho("error: ", fg="red", bold=True, nl=False, err=True, color=_color())
-        click.echo(message, err=True)
+        _say("error: ", "red", message)
     return code
+
+
+def _say(kind: str, colour: str, text: str) -> None:
+    click.secho(kind, fg=colour, bold=True, nl=False, err=True, color=_color())
+    click.echo(text, err=True)
 
 
 def _words_of(error: OSError) -> str:

@@ -5,8 +5,8 @@ Knows no time and no storage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,14 +29,10 @@ from autotune.values import Configuration, Problem
 class SampleResult:
     """What became of one configuration for one target."""
 
-    target: str
-    configuration: Configuration
-    registers: int | None
-    spill_bytes: int | None
+    registers: int | None = None
+    spill_bytes: int | None = None
     #: Empty when all is well.
     problem: str = ""
-    #: The parameters that have an effect, for a person to read.
-    relevant: str = ""
 
 
 @dataclass
@@ -45,54 +41,20 @@ class CheckReport:
 
     kernel: str
     notes: list[str] = field(default_factory=list)
-    samples: list[SampleResult] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-
-    def table(self) -> list[dict[str, str]]:
-        """Rows for a person."""
-        return [
-            {
-                "target": sample.target,
-                "configuration": sample.relevant,
-                "registers": "" if sample.registers is None else str(sample.registers),
-                "spill bytes": "" if sample.spill_bytes is None else str(sample.spill_bytes),
-                "result": sample.problem or "ok",
-            }
-            for sample in self.samples
-        ]
+    #: The sample as plain values, and as rows for a person.
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values."""
-        return {
-            "kernel": self.kernel,
-            "notes": self.notes,
-            "failures": self.failures,
-            "samples": [
-                {
-                    "target": sample.target,
-                    "config": dict(sample.configuration),
-                    "registers": sample.registers,
-                    "spill_bytes": sample.spill_bytes,
-                    "problem": sample.problem,
-                }
-                for sample in self.samples
-            ],
-        }
+        return {name: value for name, value in vars(self).items() if name != "rows"}
 
 
 def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) -> CheckReport:
     """Check a kernel for CUDA architectures, and on the OpenCL device where there is one.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        Already validated by the catalog.
-    archs : sequence of str
-        CUDA architectures such as ``sm_90``.
-    samples : int
-        Configurations to compile for each target.
-    seed : int
-        Of the sample.
+    For each target as many configurations are compiled as ``samples`` says.
 
     Raises
     ------
@@ -121,14 +83,42 @@ def _check_compiling(
     if space is None:
         return
     problem = kernel.first_problem(device.backend)
-    for configuration in _sample(kernel, space, samples, seed):
-        try:
-            found = _compiled(kernel, configuration, problem, device)
-            report.samples.append(_readable(found, space))
-        except MissingDependencyError as error:
-            report.notes.append(f"not compiled for {device.arch}: {error}")
-            return
-    _collect_failures(report, device.arch)
+    try:
+        _check_sample(
+            report,
+            device.arch,
+            space,
+            _sample(kernel, space, samples, seed),
+            lambda configuration: _compiled(kernel, configuration, problem, device),
+        )
+    except MissingDependencyError as error:
+        report.notes.append(f"not compiled for {device.arch}: {error}")
+
+
+def _check_sample(
+    report: CheckReport,
+    target: str,
+    space: Space,
+    sample: Sequence[Configuration],
+    check: Callable[[Configuration], SampleResult],
+) -> None:
+    failed = []
+    for configuration in sample:
+        found = check(configuration)
+        report.samples.append({"target": target, "config": dict(configuration), **vars(found)})
+        report.rows.append(
+            {
+                "target": target,
+                "configuration": Configuration(space.relevant(configuration)),
+                "registers": found.registers,
+                "spill bytes": found.spill_bytes,
+                "result": found.problem or "ok",
+            }
+        )
+        if found.problem.startswith("failed"):
+            failed.append(found.problem)
+    if failed:
+        report.failures.append(f"{target}: {len(failed)} of the sample failed ({failed[0]})")
 
 
 def _compiled(
@@ -137,22 +127,18 @@ def _compiled(
     launches = launch_sequence(kernel, configuration, problem, device)
     excess = over_limit(launches, None, device)
     if excess:
-        return SampleResult(device.arch, configuration, None, None, f"pruned: {excess}")
+        return SampleResult(problem=f"pruned: {excess}")
     done = compile_now(compile_job(kernel, configuration, problem, device))
     if done.binary is None:
         ended = "pruned" if done.status is Status.PRUNED else "failed"
-        return SampleResult(device.arch, configuration, None, None, f"{ended}: {done.message}")
+        return SampleResult(problem=f"{ended}: {done.message}")
     entries = done.binary.entries
-    missing = [
-        launch.entry for launch in launches.launches if not done.binary.entry(launch.entry or "")
-    ]
-    message = f"failed: the source has no kernel function {missing[0]!r}" if missing else ""
+    names = [launch.entry for launch in launches.launches]
+    missing = [name for name in names if not done.binary.entry(name or "")]
     return SampleResult(
-        device.arch,
-        configuration,
         max((function.registers or 0 for function in entries), default=None),
         sum(function.spill_bytes or 0 for function in entries),
-        message,
+        f"failed: the source has no kernel function {missing[0]!r}" if missing else "",
     )
 
 
@@ -163,41 +149,41 @@ def _check_on_device(
     space = _space(report, kernel, device)
     if space is None:
         return
-    problems = [*kernel.edge_problems, kernel.first_problem(device.backend)]
-    jobs = [_job(kernel, problem, device) for problem in dict.fromkeys(problems)]
+    assert kernel.file is not None
+    problems = dict.fromkeys([*kernel.edge_problems, kernel.first_problem(device.backend)])
+    jobs = [
+        Job(
+            kernel.file,
+            problem,
+            device,
+            tuple(prepare(kernel, problem, dataset) for dataset in (EXACT, RANDOM)),
+        )
+        for problem in problems
+    ]
     with Worker() as worker:
-        for configuration in _sample(kernel, space, samples, seed):
-            found = _verified(kernel, configuration, jobs, worker)
-            report.samples.append(_readable(found, space))
-    _collect_failures(report, device.arch)
+        _check_sample(
+            report,
+            device.arch,
+            space,
+            _sample(kernel, space, samples, seed),
+            lambda configuration: _verified(kernel, configuration, jobs, worker),
+        )
 
 
 def _verified(
     kernel: Kernel, configuration: Configuration, jobs: Sequence[Job], worker: Worker
 ) -> SampleResult:
-    arch = jobs[0].device.arch
     for job in jobs:
         if not kernel.allows(configuration, job.problem):
             continue
         done = compile_now(compile_job(kernel, configuration, job.problem, job.device))
         if done.binary is None:
-            return SampleResult(arch, configuration, None, None, f"failed: {done.message}")
+            return SampleResult(problem=f"failed: {done.message}")
         measured = worker.check(job, configuration, done.binary)
         if measured.status is not Status.OK:
             message = f"failed: {measured.status} on {job.problem}: {measured.message}"
-            return SampleResult(arch, configuration, None, None, message)
-    return SampleResult(arch, configuration, None, None)
-
-
-def _readable(found: SampleResult, space: Space) -> SampleResult:
-    shown = Configuration(space.relevant(found.configuration))
-    return replace(found, relevant=str(shown))
-
-
-def _job(kernel: Kernel, problem: Problem, device: Device) -> Job:
-    assert kernel.file is not None
-    datasets = tuple(prepare(kernel, problem, name) for name in (EXACT, RANDOM))
-    return Job(kernel.file, problem, device, datasets)
+            return SampleResult(problem=message)
+    return SampleResult()
 
 
 def _space(report: CheckReport, kernel: Kernel, device: Device) -> Space | None:
@@ -223,13 +209,3 @@ def _sample(kernel: Kernel, space: Space, count: int, seed: int) -> list[Configu
     numbers = space.sample(np.random.default_rng(seed), count)
     chosen = ([default] if default is not None else []) + numbers
     return [space.configuration(i) for i in list(dict.fromkeys(chosen))[:count]]
-
-
-def _collect_failures(report: CheckReport, target: str) -> None:
-    bad = [
-        sample
-        for sample in report.samples
-        if sample.target == target and sample.problem.startswith("failed")
-    ]
-    if bad:
-        report.failures.append(f"{target}: {len(bad)} of the sample failed ({bad[0].problem})")

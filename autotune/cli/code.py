@@ -37,9 +37,8 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     """
     _needs_cuda(device)
     job = compile_job(kernel, configuration, problem, device)
-    chosen = [
-        option for option in job.options if option.startswith("sm_")
-    ]  # sm_90a, say: as for a cubin
+    # sm_90a, say: as for a cubin
+    chosen = [option for option in job.options if option.startswith("sm_")]
     flags = [option for option in job.options if not option.startswith("sm_")]
     if not any("std=" in flag for flag in flags):
         flags.append("-std=c++17")

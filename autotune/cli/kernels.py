@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import JSON, SPACES
+from autotune.cli.options import FOLDER, JSON, SPACES
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -35,7 +35,7 @@ def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     if as_json:
         emit_json(rows)
     elif rows:
-        print_table([{key: str(value) for key, value in row.items()} for row in rows])
+        print_table(rows)
     else:
         click.echo(f"no {what}", err=True)
 
@@ -53,12 +53,8 @@ def _strategy_rows(_: Path | None) -> list[dict[str, Any]]:
     from autotune.search.names import available
 
     return [
-        {
-            "strategy": strategy.name,
-            "about": strategy.doc,
-            "unavailable because": strategy.unavailable,
-        }
-        for strategy in available()
+        {"strategy": search.name, "about": search.doc, "unavailable because": search.unavailable}
+        for search in available()
     ]
 
 
@@ -66,7 +62,6 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
     from autotune.devices.choose import backend
     from autotune.devices.device import BACKENDS
 
-    found = [device for name in BACKENDS for device in backend(name).devices()]
     return [
         {
             "device": device.selector,
@@ -74,7 +69,8 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
             "name": device.name,
             "driver": device.driver,
         }
-        for device in found
+        for name in BACKENDS
+        for device in backend(name).devices()
     ]
 
 
@@ -155,18 +151,14 @@ def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
     )
     click.echo()
     print_table(
-        [
-            {"parameter": name, "values": ", ".join(map(str, values))}
-            for name, values in space.parameters.items()
-        ]
+        {"parameter": name, "values": ", ".join(map(str, values))}
+        for name, values in space.parameters.items()
     )
     if space.removals:
         click.echo()
         print_table(
-            [
-                {"constraint": rule.name, "removes": f"{rule.share:.1%}", "because": rule.doc}
-                for rule in space.removals
-            ]
+            {"constraint": rule.name, "removes": f"{rule.share:.1%}", "because": rule.doc}
+            for rule in space.removals
         )
     click.echo()
     click.echo(f"default: {kernel.default()}")
@@ -211,8 +203,8 @@ def _show_configuration(
 @click.argument("name")
 @click.option(
     "--into",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("."),
+    type=FOLDER,
+    default=".",
     help="Folder that gets kernels/ and spaces/; default: this one.",
 )
 def new(name: str, into: Path) -> None:
@@ -273,7 +265,7 @@ def check(
     else:
         for line in report.notes:
             click.echo(line)
-        print_table(report.table())
+        print_table(report.rows)
     if report.failures:
         raise NothingValidError(f"{declared.name}: " + "; ".join(report.failures))
 

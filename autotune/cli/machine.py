@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from autotune.cli import emit_json
+from autotune.cli.options import JSON
 
 
 @click.command("doctor")
 @click.option("--limits", is_flag=True, help="Measure what the device reaches, once, and keep it.")
 @click.option("--device", metavar="NAME", help="Device to measure; default: the first usable.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@JSON
 def doctor(limits: bool, device: str | None, as_json: bool) -> None:
     """Say what works on this machine, and the command that mends the rest.
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-SPACES = click.option("--spaces", type=click.Path(path_type=Path), help="Folder of space files.")
+PATH = click.Path(path_type=Path)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+SPACES = click.option("--spaces", type=PATH, help="Folder of space files.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 EFFORT_NAMES = click.Choice(["quick", "full"])
 
@@ -16,9 +18,5 @@ EFFORT_NAMES = click.Choice(["quick", "full"])
 def out_option(help_: str) -> Callable[..., Any]:
     """``--out FOLDER`` with what it is for."""
     return click.option(
-        "--out",
-        type=click.Path(path_type=Path, file_okay=False),
-        default=Path("reports"),
-        show_default=True,
-        help=help_,
+        "--out", type=FOLDER, default=Path("reports"), show_default=True, help=help_
     )

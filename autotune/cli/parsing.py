@@ -1,4 +1,7 @@
-"""Text of the command line -> problems, configurations and values, with errors that say what fits."""
+"""Text of the command line -> problems, configurations and values.
+
+Whatever does not fit is a `UsageError` that says what does.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,7 @@ from autotune.values import Configuration, Problem, Value
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Read ``a=1,b=2``.
-
-    Raises
-    ------
-    UsageError
-        If a part is not NAME=VALUE, or a name occurs twice.
-    """
+    """Read ``a=1,b=2``; no name may occur twice."""
     found: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, sign, value = part.partition("=")
@@ -31,12 +28,7 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def problem(kernel: Kernel, text: str) -> Problem:
-    """Read a problem such as ``m=512,n=512,k=512``; every field must be there.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Read a problem such as ``m=512,n=512,k=512``; every field must be there."""
     given = pairs(text)
     example = next(problem for group in kernel.problems.values() for problem in group)
     for name in given:
@@ -70,44 +62,30 @@ def integer(text: str) -> int | None:
 
 
 def configuration(kernel: Kernel, text: str) -> Configuration:
-    """Read a configuration; parameters left out keep the kernel's default.
+    """Read a configuration; parameters left out keep the kernel's default."""
+    return kernel.default().replace(**values(kernel.name, kernel.parameters, text))
 
-    Raises
-    ------
-    UsageError
-    """
-    chosen = {
-        name: value(kernel.name, kernel.parameters, name, word)
-        for name, word in pairs(text).items()
-    }
-    return kernel.default().replace(**chosen)
+
+def values(kernel: str, parameters: Mapping[str, Sequence[Value]], text: str) -> dict[str, Value]:
+    """Read values of some of a kernel's parameters."""
+    return {name: _value(kernel, parameters, name, word) for name, word in pairs(text).items()}
 
 
 def restriction(
     kernel: str, parameters: Mapping[str, Sequence[Value]], texts: Iterable[str]
 ) -> dict[str, tuple[Value, ...]]:
-    """Read ``NAME=V1,V2`` for several of a kernel's parameters.
-
-    Raises
-    ------
-    UsageError
-    """
+    """Read ``NAME=V1,V2`` for several of a kernel's parameters."""
     fixed: dict[str, tuple[Value, ...]] = {}
     for text in texts:
-        name, sign, values = text.partition("=")
-        if not sign or not values:
+        name, sign, words = text.partition("=")
+        if not sign or not words:
             raise UsageError(f"--fix {text}: expected NAME=VALUE,VALUE")
-        fixed[name] = tuple(value(kernel, parameters, name, word) for word in values.split(","))
+        fixed[name] = tuple(_value(kernel, parameters, name, word) for word in words.split(","))
     return fixed
 
 
-def value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, text: str) -> Value:
-    """One parameter's value; it must be among the declared ones.
-
-    Raises
-    ------
-    UsageError
-    """
+def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, text: str) -> Value:
+    """One parameter's value; it must be among the declared ones."""
     if name not in parameters:
         raise UsageError(f"{kernel}: {unknown('parameter', name, parameters)}")
     for declared in parameters[name]:
@@ -120,13 +98,7 @@ def value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, tex
 
 
 def inputs(path: Path) -> dict[str, Any]:
-    """Arrays of an ``.npz`` file, by name.
-
-    Raises
-    ------
-    UsageError
-        If it is not one, or holds pickled objects.
-    """
+    """Arrays of an ``.npz`` file, by name; pickled objects are none."""
     import zipfile
 
     import numpy as np

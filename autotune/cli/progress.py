@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from autotune.measure.measurement import Status
 from autotune.search.session import Event, Measured, SearchStarted
@@ -22,37 +21,22 @@ _PHASES = {
 }
 
 
-class RunProgress:
+class RunProgress(Progress):
     """A listener for the engine's events, and a context manager around the run."""
 
     def __init__(self, kernel: str, problems: int) -> None:
-        self.kernel, self.problems = kernel, problems
-        self.console = Console(stderr=True, highlight=False)
-        self.bar = Progress(
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[facts]}", markup=False),
-            console=self.console,
+            console=Console(stderr=True, highlight=False),
             transient=True,
             disable=not sys.stderr.isatty(),
         )
+        self.kernel, self.problems = kernel, problems
         self.statuses: Counter[Status] = Counter()
-        self._task: TaskID | None = None
-        self._seen = 0
-        self._started = 0
-
-    def __enter__(self) -> RunProgress:
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.bar.stop()
+        self._searches = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, SearchStarted):
@@ -63,32 +47,31 @@ class RunProgress:
             self._say(f"{self.kernel} {event.problem}", _PHASES.get(event.name, event.name))
 
     def _begin(self, event: SearchStarted) -> None:
-        self._seen, self._started = 0, self._started + 1
+        self._searches += 1
         self.statuses.clear()
-        limit = event.budget.evaluations or event.budget.seconds
         self._say(
-            f"[{self._started}/{self.problems}] {self.kernel} {event.problem}",
+            f"[{self._searches}/{self.problems}] {self.kernel} {event.problem}",
             f"{event.configurations} configurations, {event.remembered} remembered",
-            total=limit,
+            total=event.budget.evaluations or event.budget.seconds,
         )
 
     def _measured(self, event: Measured) -> None:
-        self._seen += 1
         self.statuses[event.measurement.status] += 1
+        tried = self.statuses.total()
         failed = sum(n for status, n in self.statuses.items() if not status.is_timed)
-        facts = [f"{self._seen} tried"]
+        facts = [f"{tried} tried"]
         if event.best_ms is not None:
             facts.append(f"best {event.best_ms:.4g} ms")
         if failed:
             facts.append(f"{failed} failed")
         if event.seconds_left is not None:
             facts.append(f"{max(0, event.seconds_left):.0f} s left")
-        if self._task is not None:
-            total = self.bar.tasks[-1].total or 0
-            done = self._seen if event.seconds_left is None else total - event.seconds_left
-            self.bar.update(self._task, completed=done, facts=", ".join(facts))
+        for task in self.tasks:
+            left = event.seconds_left
+            done = tried if left is None else (task.total or 0) - left
+            self.update(task.id, completed=done, facts=", ".join(facts))
 
     def _say(self, description: str, facts: str, total: float | None = None) -> None:
-        if self._task is not None:
-            self.bar.remove_task(self._task)
-        self._task = self.bar.add_task(description, total=total, facts=facts)
+        for task in self.tasks:
+            self.remove_task(task.id)
+        self.add_task(description, total=total, facts=facts)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import JSON, SPACES, out_option
+from autotune.cli.options import JSON, PATH, SPACES, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.t4 import Results
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
-    from autotune.values import Value
 
 _OUT = out_option("Folder to write to.")
 
@@ -99,7 +97,19 @@ def results(
     elif as_csv:
         _print_csv(rows)
     elif rows:
-        _print_rows(rows)
+        print_table(
+            {
+                "kernel": row["kernel"],
+                "problem": words(row["problem"]),
+                "status": row["status"],
+                "median ms": row["median_ms"],
+                "hot ms": row["hot_median_ms"],
+                "configuration": words(row["config"]),
+                "device": row["device"],
+                "message": row["message"],
+            }
+            for row in rows
+        )
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
@@ -118,24 +128,6 @@ def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     ]
 
 
-def _print_rows(rows: list[dict[str, Any]]) -> None:
-    print_table(
-        [
-            {
-                "kernel": row["kernel"],
-                "problem": words(row["problem"]),
-                "status": row["status"],
-                "median ms": "" if row["median_ms"] is None else f"{row['median_ms']:.4g}",
-                "hot ms": "" if row["hot_median_ms"] is None else f"{row['hot_median_ms']:.4g}",
-                "configuration": words(row["config"]),
-                "device": row["device"],
-                "message": row["message"],
-            }
-            for row in rows
-        ]
-    )
-
-
 def _print_csv(rows: list[dict[str, Any]]) -> None:
     import csv
     import sys
@@ -143,9 +135,8 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     plain = [
         {**row, "problem": words(row["problem"]), "config": words(row["config"])} for row in rows
     ]
-    for row in plain:
-        row.pop("samples_ms")
-    writer = csv.DictWriter(sys.stdout, list(plain[0]) if plain else ["kernel"])
+    names = [name for name in (plain[0] if plain else ["kernel"]) if name != "samples_ms"]
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore")
     writer.writeheader()
     writer.writerows(plain)
 
@@ -156,7 +147,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 @click.option(
     "--from",
     "source",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Folder of tuned records, which are then all that is told; default: yours and the store.",
 )
@@ -185,13 +176,7 @@ def report(
 
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
-    """What is tuned, one record per device; by default what this user tuned.
-
-    Raises
-    ------
-    UsageError
-        If there is none.
-    """
+    """What is tuned, one record per device; by default what this user tuned."""
     from autotune.errors import UsageError
     from autotune.tuned.files import read_all, user_folder
 
@@ -212,11 +197,7 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
 @click.argument("format", default="header")
 @click.option("--device", metavar="NAME", help="Only this device's name.")
 @click.option(
-    "--from",
-    "source",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Folder of tuned records; default: yours.",
+    "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
 )
 @_OUT
 def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
@@ -248,13 +229,10 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     """What the store has of the latest source, by folder: device, problem, and timing if hot.
 
     Cold and hot times, and times of other sources, must not stand in one table.
-
-    Raises
-    ------
-    UsageError
-        If there is nothing.
     """
+    from autotune.devices.device import Device
     from autotune.errors import UsageError
+    from autotune.export.t4 import Results
     from autotune.kernel.catalog import find_kernel
     from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
@@ -266,36 +244,27 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     parameters = find_kernel(kernel).parameters
     groups: dict[str, list[Row]] = {}
     for row in rows:
+        device_folder = Device("cuda", row.device_name, "").folder
         size = "-".join(f"{name}{value}" for name, value in row.problem.items())
         hot = "" if Timing(row.timing).is_cold else "-hot"
-        groups.setdefault(f"{_folder(row.device_name)}/{size}{hot}", []).append(row)
-    return {folder: _latest(group, parameters) for folder, group in groups.items()}
-
-
-def _latest(rows: Sequence[Row], parameters: dict[str, tuple[Value, ...]]) -> Results:
-    """The rows of the newest one's source."""
-    from autotune.export.t4 import Results
-
-    last = rows[-1]
-    chosen = [row for row in rows if row.source == last.source]
-    return Results(
-        kernel=last.kernel,
-        device_name=last.device_name,
-        problem=last.problem,
-        parameters=parameters,
-        measurements=[row.measurement for row in chosen],
-        timestamps=[row.created for row in chosen],
-    )
-
-
-def _folder(name: str) -> str:
-    from autotune.devices.device import Device
-
-    return Device("cuda", name, "").folder
+        groups.setdefault(f"{device_folder}/{size}{hot}", []).append(row)
+    found = {}
+    for folder, group in groups.items():
+        last = group[-1]
+        chosen = [row for row in group if row.source == last.source]
+        found[folder] = Results(
+            kernel=last.kernel,
+            device_name=last.device_name,
+            problem=last.problem,
+            parameters=parameters,
+            measurements=[row.measurement for row in chosen],
+            timestamps=[row.created for row in chosen],
+        )
+    return found
 
 
 @click.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 def import_(file: Path) -> None:
     """Merge the tuned record FILE into yours, so that lookup finds it.
 
@@ -311,7 +280,7 @@ def import_(file: Path) -> None:
 
 
 @click.command("compare")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=PATH)
 @JSON
 def compare(files: tuple[Path, ...], as_json: bool) -> None:
     """Compare tuned records of one kernel, problem by problem.
@@ -327,6 +296,7 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     problems = {
         str(dict(entry.problem)): entry.problem for record in records for entry in record.entries
     }
+    same = len({record.device.name for record in records}) == 1
     rows = []
     for problem in problems.values():
         entries = [record.entry(problem) for record in records]
@@ -335,7 +305,6 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
             text = f"{entry.median_ms:.4g} ms" if entry else ""
             row[f"{number}: {record.device.name}"] = text
         first, last = entries[0], entries[-1]
-        same = len({record.device.name for record in records}) == 1
         row["last / first"] = (
             f"{last.median_ms / first.median_ms:.3f}" if first and last and same else ""
         )

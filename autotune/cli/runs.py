@@ -5,22 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from autotune.cli import emit_json
-from autotune.cli.options import EFFORT_NAMES, SPACES, out_option
+from autotune.cli import emit_json, warn
+from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import drift
 
 if TYPE_CHECKING:
     from autotune.kernel.space import Space
-    from autotune.measure.measurement import Measurement
     from autotune.report.publish import Published
     from autotune.run.request import Request
     from autotune.run.result import RunResult
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from autotune.search.replay import Recording
     from autotune.search.session import Budget
     from autotune.tuned.record import Entry
-    from autotune.values import Problem
 
 #: A reference that moved by this share in the course of a search is worth a warning.
 _DRIFT = 0.03
@@ -76,12 +74,7 @@ _DRIFT = 0.03
     metavar="NAME=V,V",
     help="Search only these values of a parameter (repeatable).",
 )
-@click.option(
-    "--inputs",
-    type=click.Path(path_type=Path),
-    metavar="FILE.npz",
-    help="Use these arrays as inputs.",
-)
+@click.option("--inputs", type=PATH, metavar="FILE.npz", help="Use these arrays as inputs.")
 @click.option(
     "--timing",
     type=click.Choice(["cold", "hot"]),
@@ -182,6 +175,7 @@ def _run(request: Request, out: Path, as_json: bool) -> None:
     from autotune.report.publish import publish
     from autotune.run.command import execute
     from autotune.store import Store, default_url
+    from autotune.store.flat import row_of
 
     with (
         Store.open(default_url()) as store,
@@ -189,8 +183,15 @@ def _run(request: Request, out: Path, as_json: bool) -> None:
     ):
         result = execute(request, store, progress)
     if request.only is not None:
-        found = [(each.problem, row) for each in result.problems for row in each.measured]
-        _show_single(request.kernel.name, request.device.name, found, as_json)
+        name, device = request.kernel.name, request.device.name
+        _show_single(
+            [
+                row_of(name, tried.problem, measurement, device)
+                for tried in result.problems
+                for measurement in tried.measured
+            ],
+            as_json,
+        )
         return
     published = publish(result, out)
     if as_json:
@@ -213,14 +214,14 @@ def _show_winners(result: RunResult, published: Published) -> None:
         rows.append(
             {
                 "problem": words(entry.problem),
-                "median ms": f"{entry.median_ms:.4g}",
+                "median ms": entry.median_ms,
                 "95 % interval": f"{low:.4g} … {high:.4g}",
                 "rate": _rate_of(entry),
                 "vs vendor": _vendor_of(entry),
                 "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
                 if entry.limit_fraction
                 else "",
-                "tied": str(entry.tied),
+                "tied": entry.tied,
                 "configuration": words(space.relevant(entry.configuration)),
             }
         )
@@ -251,9 +252,8 @@ def _say_where(result: RunResult, published: Published) -> None:
         drifted = f"; drift {moved[0]:+.1%} … {moved[1]:+.1%}" if moved else ""
         click.echo(f"{words(found.problem)}: {tried}; {found.seconds:.0f} s{drifted}", err=True)
         if found.sanitized is not None:
-            click.echo(
-                f"  compute-sanitizer: nothing found in {found.sanitized} finalists", err=True
-            )
+            text = f"  compute-sanitizer: nothing found in {found.sanitized} finalists"
+            click.echo(text, err=True)
         for wrong in found.disqualified:
             click.echo(f"  disqualified {wrong.configuration}: {wrong.message}", err=True)
         if found.finals is None:
@@ -288,12 +288,10 @@ def _warn_of_throttling(result: RunResult) -> None:
     throttled = [row for row in everything if row.clocks.is_throttled]
     if throttled:
         reasons = sorted({reason for row in throttled for reason in row.clocks.throttle_reasons})
-        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
-        click.echo(
+        warn(
             f"{len(throttled)} of {len(everything)} measurements were taken while the device was "
             f"throttled ({', '.join(reasons)}), even after rests: they are too slow; "
-            "see nvidia-smi -q -d PERFORMANCE, and run again with --fresh on a cool device",
-            err=True,
+            "see nvidia-smi -q -d PERFORMANCE, and run again with --fresh on a cool device"
         )
 
 
@@ -302,41 +300,30 @@ def _warn_of_drift(result: RunResult) -> None:
     found = [drift(problem.measured) for problem in result.problems]
     worst = max((abs(share) for extremes in found if extremes for share in extremes), default=0.0)
     if worst > _DRIFT and result.request.device.times_steadily:
-        click.secho("warning: ", fg="yellow", bold=True, nl=False, err=True)
-        click.echo(
+        warn(
             f"a reference configuration changed its time by {worst:.1%} in the course of the "
             "search: who entered the finals depends on when it was measured; the finals do not, "
-            "their rounds are interleaved. See nvidia-smi for other processes and clocks",
-            err=True,
+            "their rounds are interleaved. See nvidia-smi for other processes and clocks"
         )
 
 
-def _show_single(
-    kernel: str,
-    device: str,
-    measured: Iterable[tuple[Problem, Measurement]],
-    as_json: bool,
-) -> None:
+def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Show one configuration's measurement on each problem."""
-    from autotune.store.flat import row_of
-
-    rows = [row_of(kernel, problem, measurement, device) for problem, measurement in measured]
     if as_json:
         emit_json(rows)
         return
-    print_table([{"problem": words(row["problem"]), **_facts(row)} for row in rows])
-
-
-def _facts(row: dict[str, Any]) -> dict[str, str]:
-    time_ms = row["median_ms"]
-    return {
-        "status": row["status"],
-        "median ms": "" if time_ms is None else f"{time_ms:.4g}",
-        "largest error": "" if row["max_error"] is None else f"{row['max_error']:.3g}",
-        "registers": str(row["registers"] or ""),
-        "spill bytes": "" if row["spill_bytes"] is None else str(row["spill_bytes"]),
-        "message": row["message"],
-    }
+    print_table(
+        {
+            "problem": words(row["problem"]),
+            "status": row["status"],
+            "median ms": row["median_ms"],
+            "largest error": "" if row["max_error"] is None else f"{row['max_error']:.3g}",
+            "registers": row["registers"] or "",
+            "spill bytes": row["spill_bytes"],
+            "message": row["message"],
+        }
+        for row in rows
+    )
 
 
 #: Options that say how a device is to measure, or where its files go.
@@ -383,20 +370,19 @@ def _look_up(recording: Recording, space: Space, config: str, as_json: bool) -> 
     from autotune.cli import parsing
     from autotune.search import replay
     from autotune.search.session import Budget
+    from autotune.store.flat import row_of
     from autotune.values import Configuration
 
-    kernel, parameters = recording.kernel, space.parameters
-    given = parsing.pairs(config).items()
-    only = Configuration(
-        {name: parsing.value(kernel, parameters, name, text) for name, text in given}
-    )
+    kernel = recording.kernel
+    only = Configuration(parsing.values(kernel, space.parameters, config))
     index = space.find(space.row(only))
     if index is None:
         among = "" if len(space) == len(recording.space) else " among those that --fix leaves"
         raise UsageError(f"{recording.path.name} has no configuration {only}{among}")
     measured = replay.session(recording, Budget(), space).measure([index])
-    found = [(recording.problem, measurement) for measurement in measured]
-    _show_single(kernel, recording.device.name, found, as_json)
+    device = recording.device.name
+    rows = [row_of(kernel, recording.problem, measurement, device) for measurement in measured]
+    _show_single(rows, as_json)
 
 
 def _replay(
@@ -413,27 +399,20 @@ def _replay(
 
     session = replay.session(recording, budget or Budget(evaluations=200), space)
     measured = search(session, strategy, seed)
-    best = [measured[index] for index in session.best(5)]
-    rows = [
-        {
+    rows, documents = [], []
+    for rank, index in enumerate(session.best(5), 1):
+        found = measured[index]
+        row = {
             "rank": str(rank),
-            "median ms": f"{measurement.median_ms:.4g}",
-            "of best recorded": f"{(recording.best_ms or 0) / (measurement.median_ms or 1):.1%}",
-            "configuration": str(measurement.configuration),
+            "median ms": f"{found.median_ms:.4g}",
+            "of best recorded": f"{(recording.best_ms or 0) / (found.median_ms or 1):.1%}",
+            "configuration": str(found.configuration),
         }
-        for rank, measurement in enumerate(best, 1)
-    ]
+        rows.append(row)
+        plain = {"configuration": dict(found.configuration), "median_ms": found.median_ms}
+        documents.append({**row, **plain})
     if as_json:
-        emit_json(
-            [
-                {
-                    **row,
-                    "configuration": dict(measurement.configuration),
-                    "median_ms": measurement.median_ms,
-                }
-                for row, measurement in zip(rows, best, strict=True)
-            ]
-        )
+        emit_json(documents)
     else:
         print_table(rows, title=f"{recording.kernel} replayed from {recording.path.name}")
     click.echo(f"{len(measured)} of {len(space)} recorded configurations asked", err=True)

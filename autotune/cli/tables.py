@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
-def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
+def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None:
     """Print rows with the same keys; columns that are empty everywhere are left out.
 
-    In a pipe lines are as long as they need to be, so that nothing is cut or wrapped.
+    Nothing is shown of None, and four digits of a float. In a pipe lines are as long as they need
+    to be, so that nothing is cut or wrapped.
     """
+    rows = [{name: _text(value) for name, value in row.items()} for row in values]
     console = Console(highlight=False)
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="right" if _is_number(rows, name) else "left")
+        is_number = all(row[name][:1].isdigit() or not row[name] for row in rows)
+        table.add_column(name, justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*(_escaped(row[name]) for name in columns))
+        table.add_row(*(Text(row[name]) for name in columns))  # users' words are no markup
     if console.is_terminal:
         if Console(width=10_000).measure(table).maximum <= console.width:
             console.print(table)
@@ -50,16 +54,13 @@ def _print_blocks(rows: Sequence[Mapping[str, str]], columns: Sequence[str], tit
 
 def words(values: Mapping[str, Any]) -> str:
     """Names and values in one line; booleans as 0 and 1, as the command line takes them."""
-    plain = {
-        name: int(value) if isinstance(value, bool) else value for name, value in values.items()
-    }
-    return ", ".join(f"{name}={value}" for name, value in plain.items())
+    return ", ".join(
+        f"{name}={int(value) if isinstance(value, bool) else value}"
+        for name, value in values.items()
+    )
 
 
-def _is_number(rows: Sequence[Mapping[str, str]], name: str) -> bool:
-    return all(row[name][:1].isdigit() or not row[name] for row in rows)
-
-
-def _escaped(text: str) -> str:
-    """Text of users' files must not be taken for markup."""
-    return text.replace("[", r"\[")
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import EFFORT_NAMES, JSON, SPACES, out_option
+from autotune.cli.options import EFFORT_NAMES, FOLDER, JSON, SPACES, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.retune.gate import Checked, GateReport
     from autotune.retune.mend import Mended, Orders
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 _DEVICE = click.option(
@@ -40,28 +39,58 @@ _HOURS = click.option(
 )
 
 
-def _how_to_search(function: F) -> F:
-    """The options that say how a search is done."""
-    for option in (
-        click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs."),
-        click.option(
-            "--strategy", default="auto", show_default=True, help="See autotune list strategies."
-        ),
-        click.option(
-            "--budget",
-            metavar="TIME|N",
-            help="Of the search of each problem: 90s, 10m or 200evals; default: by effort.",
-        ),
-        click.option(
-            "--effort",
-            type=EFFORT_NAMES,
-            default="quick",
-            show_default=True,
-            help="Which problems must be tuned, and how; an entry keeps its own, if more.",
-        ),
-    ):
-        function = option(function)
-    return function
+def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
+    """The options that say how a search is done; with those of its limits they are ``orders``."""
+
+    @click.option(
+        "--effort",
+        type=EFFORT_NAMES,
+        default="quick",
+        show_default=True,
+        help="Which problems must be tuned, and how; an entry keeps its own, if more.",
+    )
+    @click.option(
+        "--budget",
+        metavar="TIME|N",
+        help="Of the search of each problem: 90s, 10m or 200evals; default: by effort.",
+    )
+    @click.option(
+        "--strategy", default="auto", show_default=True, help="See autotune list strategies."
+    )
+    @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs.")
+    @wraps(function)
+    def ordered(
+        kernels: tuple[str, ...],
+        effort: str,
+        budget: str | None,
+        strategy: str,
+        seed: int,
+        max_hours: float | None,
+        out: Path,
+        **others: Any,
+    ) -> None:
+        from autotune.cli.progress import RunProgress
+        from autotune.retune.mend import Orders
+        from autotune.run.request import EFFORTS
+        from autotune.search.names import find
+        from autotune.search.session import Budget
+
+        find(strategy)
+        command = click.get_current_context().info_name or ""
+        orders = Orders(
+            effort=EFFORTS[effort],
+            strategy=strategy,
+            budget=Budget.parse(budget) if budget else None,
+            seconds=None if max_hours is None else max_hours * 3600,
+            out=out,
+            seed=seed,
+            command=shlex.join(["autotune", command, *(Path(kernel).name for kernel in kernels)]),
+            progress=RunProgress,
+            say=lambda text: click.echo(text, err=True),
+        )
+        function(kernels=kernels, orders=orders, **others)
+
+    return ordered
 
 
 @click.command("retune")
@@ -85,17 +114,12 @@ def _how_to_search(function: F) -> F:
 def retune(
     kernels: tuple[str, ...],
     stale: bool,
-    max_hours: float | None,
     max_age: str,
     dry_run: bool,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
-    effort: str,
-    budget: str | None,
-    strategy: str,
-    seed: int,
+    orders: Orders,
     spaces: Path | None,
-    out: Path,
     as_json: bool,
 ) -> None:
     """Tune again what went stale on each device, and say why; of KERNELs or of all.
@@ -121,11 +145,10 @@ def retune(
         devices=find_devices(selectors, archs),
         kernels=kernels,
         spaces=spaces,
-        effort=effort,
+        effort=orders.effort.name,
         max_age_days=age_in_days(max_age),
         only_stale=stale,
     )
-    orders = _orders("retune", kernels, effort, budget, strategy, seed, max_hours, out)
     outcomes = mend(question, replace(orders, dry_run=dry_run))
     if as_json:
         emit_json([_outcome_row(outcome) for outcome in outcomes])
@@ -140,66 +163,25 @@ def retune(
         raise AutotuneError(f"{len(failed)} not mended; {first.kernel}: {first.message}")
 
 
-def _orders(
-    command: str,
-    kernels: tuple[str, ...],
-    effort: str,
-    budget: str | None,
-    strategy: str,
-    seed: int,
-    max_hours: float | None,
-    out: Path,
-) -> Orders:
-    """How to search and how long, from the options of a command."""
-    from autotune.cli.progress import RunProgress
-    from autotune.retune.mend import Orders
-    from autotune.run.request import EFFORTS
-    from autotune.search.names import find
-    from autotune.search.session import Budget
-
-    find(strategy)
-    names = [Path(kernel).name for kernel in kernels]
-    return Orders(
-        effort=EFFORTS[effort],
-        strategy=strategy,
-        budget=Budget.parse(budget) if budget else None,
-        seconds=None if max_hours is None else max_hours * 3600,
-        out=out,
-        seed=seed,
-        command=shlex.join(["autotune", command, *names]),
-        progress=RunProgress,
-        say=lambda text: click.echo(text, err=True),
-    )
-
-
 def _outcome_row(outcome: Mended) -> dict[str, Any]:
     return {**vars(outcome), "problem": dict(outcome.problem), "result": str(outcome.result)}
 
 
-def _show_outcomes(outcomes: list[Mended]) -> None:
+def _show_outcomes(outcomes: Iterable[Mended]) -> None:
     print_table(
-        [
-            {
-                "kernel": outcome.kernel,
-                "device": outcome.device,
-                "problem": words(outcome.problem),
-                "why": outcome.why,
-                "what": outcome.action,
-                "result": str(outcome.result),
-                "ms before": _time(outcome.before_ms),
-                "ms now": _time(outcome.after_ms),
-                "note": outcome.message,
-            }
-            for outcome in outcomes
-        ]
+        {
+            "kernel": outcome.kernel,
+            "device": outcome.device,
+            "problem": words(outcome.problem),
+            "why": outcome.why,
+            "what": outcome.action,
+            "result": outcome.result,
+            "ms before": outcome.before_ms,
+            "ms now": outcome.after_ms,
+            "note": outcome.message,
+        }
+        for outcome in outcomes
     )
-
-
-def _time(time_ms: float | None) -> str:
-    return "" if time_ms is None else f"{time_ms:.4g}"
-
-
-# ---------------------------------------------------------------------- check-tuned
 
 
 @click.command("check-tuned")
@@ -224,15 +206,10 @@ def check_tuned(
     kernels: tuple[str, ...],
     threshold: float,
     retune: bool,
-    max_hours: float | None,
     selectors: tuple[str, ...],
     archs: tuple[str, ...],
-    effort: str,
-    budget: str | None,
-    strategy: str,
-    seed: int,
+    orders: Orders,
     spaces: Path | None,
-    out: Path,
     as_json: bool,
 ) -> None:
     """Verify and measure what is tuned of KERNELs, or of all, against its record.
@@ -252,32 +229,25 @@ def check_tuned(
     checks = check(
         kernels,
         find_devices(selectors, archs),
-        _orders("check-tuned", kernels, effort, budget, strategy, seed, max_hours, out),
+        orders,
         spaces=spaces,
         threshold=threshold / 100,
         retune=retune,
     )
+    checked = [_checked_row(found) for found in checks.checked]
     if as_json:
         mended = [_outcome_row(outcome) for outcome in checks.mended]
-        emit_json({"checked": [_checked_row(found) for found in checks.checked], "mended": mended})
+        emit_json({"checked": checked, "mended": mended})
     else:
-        _show_checked(checks.checked)
+        _show_checked(checked)
         if checks.mended:
             click.echo()
-            _show_outcomes(list(checks.mended))
+            _show_outcomes(checks.mended)
     _judge(checks)
 
 
 def _judge(checks: GateReport) -> None:
-    """End with the exit code of what was found.
-
-    Raises
-    ------
-    RegressionError
-        If something is slower or wrong, and stays so.
-    AutotuneError
-        If something could not be measured.
-    """
+    """Raise where something is slower or wrong, and stays so, or could not be measured."""
     from autotune.errors import AutotuneError, RegressionError
     from autotune.retune.gate import Verdict
     from autotune.retune.mend import MendStatus
@@ -300,6 +270,8 @@ def _judge(checks: GateReport) -> None:
 def _checked_row(checked: Checked) -> dict[str, Any]:
     entry, now = checked.known.entry, checked.now
     ratio = now.ratio if now else None
+    recorded_on = entry.device_uuid or checked.known.record.device.uuid
+    here = checked.device.uuid
     return {
         "kernel": checked.kernel,
         "device": checked.device.name,
@@ -316,42 +288,34 @@ def _checked_row(checked: Checked) -> dict[str, Any]:
         "ratio_interval": (ratio.low, ratio.high) if ratio else None,
         "tied": now.is_tied if now else None,
         "fastest": dict(now.fastest) if now and now.fastest else None,
-        "other_gpu": _is_other(checked),
+        "other_gpu": bool(recorded_on and here and recorded_on != here),
     }
 
 
-def _is_other(checked: Checked) -> bool:
-    """Whether the record is of another GPU of the same model."""
-    recorded = checked.known.entry.device_uuid or checked.known.record.device.uuid
-    return bool(recorded and checked.device.uuid and recorded != checked.device.uuid)
-
-
-def _show_checked(checked: Sequence[Checked]) -> None:
+def _show_checked(documents: Sequence[Mapping[str, Any]]) -> None:
     rows = []
-    for found in checked:
-        now = found.now
-        ratio = now.ratio if now else None
-        notes = [found.message, "recorded on another GPU of this model" if _is_other(found) else ""]
+    for found in documents:
+        notes = [found["message"]] if found["message"] else []
+        if found["other_gpu"]:
+            notes.append("recorded on another GPU of this model")
+        interval = found["ratio_interval"]
         rows.append(
             {
-                "kernel": found.kernel,
-                "problem": words(found.known.entry.problem),
-                "recorded ms": _time(found.known.entry.median_ms),
-                "ms now": _time(now.median_ms if now else None),
-                "now / recorded": f"{ratio.value:.3f}" if ratio else "",
-                "95 % interval": f"{ratio.low:.3f} … {ratio.high:.3f}" if ratio else "",
-                "verdict": str(found.verdict),
-                "from": found.known.layer,
-                "note": "; ".join(note for note in notes if note),
+                "kernel": found["kernel"],
+                "problem": words(found["problem"]),
+                "recorded ms": found["recorded_ms"],
+                "ms now": found["now_ms"],
+                "now / recorded": f"{found['ratio']:.3f}" if interval else "",
+                "95 % interval": f"{interval[0]:.3f} … {interval[1]:.3f}" if interval else "",
+                "verdict": found["verdict"],
+                "from": found["layer"],
+                "note": "; ".join(notes),
             }
         )
     if rows:
         print_table(rows)
     else:
         click.echo("nothing is tuned for this device yet; run: autotune run sgemm", err=True)
-
-
-# ---------------------------------------------------------------------- schedule
 
 
 @click.command("schedule")
@@ -372,11 +336,7 @@ def _show_checked(checked: Sequence[Checked]) -> None:
     show_default=True,
     help="Of every run.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder to write the files to; default: print them.",
-)
+@click.option("--out", type=FOLDER, help="Folder to write the files to; default: print them.")
 def schedule(
     kind: str,
     kernels: tuple[str, ...],
@@ -422,7 +382,7 @@ def schedule(
 )
 @click.option(
     "--records",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     help="Folder of tuned records, read and written; default: yours.",
 )

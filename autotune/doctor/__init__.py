@@ -45,15 +45,7 @@ CHECKS: tuple[Check, ...] = (
 def findings(checks: Sequence[Check] = CHECKS) -> list[Finding]:
     """Look at everything that measuring depends on.
 
-    Parameters
-    ----------
-    checks : sequence
-        What to look at.
-
-    Returns
-    -------
-    list of Finding
-        In the order to read and mend them. Every ``warn`` and ``bad`` one has a remedy.
+    They come in the order to read and mend them; every ``warn`` and ``bad`` one has a remedy.
     """
     seen = tried(nvidia.look, nvidia.Nvidia())
     found: list[Finding] = []

@@ -80,8 +80,7 @@ def look(root: Path = Path("/")) -> Nvidia:
             ),
         )
     except Exception as error:  # every NVML failure means that the driver does not answer
-        is_missing = isinstance(error, ImportError)
-        fault = "ImportError" if is_missing else type(error).__name__
+        fault = "ImportError" if isinstance(error, ImportError) else type(error).__name__
         return replace(silent, present=present, driver=driver, fault=fault)
 
 

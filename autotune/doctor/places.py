@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,7 +51,7 @@ def store(_: Nvidia) -> Iterator[Finding]:
             Store.open(address.path, wait_s=2.0).close()
             _try_writing(address.path.parent)
         else:
-            _try_writing(_nearest(address.path.parent))
+            _try_writing(next(place for place in address.path.parents if place.exists()))
     except Exception as error:  # of the database's driver
         text = f"{address} cannot be used: {address.without_secrets(first_line(error))}"
         yield Finding("store", "bad", text, aside)
@@ -87,11 +86,11 @@ def disk(
 
 
 def spaces(_: Nvidia) -> Iterator[Finding]:
-    from autotune.kernel.catalog import space_folders
+    from autotune.kernel.catalog import anybody_may_write, space_folders
 
     folders = space_folders()
     places = itertools.chain(folders, *(folder.glob("*.py") for folder in folders))
-    opened = [place for place in places if _anybody_may_write(place)]
+    opened = [place for place in places if anybody_may_write(place)]
     for place in opened:
         text = f"anybody may write {place}, and it is code: it is not run"
         yield Finding("spaces", "bad", text, f"chmod o-w '{place}'")
@@ -107,23 +106,7 @@ def _size_bytes(file: Path) -> int:
     return tried(lambda: file.stat().st_size, 0)
 
 
-def _nearest(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
-    return next(place for place in (folder, *folder.parents) if place.exists())
-
-
 def _try_writing(folder: Path) -> None:
-    """Write a file that has no name.
-
-    Raises
-    ------
-    OSError
-    """
+    """Write a file that has no name."""
     with tempfile.TemporaryFile(dir=folder) as stream:
         stream.write(b"autotune")
-
-
-def _anybody_may_write(place: Path) -> bool:
-    """As `catalog` judges: a sticky folder protects what is in it."""
-    mode = place.stat().st_mode
-    return bool(mode & stat.S_IWOTH) and not (place.is_dir() and mode & stat.S_ISVTX)

@@ -35,8 +35,7 @@ _TOOLS = {
 
 def python(_: Nvidia) -> Iterator[Finding]:
     release = ".".join(str(part) for part in sys.version_info[:3])
-    text = f"Python {release}, kernel-autotune {__version__}"
-    yield Finding("python", "ok", text)
+    yield Finding("python", "ok", f"Python {release}, kernel-autotune {__version__}")
 
 
 def packages(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Finding]:

@@ -136,11 +136,16 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
     return named[0]
 
 
+def anybody_may_write(place: Path) -> bool:
+    """Whether a file or folder is open to all; a sticky folder protects what is in it."""
+    mode = place.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not (place.is_dir() and mode & stat.S_ISVTX)
+
+
 def _refuse_world_writable(file: Path) -> None:
     """Space files are code: one that anybody may change is not run."""
     for place in (file, file.parent):
-        mode = place.stat().st_mode
-        if mode & stat.S_IWOTH and not (place.is_dir() and mode & stat.S_ISVTX):
+        if anybody_may_write(place):
             raise SpecError(
                 f"{place}: anybody may write it, and it is code; run: chmod o-w {place}"
             )

@@ -123,6 +123,21 @@ class Measurement:
         """Largest absolute error over outputs and data sets; None where nothing was checked."""
         return max((check.max_error for check in self.checks), default=None)
 
+    @property
+    def largest_function(self) -> CompiledFunction:
+        """The function that needs most registers; where nothing was compiled one that says nothing."""
+        return max(
+            self.entries,
+            key=lambda function: function.registers or 0,
+            default=CompiledFunction(""),
+        )
+
+    @property
+    def shared_bytes(self) -> int | None:
+        """Static and dynamic shared memory of one block; None where unknown."""
+        static, dynamic = self.largest_function.shared_bytes, self.dynamic_shared_bytes
+        return None if static is None and not dynamic else (static or 0) + dynamic
+
 
 def drift(measured: Iterable[Measurement]) -> tuple[float, float] | None:
     """Least and most change of the reference's time in the course of these measurements.

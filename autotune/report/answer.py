@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from statistics import geometric_mean
 
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
@@ -56,28 +57,13 @@ def answers(content: ReportContent) -> Table:
         for problem in content.problems
         if problem.entry and problem.entry.vendor
     )
-    vendor = next(iter(vendors)) if len(vendors) == 1 else "vendor"
-    columns = (
-        "Problem",
-        "Time",
-        "95 % interval",
-        "Rate",
-        f"Speed vs {vendor} (95 %)",
-        "Share of measured limit",
-        "Tied",
-        "Tried",
-    )
-    rows = tuple(_answer(problem, len(vendors) > 1) for problem in content.problems)
-    keep = [
-        i
-        for i, title in enumerate(columns)
-        if i < 4 or title == "Tied" or any(row[i] != NONE for row in rows)
-    ]
-    return Table(
-        tuple(columns[i] for i in keep),
-        tuple(tuple(row[i] for i in keep) for row in rows),
-        numeric=frozenset(range(1, len(keep))),
-    )
+    speed = f"Speed vs {next(iter(vendors)) if len(vendors) == 1 else 'vendor'} (95 %)"
+    rows = [_answer(problem, speed, len(vendors) > 1) for problem in content.problems]
+    for column in (speed, "Share of measured limit", "Tried"):
+        if all(row[column] == NONE for row in rows):
+            for row in rows:
+                del row[column]
+    return Table.of(rows)
 
 
 def configurations(content: ReportContent) -> Table:
@@ -110,29 +96,22 @@ def winner_resources(content: ReportContent) -> Table:
     for problem in content.problems:
         if problem.entry is None:
             continue
-        entry, shared = problem.entry, _entry_shared(problem.entry)
+        entry, static = problem.entry, problem.entry.static_shared_bytes
+        is_known = static is not None or entry.shared_bytes
+        shared = (static or 0) + entry.shared_bytes if is_known else None
         used = wording.percent(shared / limit) if shared is not None and limit else NONE
         rows.append(
-            (
-                problem_name(problem),
-                " × ".join(map(str, entry.block)),
-                wording.count(math.prod(entry.block)),
-                wording.count(entry.registers),
-                wording.size(entry.spill_bytes),
-                wording.size(shared),
-                used,
-            )
+            {
+                "Problem": problem_name(problem),
+                "Block": " × ".join(map(str, entry.block)),
+                "Threads per block": wording.count(math.prod(entry.block)),
+                "Registers per thread": wording.count(entry.registers),
+                "Spills per thread": wording.size(entry.spill_bytes),
+                "Shared per block": wording.size(shared),
+                "Of the device's": used,
+            }
         )
-    columns = (
-        "Problem",
-        "Block",
-        "Threads per block",
-        "Registers per thread",
-        "Spills per thread",
-        "Shared per block",
-        "Of the device's",
-    )
-    return Table(columns, tuple(rows), numeric=frozenset(range(1, 7)))
+    return Table.of(rows)
 
 
 def portfolio(content: ReportContent) -> Table:
@@ -146,19 +125,18 @@ def portfolio(content: ReportContent) -> Table:
         pairs = zip(times, best, names, strict=True)
         ratios = [(ms / least, name) for ms, least, name in pairs if ms and least]
         failures = len(times) - len(ratios)
-        mean = _mean([ratio for ratio, _ in ratios])
+        mean = geometric_mean([ratio for ratio, _ in ratios]) if ratios else math.inf
         worst, where = max(ratios, default=(math.inf, NONE))
-        told = (wording.ratio(mean), wording.ratio(worst), where)
-        text = configuration_text(content, configuration)
-        failed = f"fails on {plural(failures, 'problem')}"
-        rows.append((failures, mean, (text, *((NONE, NONE, failed) if failures else told))))
-    rows.sort(key=lambda row: row[:2])
-    return Table(
-        ("Configuration", "Geometric mean", "At worst", "On"),
-        tuple(cells for _, _, cells in rows[:PORTFOLIO_ROWS]),
-        frozenset({1, 2}),
-        frozenset({0}),
-    )
+        row = {
+            "Configuration": configuration_text(content, configuration),
+            "Geometric mean": NONE if failures else wording.ratio(mean),
+            "At worst": NONE if failures else wording.ratio(worst),
+            "On": f"fails on {plural(failures, 'problem')}" if failures else where,
+        }
+        rows.append((failures, mean, row))
+    rows.sort(key=lambda ranked: ranked[:2])
+    best_rows = [row for _, _, row in rows[:PORTFOLIO_ROWS]]
+    return Table.of(best_rows, words="On", wide="Configuration")
 
 
 def fallback(content: ReportContent) -> Table:
@@ -173,15 +151,21 @@ def fallback(content: ReportContent) -> Table:
             continue
         name = wording.one_line(str(Problem(dict(row.problem))))
         text = configuration_text(content, row.plan.configuration)
-        rows.append((name, text, wording.percent(row.expected_fraction)))
+        rows.append((name, text, row.expected_fraction))
     for (_, fraction), count in predicted.items():
-        name = f"any of {plural(count, 'problem')}"
-        rows.append((name, "the fastest predicted", wording.percent(fraction)))
-    columns = ("Nearest to", "Configuration", "Expected share of the best speed")
-    return Table(columns, tuple(rows), frozenset({2}), frozenset({1}))
+        rows.append((f"any of {plural(count, 'problem')}", "the fastest predicted", fraction))
+    named = [
+        {
+            "Nearest to": name,
+            "Configuration": text,
+            "Expected share of the best speed": wording.percent(fraction),
+        }
+        for name, text, fraction in rows
+    ]
+    return Table.of(named, words="Configuration", wide="Configuration")
 
 
-def rate_text(entry: Entry) -> str:
+def _rate_text(entry: Entry) -> str:
     """The rate that the binding limit is about; both where none is known."""
     moved = wording.bandwidth(entry.gb_per_s) if entry.gb_per_s else ""
     done = wording.arithmetic(entry.gflop_per_s) if entry.gflop_per_s else ""
@@ -192,33 +176,26 @@ def rate_text(entry: Entry) -> str:
     return ", ".join(rate for rate in (moved, done) if rate) or NONE
 
 
-def _answer(problem: ProblemContent, name_vendor: bool) -> tuple[str, ...]:
-    entry, tried = problem.entry, wording.count(len(problem.trials) or None)
-    if entry is None:
-        return (problem_name(problem), "no winner", NONE, NONE, NONE, NONE, NONE, tried)
+def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str, str]:
+    entry = problem.entry
     vendor, limit = NONE, NONE
-    if entry.vendor:
+    if entry and entry.vendor:
         vendor = wording.ratio(entry.vendor.ratio, entry.vendor.ratio_interval)
         vendor += f" {entry.vendor.name}" if name_vendor else ""
-    if entry.limit_fraction is not None:
+    if entry and entry.limit_fraction is not None:
         share = wording.percent(entry.limit_fraction)
         limit = f"{share} of {limit_words(entry.limit_name or '')}"
-    return (
-        problem_name(problem),
-        wording.time(entry.median_ms),
-        wording.interval(entry.median_ms, entry.interval_ms),
-        rate_text(entry),
-        wording.one_line(vendor),
-        limit,
-        wording.count(entry.tied),
-        wording.count(len(problem.trials) or entry.evaluations),
-    )
-
-
-def _entry_shared(entry: Entry) -> int | None:
-    if entry.static_shared_bytes is None and not entry.shared_bytes:
-        return None
-    return (entry.static_shared_bytes or 0) + entry.shared_bytes
+    tried = len(problem.trials) or (entry.evaluations if entry else None)
+    return {
+        "Problem": problem_name(problem),
+        "Time": wording.time(entry.median_ms) if entry else "no winner",
+        "95 % interval": wording.interval(entry.median_ms, entry.interval_ms) if entry else NONE,
+        "Rate": _rate_text(entry) if entry else NONE,
+        speed: wording.one_line(vendor),
+        "Share of measured limit": limit,
+        "Tied": wording.count(entry.tied if entry else None),
+        "Tried": wording.count(tried),
+    }
 
 
 def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:
@@ -231,7 +208,7 @@ def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:
         return [f"{wording.ratio(ratios[0], vendors[0].ratio_interval)} the speed of {names}"]
     return [
         f"{min(ratios):.3f}× to {max(ratios):.3f}× the speed of {names} "
-        f"(geometric mean {_mean(ratios):.3f}×)"
+        f"(geometric mean {geometric_mean(ratios):.3f}×)"
     ]
 
 
@@ -245,26 +222,16 @@ def _limit_sentence(entries: Sequence[Entry]) -> list[str]:
     return [f"{span} of the device's measured {' or '.join(names)}"]
 
 
-def _mean(ratios: Sequence[float]) -> float:
-    """The geometric mean; infinite of nothing, so that it sorts last."""
-    if not ratios:
-        return math.inf
-    return math.exp(sum(math.log(ratio) for ratio in ratios) / len(ratios))
-
-
-def _why_none(problem: ProblemContent) -> str:
-    if not problem.trials:
-        return "nothing was measured"
-    listed = ", ".join(
-        f"{wording.count(n)} {status}" for status, n in status_counts(problem).items()
-    )
-    return f"no configuration is both right and timed ({listed})"
-
-
 def _reasons(problem: ProblemContent) -> list[str]:
     entry = problem.entry
     if entry is None:
-        return [f"no answer, because {_why_none(problem)}"]
+        ends = ", ".join(
+            f"{wording.count(n)} {status}" for status, n in status_counts(problem).items()
+        )
+        why = (
+            f"no configuration is both right and timed ({ends})" if ends else "nothing was measured"
+        )
+        return [f"no answer, because {why}"]
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
     if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
         reasons.append(

@@ -11,70 +11,40 @@ from functools import cached_property
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.selection import Ratio
+from autotune.run.selection import Finalist, Ratio
 from autotune.tuned.record import Entry, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem, Value
 
 
 @dataclass(frozen=True)
-class Resources:
-    """What one configuration takes per thread and per block; None where unknown."""
+class Contender:
+    """A configuration in the finals, or a vendor's library beside them."""
 
-    registers: int | None = None
-    spill_bytes: int | None = None
-    #: Static and dynamic shared memory of one block.
-    shared_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class FinalistContent:
-    """One configuration of the finals."""
-
-    configuration: Configuration
+    #: ``winner``, ``tied``, ``slower`` or ``vendor``.
+    verdict: str
     median_ms: float
-    interval_ms: tuple[float, float]
     #: Its time over the winner's: above 1 it is slower.
     ratio: Ratio
-    tied: bool
-    won: bool
-    resources: Resources = Resources()
     #: Median of calls back to back; None where not taken.
-    hot_ms: float | None = None
-
-
-@dataclass(frozen=True)
-class BaselineContent:
-    """A vendor library in the same finals."""
-
-    name: str
-    median_ms: float
-    #: Its time over the winner's: above 1 the winner is faster.
-    ratio: Ratio
-    hot_ms: float | None = None
+    hot_ms: float | None
+    #: None of a vendor.
+    finalist: Finalist | None = None
+    #: Name of the vendor's library.
+    vendor: str = ""
 
 
 @dataclass(frozen=True)
 class ProblemContent:
-    """All that is known about one problem.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its sizes.
-    trials : tuple of Measurement
-        One per configuration, in the order they were asked for; one that failed in the finals
-        carries that failure.
-    entry : Entry, optional
-        What the tuned record says: the answer. None where nothing was right.
-    finalists, baselines : tuple
-        Best first; empty where only the record is left of the finals.
-    """
+    """All that is known about one problem."""
 
     problem: Problem
+    #: One per configuration, in the order they were asked for; one that failed in the finals
+    #: carries that failure.
     trials: tuple[Measurement, ...] = ()
+    #: What the tuned record says: the answer. None where nothing was right.
     entry: Entry | None = None
-    finalists: tuple[FinalistContent, ...] = ()
-    baselines: tuple[BaselineContent, ...] = ()
+    #: Configurations best first, then vendors; empty where only the record is left of them.
+    finals: tuple[Contender, ...] = ()
 
     @property
     def best_ms(self) -> float | None:
@@ -89,33 +59,26 @@ class ProblemContent:
         return next((trial for trial in self.trials if dict(trial.configuration) == wanted), None)
 
     @property
+    def won(self) -> Configuration | None:
+        """The winner of these finals; None where there were none."""
+        winners = (row.finalist for row in self.finals if row.verdict == "winner")
+        return next((winner.measurement.configuration for winner in winners if winner), None)
+
+    @property
     def is_superseded(self) -> bool:
         """Whether the record holds another winner than these finals: from a more thorough run."""
-        won = next((finalist for finalist in self.finalists if finalist.won), None)
-        return bool(
-            won and self.entry and dict(won.configuration) != dict(self.entry.configuration)
-        )
+        return bool(self.won and self.entry and dict(self.won) != dict(self.entry.configuration))
 
 
 @dataclass(frozen=True)
 class ReportContent:
-    """A report of one kernel on one device.
-
-    Parameters
-    ----------
-    record : TunedRecord
-        The answers, the device and what they were found with.
-    problems : tuple of ProblemContent
-        Every problem that was tuned now or is in the record.
-    space : Space, optional
-        The valid configurations, and what constraints removed.
-    run : mapping of str to str
-        How the run was made, for a person: command, seed, strategy and the like.
-    """
+    """A report of one kernel on one device."""
 
     record: TunedRecord
+    #: Every problem that was tuned now or is in the record.
     problems: tuple[ProblemContent, ...]
     space: Space | None = None
+    #: How the run was made, for a person: command, seed, strategy and the like.
     run: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -144,32 +107,22 @@ class ReportContent:
 
     def chosen(self, configuration: Mapping[str, Value]) -> Configuration:
         """A configuration without what has no choice or no effect in it."""
+        matters = relevant(configuration, self.space)
         kept = {
             name: value
             for name, value in configuration.items()
-            if name in self.free and applies(name, configuration, self.space)
+            if name in self.free and name in matters
         }
         return Configuration(kept or dict(configuration))
 
 
-def applies(name: str, configuration: Mapping[str, Value], space: Space | None) -> bool:
-    """Whether a parameter matters in a configuration; where it does not it is a placeholder."""
-    if space is None or not space.applicability or not _is_declared(configuration, space):
-        return True
-    position = space.names.index(name)
-    row = [space.parameters[parameter].index(configuration[parameter]) for parameter in space.names]
-    return all(
-        table.values[tuple(row[i] for i in table.positions)]
-        for table in space.applicability
-        if position in table.governs
+def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
+    """The part of a configuration that has an effect; all of it where it is of an older space."""
+    is_declared = space is not None and (
+        set(configuration) == set(space.parameters)
+        and all(configuration[name] in values for name, values in space.parameters.items())
     )
-
-
-def _is_declared(configuration: Mapping[str, Value], space: Space) -> bool:
-    """Whether every value is one of the space's: stored rows may come from an older space."""
-    return set(configuration) == set(space.parameters) and all(
-        configuration[name] in values for name, values in space.parameters.items()
-    )
+    return space.relevant(configuration) if space and is_declared else configuration
 
 
 def content_of(
@@ -190,14 +143,3 @@ def content_of(
         if Problem(dict(entry.problem)) not in searched
     ]
     return ReportContent(record, (*joined, *others), space, dict(run or {}))
-
-
-def resources_of(measurement: Measurement) -> Resources:
-    """Resources of the function that needs most registers, with the launch's shared memory."""
-    entry = max(measurement.entries, key=lambda function: function.registers or 0, default=None)
-    if entry is None:
-        return Resources(shared_bytes=measurement.dynamic_shared_bytes or None)
-    static = entry.shared_bytes
-    dynamic = measurement.dynamic_shared_bytes
-    shared = None if static is None and not dynamic else (static or 0) + dynamic
-    return Resources(entry.registers, entry.spill_bytes, shared)

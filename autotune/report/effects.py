@@ -1,4 +1,4 @@
-"""What each parameter did to the time, and how the search came to its best. Numbers only.
+"""What each parameter did to the time. Numbers only.
 
 Knows measurements and the space; lays nothing out.
 """
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Measurement, Status
-from autotune.report.content import ProblemContent, applies
+from autotune.measure.measurement import Measurement
+from autotune.report.content import ProblemContent, relevant
 from autotune.values import Value
 
 
@@ -49,55 +49,32 @@ class Effect:
         return sum(len(value.relative) for value in self.values)
 
 
-@dataclass(frozen=True)
-class Step:
-    """One trial of the search."""
-
-    #: From 1.
-    number: int
-    #: Compile, verify and measure time of all trials up to here.
-    seconds: float
-    trial: Measurement
-    best_ms: float | None
-
-
 def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect, ...]:
     """What each parameter did, most important first; parameters of one value are left out.
 
-    Parameters
-    ----------
-    problem : ProblemContent
-        Its trials are what is known.
-    space : Space, optional
-        Says where parameters do not apply; such trials are left out, for there a parameter only
-        shows what made it not apply.
+    So are trials to which a parameter does not apply: there it only shows what made it not apply.
     """
     best = problem.best_ms
     if best is None:
         return ()
     names = space.parameters if space else dict.fromkeys(problem.trials[0].configuration, ())
-    found = [_effect(name, names[name], problem.trials, best, space) for name in names]
-    return tuple(
-        sorted(
-            (effect for effect in found if len(effect.values) > 1),
-            key=lambda effect: -(effect.share or 0),
-        )
-    )
+    trials = [(trial, relevant(trial.configuration, space)) for trial in problem.trials]
+    found = []
+    for name, declared in names.items():
+        fitting = [trial for trial, matters in trials if name in matters]
+        found.append(_effect(name, declared, fitting, best))
+    several = [effect for effect in found if len(effect.values) > 1]
+    return tuple(sorted(several, key=lambda effect: -(effect.share or 0)))
 
 
 def _effect(
-    name: str,
-    declared: Sequence[Value],
-    trials: Sequence[Measurement],
-    best_ms: float,
-    space: Space | None,
+    name: str, declared: Sequence[Value], fitting: Sequence[Measurement], best_ms: float
 ) -> Effect:
-    fitting = [trial for trial in trials if applies(name, trial.configuration, space)]
-    met = {trial.configuration[name] for trial in fitting if name in trial.configuration}
+    met = {trial.configuration[name] for trial in fitting}
     ordered = [value for value in declared if value in met] or sorted(met, key=_rank)
     values = []
     for value in ordered:
-        those = [trial for trial in fitting if trial.configuration.get(name) == value]
+        those = [trial for trial in fitting if trial.configuration[name] == value]
         times = [trial.median_ms / best_ms for trial in those if trial.median_ms is not None]
         failed = sum(not trial.status.is_timed for trial in those)
         values.append(ValueEffect(value, tuple(times), failed))
@@ -129,19 +106,6 @@ def explained(groups: Sequence[Sequence[float]]) -> float | None:
     ss_within = float(sum(((group - group.mean()) ** 2).sum() for group in logs))
     unbiased = ss_total - ss_within - (k - 1) * ss_within / (total - k)
     return min(1.0, max(0.0, unbiased / ss_total))
-
-
-def search_steps(trials: Sequence[Measurement]) -> tuple[Step, ...]:
-    """The search trial by trial, with the best so far: only complete, right ones count."""
-    steps = []
-    best: float | None = None
-    seconds = 0.0
-    for number, trial in enumerate(trials, 1):
-        seconds += trial.compile_s + trial.verify_s + trial.measure_s
-        if trial.status is Status.OK and trial.median_ms is not None:
-            best = trial.median_ms if best is None else min(best, trial.median_ms)
-        steps.append(Step(number, seconds, trial, best))
-    return tuple(steps)
 
 
 def _rank(value: Value) -> tuple[int, float, str]:

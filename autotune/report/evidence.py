@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autotune.devices.binary import CompiledFunction
 from autotune.measure.measurement import Status
 from autotune.report import wording
-from autotune.report.content import FinalistContent, ProblemContent, ReportContent, resources_of
+from autotune.report.content import Contender, ProblemContent, ReportContent
 from autotune.report.effects import Effect
 from autotune.report.table import (
     NONE,
     Table,
     configuration_text,
-    difference_text,
     plural,
     status_counts,
     value_text,
@@ -38,58 +38,53 @@ STATUS_WORDS = {
 
 
 def finals(content: ReportContent, problem: ProblemContent) -> Table:
-    """The finalists and the vendor, best first."""
-    winner = next(
-        (finalist.configuration for finalist in problem.finalists if finalist.won), Configuration()
-    )
-    rows = [_final(content, finalist, winner) for finalist in problem.finalists]
-    strong = frozenset(i for i, finalist in enumerate(problem.finalists) if finalist.won)
-    dashes = (NONE,) * 3
-    rows += [
-        (
-            wording.one_line(vendor.name),
-            wording.time(vendor.median_ms),
-            NONE,
-            _ratio_text(vendor.ratio.value, vendor.ratio.low, vendor.ratio.high),
-            "vendor",
-            NONE if vendor.hot_ms is None else wording.time(vendor.hot_ms),
-            *dashes,
-        )
-        for vendor in problem.baselines
-    ]
-    columns = (
-        "Configuration",
-        "Median",
-        "95 % interval",
-        "Time / winner's (95 %)",
-        "Verdict",
-        "Hot",
-        "Registers",
-        "Spills",
-        "Shared per block",
-    )
-    return Table(
-        columns,
-        tuple(rows),
-        numeric=frozenset({1, 2, 3, 5, 6, 7, 8}),
-        wide=frozenset({0}),
-        strong=strong,
-    )
+    """The finalists and the vendors, best first."""
+    strong = [i for i, row in enumerate(problem.finals) if row.verdict == "winner"]
+    rows = [_final(content, row, problem.won or Configuration()) for row in problem.finals]
+    return Table.of(rows, words="Verdict", wide="Configuration", strong=strong)
+
+
+def _final(content: ReportContent, row: Contender, winner: Configuration) -> dict[str, str]:
+    trial = row.finalist.measurement if row.finalist else None
+    function = trial.largest_function if trial else CompiledFunction("")
+    won = row.verdict == "winner"
+    ratio = wording.ratio(row.ratio.value, (row.ratio.low, row.ratio.high))
+    interval = row.finalist and wording.interval(row.median_ms, row.finalist.interval_ms)
+    other = contender_name(content, row, winner)
+    return {
+        "Configuration": configuration_text(content, winner) if won else other,
+        "Median": wording.time(row.median_ms),
+        "95 % interval": interval or NONE,
+        "Time / winner's (95 %)": NONE if won else ratio,
+        "Verdict": row.verdict,
+        "Hot": NONE if row.hot_ms is None else wording.time(row.hot_ms),
+        "Registers": wording.count(function.registers),
+        "Spills": wording.size(function.spill_bytes),
+        "Shared per block": wording.size(trial.shared_bytes if trial else None),
+    }
+
+
+def contender_name(content: ReportContent, row: Contender, winner: Configuration) -> str:
+    """A vendor by its name, a configuration by what it has otherwise than the winner."""
+    if row.finalist is None:
+        return wording.one_line(row.vendor)
+    chosen = content.chosen(row.finalist.measurement.configuration)
+    changed = {name: value for name, value in chosen.items() if winner.get(name) != value}
+    return wording.one_line(str(Configuration(changed) if changed else chosen))
 
 
 def outcomes(problem: ProblemContent) -> Table:
     """How trials ended, by kind."""
-    counts = status_counts(problem)
-    rows = tuple(
-        (
-            str(status),
-            STATUS_WORDS[status],
-            wording.count(count),
-            wording.percent(count / len(problem.trials)),
-        )
-        for status, count in counts.items()
-    )
-    return Table(("Status", "Meaning", "Count", "Share"), rows, numeric=frozenset({2, 3}))
+    rows = [
+        {
+            "Status": str(status),
+            "Meaning": STATUS_WORDS[status],
+            "Count": wording.count(count),
+            "Share": wording.percent(count / len(problem.trials)),
+        }
+        for status, count in status_counts(problem).items()
+    ]
+    return Table.of(rows, words="Meaning")
 
 
 def failure_examples(content: ReportContent, problem: ProblemContent) -> list[tuple[str, str, str]]:
@@ -113,57 +108,32 @@ def importance(content: ReportContent, problem: ProblemContent, found: Sequence[
         worst = max(timed, key=lambda value: value.best or 0, default=None)
         cost = f"{value_text(worst.value)}: {wording.ratio(worst.best or 0)}" if worst else NONE
         rows.append(
-            (
-                wording.one_line(effect.parameter),
-                NONE if effect.share is None else wording.percent(effect.share),
-                value_text(winner[effect.parameter]) if effect.parameter in winner else NONE,
-                cost,
-                wording.count(effect.timed),
-            )
+            {
+                "Parameter": wording.one_line(effect.parameter),
+                "Explains alone": NONE if effect.share is None else wording.percent(effect.share),
+                "Winner's value": value_text(winner.get(effect.parameter, NONE)),
+                "Cost of the worst value": cost,
+                "Timed": wording.count(effect.timed),
+            }
         )
-    columns = ("Parameter", "Explains alone", "Winner's value", "Cost of the worst value", "Timed")
-    return Table(columns, tuple(rows), numeric=frozenset(range(1, 5)))
+    return Table.of(rows)
 
 
 def resources(problem: ProblemContent) -> str:
     """One sentence on what the compiled configurations take; empty where nobody says."""
-    known = [(resources_of(trial), trial) for trial in problem.trials if trial.entries]
-    registers = sorted(taken.registers for taken, _ in known if taken.registers is not None)
-    spilling = [(taken, trial) for taken, trial in known if taken.spill_bytes]
+    known = [trial for trial in problem.trials if trial.entries]
+    functions = [trial.largest_function for trial in known]
+    registers = sorted(taken.registers for taken in functions if taken.registers is not None)
     parts = []
     if registers:
         middle = registers[len(registers) // 2]
         parts.append(f"{registers[0]} to {registers[-1]} registers per thread (median {middle})")
-    if any(taken.spill_bytes is not None for taken, _ in known):
-        parts.append(f"{len(spilling)} of {len(known)} spill")
-    shared = [taken.shared_bytes for taken, _ in known if taken.shared_bytes]
+    if any(taken.spill_bytes is not None for taken in functions):
+        spilling = sum(bool(taken.spill_bytes) for taken in functions)
+        parts.append(f"{spilling} of {len(known)} spill")
+    shared = max((trial.shared_bytes or 0 for trial in known), default=0)
     if shared:
-        parts.append(f"up to {wording.size(max(shared))} of shared memory per block")
+        parts.append(f"up to {wording.size(shared)} of shared memory per block")
     if not parts:
         return ""
     return f"Of {plural(len(known), 'compiled configuration')}: {', '.join(parts)}."
-
-
-def _final(
-    content: ReportContent, finalist: FinalistContent, winner: Configuration
-) -> tuple[str, ...]:
-    verdict = "winner" if finalist.won else "tied" if finalist.tied else "slower"
-    return (
-        configuration_text(content, winner)
-        if finalist.won
-        else difference_text(content, finalist.configuration, winner),
-        wording.time(finalist.median_ms),
-        wording.interval(finalist.median_ms, finalist.interval_ms),
-        NONE
-        if finalist.won
-        else _ratio_text(finalist.ratio.value, finalist.ratio.low, finalist.ratio.high),
-        verdict,
-        NONE if finalist.hot_ms is None else wording.time(finalist.hot_ms),
-        wording.count(finalist.resources.registers),
-        wording.size(finalist.resources.spill_bytes),
-        wording.size(finalist.resources.shared_bytes),
-    )
-
-
-def _ratio_text(value: float, low: float, high: float) -> str:
-    return wording.ratio(value, (low, high))

@@ -17,26 +17,20 @@ from autotune.report.wording import markdown
 def write_markdown(content: ReportContent, folder: Path | str) -> tuple[Path, ...]:
     """Write ``<kernel>.md`` and, where a vendor or a limit is known, its picture ``<kernel>.svg``.
 
-    Returns
-    -------
-    tuple of Path
-        The files, the page first.
+    The page is the first of the files that are returned.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^A-Za-z0-9_]", "_", content.kernel) or "kernel"
     page, picture = folder / f"{stem}.md", folder / f"{stem}.svg"
     drawn = overview(content)
-    write_atomically(page, _page(content, picture.name if drawn else None).encode())
+    lines = _lines(content, picture.name if drawn else None)
+    write_atomically(page, ("\n".join(lines).rstrip() + "\n").encode())
     if drawn is None:
         picture.unlink(missing_ok=True)
         return (page,)
     write_atomically(picture, drawn.encode())
     return (page, picture)
-
-
-def _page(content: ReportContent, picture: str | None) -> str:
-    return "\n".join(_lines(content, picture)).rstrip() + "\n"
 
 
 def _lines(content: ReportContent, picture: str | None) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotune.report import wording
-from autotune.report.content import ProblemContent, ReportContent
+from autotune.report.content import ReportContent
 from autotune.report.svg import Figure, Scale
 from autotune.report.table import limit_words, problem_name
 
@@ -35,42 +35,30 @@ class _Mark:
 
 def overview(content: ReportContent) -> str | None:
     """The picture as SVG; None where no problem has a vendor or a limit beside it."""
-    solved = [problem for problem in content.problems if problem.entry]
-    ratios = [mark for problem in solved if (mark := _ratio(problem))]
+    solved = [(problem_name(problem), problem.entry) for problem in content.problems]
+    entries = [(name, entry, wording.time(entry.median_ms)) for name, entry in solved if entry]
+    ratios = [
+        _Mark(name, entry.vendor.ratio, *entry.vendor.ratio_interval, time)
+        for name, entry, time in entries
+        if entry.vendor
+    ]
     if ratios:
-        vendors = dict.fromkeys(
-            problem.entry.vendor.name
-            for problem in solved
-            if problem.entry and problem.entry.vendor
-        )
+        vendors = dict.fromkeys(entry.vendor.name for _, entry, _ in entries if entry.vendor)
         names = wording.one_line(" or ".join(vendors))
         low, high = min(mark.low for mark in ratios), max(mark.high for mark in ratios)
         bounds = (min(low, 0.99) / 1.02, max(high, 1.01) * 1.02)
         return _drawn(content, ratios, f"Speed over {names}, 95 % intervals", bounds, "×")
-    shares = [mark for problem in solved if (mark := _share(problem))]
+    shares = [
+        _Mark(name, percent, percent, percent, time)
+        for name, entry, time in entries
+        if entry.limit_fraction is not None
+        for percent in (100 * entry.limit_fraction,)
+    ]
     if not shares:
         return None
-    limits = dict.fromkeys(
-        limit_words(problem.entry.limit_name or "") for problem in solved if problem.entry
-    )
+    limits = dict.fromkeys(limit_words(entry.limit_name or "") for _, entry, _ in entries)
     title = f"Share of the measured {' or '.join(limits)} (%)"
     return _drawn(content, shares, title, (0, max(100.0, *(mark.high for mark in shares))), "")
-
-
-def _ratio(problem: ProblemContent) -> _Mark | None:
-    entry = problem.entry
-    if entry is None or entry.vendor is None:
-        return None
-    vendor, time = entry.vendor, wording.time(entry.median_ms)
-    return _Mark(problem_name(problem), vendor.ratio, *vendor.ratio_interval, time)
-
-
-def _share(problem: ProblemContent) -> _Mark | None:
-    entry = problem.entry
-    if entry is None or entry.limit_fraction is None:
-        return None
-    percent, time = 100 * entry.limit_fraction, wording.time(entry.median_ms)
-    return _Mark(problem_name(problem), percent, percent, percent, time)
 
 
 def _drawn(
@@ -82,7 +70,7 @@ def _drawn(
 ) -> str:
     is_ratio, bottom = bool(suffix), _TOP + _ROW * len(marks)
     figure = Figure(_WIDTH, bottom + 34, f"{content.kernel} on {content.device.name}: {title}")
-    names = [_cut(mark.name) for mark in marks]
+    names = [wording.one_line(mark.name, _LONGEST_NAME) for mark in marks]
     left = 36 + 7.5 * max(map(len, names))
     scale = Scale(*bounds, left, _WIDTH - 90, is_log=is_ratio)
     figure.text(16, 24, title, "ink bold")
@@ -98,7 +86,3 @@ def _drawn(
         figure.text(16, y + 4, name, "ink")
         figure.text(_WIDTH - 16, y + 4, mark.time, "dim", "end")
     return figure.render()
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…"

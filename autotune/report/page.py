@@ -7,25 +7,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
 from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent
-from autotune.report.effects import Effect, effects, search_steps
-from autotune.values import Value
+from autotune.report.effects import Effect, effects
+from autotune.values import Configuration, Value
 
 _HERE = Path(__file__).parent
 
 
 def write_html(content: ReportContent, path: Path | str) -> Path:
-    """Write the page.
-
-    Returns
-    -------
-    Path
-        The file.
+    """Write the page; return its file.
 
     Raises
     ------
@@ -34,14 +31,17 @@ def write_html(content: ReportContent, path: Path | str) -> Path:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, html(content).encode())
+    write_atomically(path, _html(content).encode())
     return path
 
 
-def html(content: ReportContent) -> str:
-    """The text of the page."""
+def _html(content: ReportContent) -> str:
     import jinja2
 
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingDependencyError("plotly", "tune", "the HTML report") from error
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
@@ -59,20 +59,9 @@ def html(content: ReportContent) -> str:
         data={"problems": [_problem_data(content, problem) for problem in content.problems]},
         style=(_HERE / "page.css").read_text(encoding="utf-8"),
         script=(_HERE / "page.js").read_text(encoding="utf-8"),
-        plotly=_plotly(),
+        plotly=get_plotlyjs(),
         to_json=_to_json,
     )
-
-
-def _plotly() -> str:
-    """The source of plotly.js."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        from autotune.errors import MissingDependencyError
-
-        raise MissingDependencyError("plotly", "tune", "the HTML report") from error
-    return str(get_plotlyjs())
 
 
 def _to_json(data: object) -> str:
@@ -137,7 +126,9 @@ def _trials_data(
     problem: ProblemContent, values: Mapping[str, list[Value]], length: float
 ) -> dict[str, Any]:
     """Trials by column; messages once each, for many fail alike."""
-    steps = search_steps(problem.trials)
+    spent = accumulate(
+        trial.compile_s + trial.verify_s + trial.measure_s for trial in problem.trials
+    )
     messages = list(dict.fromkeys(wording.one_line(trial.message) for trial in problem.trials))
     number = {text: i for i, text in enumerate(messages)}
     winner = problem.winner
@@ -146,7 +137,7 @@ def _trials_data(
             None if trial.median_ms is None else float(f"{trial.median_ms / length:.6g}")
             for trial in problem.trials
         ],
-        "seconds": [round(step.seconds, 3) for step in steps],
+        "seconds": [round(seconds, 3) for seconds in spent],
         "status": [str(trial.status) for trial in problem.trials],
         "messages": messages,
         "message": [number[wording.one_line(trial.message)] for trial in problem.trials],
@@ -179,30 +170,19 @@ def _effect_data(effect: Effect) -> dict[str, Any]:
 
 def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[str, Any]]:
     """Rows of the finals figure, best first, vendors last."""
-    winner = next((finalist for finalist in problem.finalists if finalist.won), None)
     rows: list[dict[str, Any]] = []
-    for finalist in problem.finalists:
-        low, high = finalist.ratio.low, finalist.ratio.high
-        if finalist.won:
-            low, high = (bound / finalist.median_ms for bound in finalist.interval_ms)
-        other = winner.configuration if winner else finalist.configuration
+    for row in problem.finals:
+        low, high = row.ratio.low, row.ratio.high
+        won = row.verdict == "winner"
+        if won and row.finalist:
+            low, high = (bound / row.median_ms for bound in row.finalist.interval_ms)
+        name = evidence.contender_name(content, row, problem.won or Configuration())
         rows.append(
             {
-                "name": "winner"
-                if finalist.won
-                else table.difference_text(content, finalist.configuration, other),
-                "kind": "winner" if finalist.won else "tied" if finalist.tied else "slower",
-                "time": wording.time(finalist.median_ms),
-                "ratio": [low, finalist.ratio.value, high],
-            }
-        )
-    for vendor in problem.baselines:
-        rows.append(
-            {
-                "name": wording.one_line(vendor.name),
-                "kind": "vendor",
-                "time": wording.time(vendor.median_ms),
-                "ratio": [vendor.ratio.low, vendor.ratio.value, vendor.ratio.high],
+                "name": "winner" if won else name,
+                "kind": row.verdict,
+                "time": wording.time(row.median_ms),
+                "ratio": [low, row.ratio.value, high],
             }
         )
     return rows

@@ -44,14 +44,8 @@ class Published:
 def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published:
     """Merge a run into the user's tuned records and into ``out``, and write header and report.
 
-    Parameters
-    ----------
-    run : RunResult
-        With a winner for at least one problem.
-    out : Path
-        Files go to ``out/<device>/``.
-    others : iterable of Path
-        Further folders of tuned records to merge it into.
+    It has a winner for at least one problem. Files go to ``out/<device>/``; ``others`` are further
+    folders of tuned records to merge it into.
 
     Raises
     ------
@@ -103,23 +97,9 @@ def amend(directory: Path, record: TunedRecord) -> None:
 def report_recorded(
     record: TunedRecord, rows: Sequence[Row], spaces: Path | None, out: Path
 ) -> list[Path]:
-    """Write the report of a record.
+    """Write the report of a record to ``out/<device>/``; return its files.
 
-    Parameters
-    ----------
-    record : TunedRecord
-        What is tuned.
-    rows : sequence of Row
-        What the store has of its kernel and device; without any the page says less.
-    spaces : Path, optional
-        Folder of space files.
-    out : Path
-        Files go to ``out/<device>/``.
-
-    Returns
-    -------
-    list of Path
-        The files that were written.
+    The rows are the store's of that kernel and device; without any the page says less.
     """
     content = from_rows(rows, record, _space_of(record, spaces))
     folder = out / record.device.folder

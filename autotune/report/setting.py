@@ -14,15 +14,15 @@ def removals(content: ReportContent) -> Table:
     """What each constraint removes from the full product."""
     found = content.space.removals if content.space else ()
     ordered = sorted(found, key=lambda removal: -removal.share)
-    rows = tuple(
-        (
-            wording.one_line(removal.name),
-            wording.percent(removal.share),
-            wording.one_line(removal.doc.strip().split("\n\n")[0]),
-        )
+    rows = [
+        {
+            "Constraint": wording.one_line(removal.name),
+            "Removes": wording.percent(removal.share),
+            "Demands": wording.one_line(removal.doc.strip().split("\n\n")[0]),
+        }
         for removal in ordered
-    )
-    return Table(("Constraint", "Removes", "Demands"), rows, frozenset({1}), frozenset({2}))
+    ]
+    return Table.of(rows, words="Demands", wide="Demands")
 
 
 def space_sentence(content: ReportContent) -> str:
@@ -50,11 +50,16 @@ def verification(content: ReportContent) -> Table:
         checks = problem.entry.checks if problem.entry else None
         if checks is not None:
             used = checks.max_error / checks.bound if checks.bound else 0.0
-            figures = (checks.max_error, checks.rms_error, checks.bound)
-            texts = (wording.number(value, 3) for value in figures)
-            rows.append((problem_name(problem), *texts, wording.percent(used)))
-    columns = ("Problem", "Largest error", "RMS error", "Bound", "Bound used")
-    return Table(columns, tuple(rows), numeric=frozenset(range(1, 5)))
+            rows.append(
+                {
+                    "Problem": problem_name(problem),
+                    "Largest error": wording.number(checks.max_error, 3),
+                    "RMS error": wording.number(checks.rms_error, 3),
+                    "Bound": wording.number(checks.bound, 3),
+                    "Bound used": wording.percent(used),
+                }
+            )
+    return Table.of(rows)
 
 
 def device_limits(content: ReportContent) -> Table:
@@ -76,8 +81,9 @@ def device_limits(content: ReportContent) -> Table:
     ):
         rates = listed(text(rate) for rate in sorted(reached.get(name, ())))
         if rates:
-            rows.append((limit_words(name), rates, text(peak) if peak else NONE))
-    return Table(("Limit", "Measured", "Peak by clocks"), tuple(rows), frozenset({1, 2}))
+            known = text(peak) if peak else NONE
+            rows.append({"Limit": limit_words(name), "Measured": rates, "Peak by clocks": known})
+    return Table.of(rows)
 
 
 def provenance(content: ReportContent) -> Table:
@@ -109,8 +115,8 @@ def provenance(content: ReportContent) -> Table:
         "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
     }
-    rows = tuple((name, wording.one_line(text)) for name, text in named.items() if text)
-    return Table(("What", "Value"), rows, wide=frozenset({1}))
+    rows = [{"What": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
+    return Table.of(rows, words="Value", wide="Value")
 
 
 def _clocks(trials: Sequence[Measurement]) -> str:

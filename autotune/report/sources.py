@@ -6,58 +6,56 @@ Knows runs and rows; lays nothing out.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
-from autotune.report.content import (
-    BaselineContent,
-    FinalistContent,
-    ProblemContent,
-    ReportContent,
-    content_of,
-    resources_of,
-)
+from autotune.report.content import Contender, ProblemContent, ReportContent, content_of
+from autotune.report.table import listed
 from autotune.report.wording import without_paths
 from autotune.run import selection
 from autotune.tuned.record import Entry, TunedRecord
-from autotune.values import Configuration, Problem
+from autotune.values import Problem
 
 if TYPE_CHECKING:
-    from autotune.run.result import ProblemResult, RunResult
+    from autotune.run.result import RunResult
     from autotune.store import Row
 
 #: Rows that differ in one of these were not measured alike and never share a figure.
-_ALIKE = ("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
+_kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
 
 def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
     """The content of a run that just ended.
 
-    Parameters
-    ----------
-    run : RunResult
-        Problems without a winner are reported too, with what went wrong.
-    record : TunedRecord
-        As merged and written: what lookup answers with.
+    Problems without a winner are reported too, with what went wrong. The record is as merged and
+    written: what lookup answers with.
     """
     request = run.request
     budget = request.total_budget
-    spent = [limit for limit in (_seconds(budget.seconds), _count(budget.evaluations)) if limit]
+    seconds = [] if budget.seconds is None else [f"{budget.seconds:g} s"]
+    count = [] if budget.evaluations is None else [f"{budget.evaluations} evaluations"]
     about = {
         "command": _command(request.command),
         "strategy": request.strategy,
         "seed": str(request.seed),
         "effort": request.effort.name,
-        "budget": " or ".join(spent),
+        "budget": " or ".join(seconds + count),
         "timing": request.timing.value,
         "source": run.source,
         "toolchain": run.toolchain,
         "inputs": "given by the user: " + ", ".join(request.inputs) if request.inputs else "",
     }
-    problems = [_of_result(result, request.seed) for result in run.problems]
+    problems = [
+        ProblemContent(
+            result.problem,
+            _newest((*result.measured, *result.disqualified)),
+            finals=tuple(_contenders(result.finals, request.seed)) if result.finals else (),
+        )
+        for result in run.problems
+    ]
     space = run.problems[0].space if run.problems else None
     return content_of(record, problems, space, about)
 
@@ -69,16 +67,8 @@ def from_rows(
 
     Without rows it is what the record alone says. Of each problem it takes the rows that were
     measured alike: as its entry of the record was, where there are such, else as the newest.
-    Samples of finals are not stored.
-
-    Parameters
-    ----------
-    rows : sequence of Row
-        Oldest first, as `Store.rows` lists them; those of other kernels or devices are left out.
-    record : TunedRecord
-        What lookup answers with.
-    space : Space, optional
-        The declared space, for what constraints removed.
+    Samples of finals are not stored. Rows come oldest first, as `Store.rows` lists them; those of
+    other kernels or devices are left out.
     """
     by_problem: dict[Problem, list[Row]] = {}
     for row in rows:
@@ -92,51 +82,28 @@ def from_rows(
         ProblemContent(problem, _newest(row.measurement for row in found))
         for problem, found in chosen.items()
     ]
-    return content_of(record, problems, space, _about_rows(chosen.values()))
-
-
-def _of_result(result: ProblemResult, seed: int) -> ProblemContent:
-    """One problem of a run."""
-    finals = result.finals
-    return ProblemContent(
-        problem=result.problem,
-        trials=_newest((*result.measured, *result.disqualified)),
-        finalists=_finalists(finals, seed) if finals else (),
-        baselines=_baselines(finals) if finals else (),
+    return content_of(
+        record, problems, space, _about_rows([row for found in chosen.values() for row in found])
     )
 
 
 def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """One measurement per configuration: the last word, in the place of the first."""
-    found: dict[Configuration, Measurement] = {}
-    for trial in measured:
-        found[trial.configuration] = trial
-    return tuple(found.values())
+    return tuple({trial.configuration: trial for trial in measured}.values())
 
 
-def _finalists(finals: selection.Decision, seed: int) -> tuple[FinalistContent, ...]:
-    return tuple(
-        FinalistContent(
-            configuration=finalist.measurement.configuration,
-            median_ms=finalist.median_ms,
-            interval_ms=finalist.interval_ms,
-            ratio=selection.ratio(finalist.samples_ms, finals.winner.samples_ms, seed),
-            tied=any(finalist is other for other in finals.tied),
-            won=finalist is finals.winner,
-            resources=resources_of(finalist.measurement),
-            hot_ms=finalist.hot_ms,
+def _contenders(finals: selection.Decision, seed: int) -> Iterator[Contender]:
+    for finalist in finals.finalists:
+        tied = any(finalist is other for other in finals.tied)
+        yield Contender(
+            "winner" if finalist is finals.winner else "tied" if tied else "slower",
+            finalist.median_ms,
+            selection.ratio(finalist.samples_ms, finals.winner.samples_ms, seed),
+            finalist.hot_ms,
+            finalist=finalist,
         )
-        for finalist in finals.finalists
-    )
-
-
-def _baselines(finals: selection.Decision) -> tuple[BaselineContent, ...]:
-    hot = finals.vendor_hot_ms
-    found = [
-        BaselineContent(name, ms, ratio, hot.get(name))
-        for name, (ms, ratio) in finals.vendors.items()
-    ]
-    return tuple(sorted(found, key=lambda vendor: vendor.median_ms))
+    for name, (ms, ratio) in sorted(finals.vendors.items(), key=lambda vendor: vendor[1][0]):
+        yield Contender("vendor", ms, ratio, finals.vendor_hot_ms.get(name), vendor=name)
 
 
 def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:
@@ -148,28 +115,16 @@ def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:
     return [row for row in rows if _kind(row) == kind]
 
 
-def _kind(row: Row) -> tuple[str, ...]:
-    return tuple(str(getattr(row, name)) for name in _ALIKE)
-
-
-def _about_rows(chosen: Iterable[Sequence[Row]]) -> dict[str, str]:
-    rows = [row for found in chosen for row in found]
+def _about_rows(rows: Sequence[Row]) -> dict[str, str]:
     if not rows:
         return {}
-    named = {member.name for member in fields(rows[0])}
-    shown = [
-        name for name in ("strategy", "seed", "timing", "source", "toolchain") if name in named
-    ]
+    shown = ("strategy", "seed", "timing", "source", "toolchain")
     days = sorted({row.created[:10] for row in rows})
     return {
-        **{name: _listed(str(getattr(row, name)) for row in rows) for name in shown},
+        **{name: listed(str(getattr(row, name)) for row in rows) for name in shown},
         "measured": days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}",
         "runs": str(len({row.run_id for row in rows})),
     }
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(words))
 
 
 def _command(command: str) -> str:
@@ -179,11 +134,3 @@ def _command(command: str) -> str:
     except ValueError:
         return without_paths(command)
     return shlex.join(without_paths(word, whole=True) for word in words)
-
-
-def _seconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds:g} s"
-
-
-def _count(evaluations: int | None) -> str:
-    return "" if evaluations is None else f"{evaluations} evaluations"

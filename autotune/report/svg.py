@@ -61,7 +61,7 @@ class Scale:
         for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
             found = _decade_ticks(self.low, self.high, steps)
             if len(found) >= min(3, about):
-                return _thinned(found, about + 2)
+                return found[:: math.ceil(len(found) / (about + 2))]
         return _round_ticks(self.low, self.high, about)
 
 
@@ -125,11 +125,6 @@ def _decade_ticks(low: float, high: float, steps: Sequence[float]) -> list[float
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = (float(f"{step * 10.0**power:.6g}") for power in decades for step in steps)
     return [tick for tick in found if low * 0.9999 <= tick <= high * 1.0001]
-
-
-def _thinned(ticks: list[float], most: int) -> list[float]:
-    every = math.ceil(len(ticks) / most)
-    return ticks[::every]
 
 
 def _n(value: float) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.measure.measurement import Status
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
-from autotune.values import Configuration, Value
+from autotune.values import Value
 
 NONE = "–"
 
@@ -32,6 +32,27 @@ class Table:
     wide: frozenset[int] = frozenset()
     strong: frozenset[int] = frozenset()
 
+    @classmethod
+    def of(
+        cls,
+        rows: Sequence[Mapping[str, str]],
+        words: str = "",
+        wide: str = "",
+        strong: Iterable[int] = (),
+    ) -> Table:
+        """A table of rows with equal keys, which are the columns.
+
+        Beside the first column only ``words`` is no column of numbers.
+        """
+        columns = tuple(rows[0]) if rows else ()
+        return cls(
+            columns,
+            tuple(tuple(row.values()) for row in rows),
+            numeric=frozenset(i for i, name in enumerate(columns) if i and name != words),
+            wide=frozenset(i for i, name in enumerate(columns) if name == wide),
+            strong=frozenset(strong),
+        )
+
 
 def problem_name(problem: ProblemContent) -> str:
     """How a problem is called in titles and tables."""
@@ -41,15 +62,6 @@ def problem_name(problem: ProblemContent) -> str:
 def configuration_text(content: ReportContent, configuration: Mapping[str, Value]) -> str:
     """A configuration on one line, without what is no choice."""
     return wording.one_line(str(content.chosen(configuration)))
-
-
-def difference_text(
-    content: ReportContent, configuration: Configuration, winner: Configuration
-) -> str:
-    """What a configuration has otherwise than the winner, as far as it has an effect."""
-    chosen = content.chosen(configuration)
-    changed = {name: value for name, value in chosen.items() if winner.get(name) != value}
-    return wording.one_line(str(Configuration(changed) if changed else chosen))
 
 
 def value_text(value: object) -> str:

@@ -87,10 +87,7 @@ def count(value: int | None) -> str:
 def without_paths(text: str, whole: bool = False) -> str:
     """Text with absolute paths cut to their last part.
 
-    Parameters
-    ----------
-    whole : bool
-        The text is one word of a command: cut whatever begins with a slash, spaces or not.
+    A ``whole`` text is one word of a command: whatever begins with a slash is cut, spaces or not.
     """
     if whole:
         head, mark, value = text.partition("=") if text.startswith("-") else ("", "", text)

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from autotune import __version__
-from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.expression import Json
@@ -26,7 +25,7 @@ from autotune.kernel.membership import valid_archs
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure import limits
-from autotune.measure.measurement import CheckResult, Measurement
+from autotune.measure.measurement import CheckResult
 from autotune.measure.timing import Timing
 from autotune.run import selection
 from autotune.run.result import ProblemResult, RunResult
@@ -100,7 +99,7 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
     share, limit = (
         limits.share(work, winner.median_ms, run.limits, request.device) if work else (None, None)
     )
-    resources = _largest(measurement)
+    function = measurement.largest_function
     return Entry(
         **msgspec.structs.asdict(plan),
         problem=dict(result.problem),
@@ -115,9 +114,9 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         vendor=_vendor(finals),
         tied=len(finals.tied),
         checks=_checks(measurement.checks),
-        registers=resources.registers if resources else None,
-        spill_bytes=resources.spill_bytes if resources else None,
-        static_shared_bytes=resources.shared_bytes if resources else None,
+        registers=function.registers,
+        spill_bytes=function.spill_bytes,
+        static_shared_bytes=function.shared_bytes,
         source=run.source,
         timing=Timing.of(request.cold, finals.launched_by).value,
         hot_ms=winner.hot_ms,
@@ -278,8 +277,3 @@ def _checks(checks: tuple[CheckResult, ...]) -> Checks | None:
         return None
     worst = max(random, key=lambda check: check.max_error)
     return Checks(max_error=worst.max_error, rms_error=worst.rms_error, bound=worst.bound)
-
-
-def _largest(measurement: Measurement) -> CompiledFunction | None:
-    """The function that needs most registers."""
-    return max(measurement.entries, key=lambda function: function.registers or 0, default=None)

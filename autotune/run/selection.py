@@ -58,6 +58,11 @@ class Finalist:
         """95 % interval of that median."""
         return median_interval(self.samples_ms)
 
+    @property
+    def registers(self) -> int:
+        """Per thread; 0 where unknown."""
+        return self.measurement.largest_function.registers or 0
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -125,7 +130,7 @@ def with_portfolio(
 
     def merit(finalist: Finalist) -> tuple[float, int, float]:
         elsewhere = portfolio.fraction(finalist.measurement.configuration, problem)
-        return (-round(elsewhere, 3), _registers(finalist.measurement), finalist.median_ms)
+        return (-round(elsewhere, 3), finalist.registers, finalist.median_ms)
 
     winner = min(_eligible(result.tied, result.finalists[0]), key=merit)
     return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner, seed))
@@ -161,7 +166,7 @@ def decide(
     ]
     winner = min(
         _eligible(tied, best),
-        key=lambda finalist: (_registers(finalist.measurement), finalist.median_ms),
+        key=lambda finalist: (finalist.registers, finalist.median_ms),
     )
     return Decision(
         winner=winner,
@@ -224,7 +229,3 @@ def _eligible(tied: Sequence[Finalist], best: Finalist) -> list[Finalist]:
         for finalist in tied
         if finalist is best or np.median(_by_round(finalist.samples_ms, best.samples_ms)) <= most
     ]
-
-
-def _registers(measurement: Measurement) -> int:
-    return max((entry.registers or 0 for entry in measurement.entries), default=0)

@@ -19,7 +19,6 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
 
     The keys are documented in ``docs/formats.md``.
     """
-    widest = max(measurement.entries, key=lambda function: function.registers or 0, default=None)
     error = measurement.max_error
     return {
         "kernel": kernel,
@@ -35,11 +34,9 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
         "message": measurement.message,
         # JSON has no infinity: what is not a number cannot be compared either.
         "max_error": error if error is not None and error < float("inf") else None,
-        "registers": widest.registers if widest else None,
-        "spill_bytes": widest.spill_bytes if widest else None,
-        "shared_bytes": (widest.shared_bytes or 0) + measurement.dynamic_shared_bytes
-        if widest
-        else None,
+        "registers": measurement.largest_function.registers,
+        "spill_bytes": measurement.largest_function.spill_bytes,
+        "shared_bytes": (measurement.shared_bytes or 0) if measurement.entries else None,
         "compile_s": measurement.compile_s,
         "verify_s": measurement.verify_s,
         "measure_s": measurement.measure_s,
