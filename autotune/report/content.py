@@ -17,7 +17,7 @@ from autotune.values import Configuration, Problem, Value
 
 
 @dataclass(frozen=True)
-class Contender:
+class FinalsRow:
     """A configuration in the finals, or a vendor's library beside them."""
 
     #: ``winner``, ``tied``, ``slower`` or ``vendor``.
@@ -44,7 +44,7 @@ class ProblemContent:
     #: What the tuned record says: the answer. None where nothing was right.
     entry: Entry | None = None
     #: Configurations best first, then vendors; empty where only the record is left of them.
-    finals: tuple[Contender, ...] = ()
+    finals: tuple[FinalsRow, ...] = ()
 
     @property
     def best_ms(self) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autotune.devices.binary import CompiledFunction
 from autotune.measure.measurement import Status
 from autotune.report import wording
-from autotune.report.content import Contender, ProblemContent, ReportContent
+from autotune.report.content import FinalsRow, ProblemContent, ReportContent
 from autotune.report.effects import Effect
 from autotune.report.table import (
     NONE,
@@ -44,7 +44,7 @@ def finals(content: ReportContent, problem: ProblemContent) -> Table:
     return Table.of(rows, words="Verdict", wide="Configuration", strong=strong)
 
 
-def _final(content: ReportContent, row: Contender, winner: Configuration) -> dict[str, str]:
+def _final(content: ReportContent, row: FinalsRow, winner: Configuration) -> dict[str, str]:
     trial = row.finalist.measurement if row.finalist else None
     function = trial.largest_function if trial else CompiledFunction("")
     won = row.verdict == "winner"
@@ -64,7 +64,7 @@ def _final(content: ReportContent, row: Contender, winner: Configuration) -> dic
     }
 
 
-def contender_name(content: ReportContent, row: Contender, winner: Configuration) -> str:
+def contender_name(content: ReportContent, row: FinalsRow, winner: Configuration) -> str:
     """A vendor by its name, a configuration by what it has otherwise than the winner."""
     if row.finalist is None:
         return wording.one_line(row.vendor)

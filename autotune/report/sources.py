@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
-from autotune.report.content import Contender, ProblemContent, ReportContent, content_of
+from autotune.report.content import FinalsRow, ProblemContent, ReportContent, content_of
 from autotune.report.table import listed
 from autotune.report.wording import without_paths
 from autotune.run import selection
@@ -92,10 +92,10 @@ def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:
     return tuple({trial.configuration: trial for trial in measured}.values())
 
 
-def _contenders(finals: selection.Decision, seed: int) -> Iterator[Contender]:
+def _contenders(finals: selection.Decision, seed: int) -> Iterator[FinalsRow]:
     for finalist in finals.finalists:
         tied = any(finalist is other for other in finals.tied)
-        yield Contender(
+        yield FinalsRow(
             "winner" if finalist is finals.winner else "tied" if tied else "slower",
             finalist.median_ms,
             selection.ratio(finalist.samples_ms, finals.winner.samples_ms, seed),
@@ -103,7 +103,7 @@ def _contenders(finals: selection.Decision, seed: int) -> Iterator[Contender]:
             finalist=finalist,
         )
     for name, (ms, ratio) in sorted(finals.vendors.items(), key=lambda vendor: vendor[1][0]):
-        yield Contender("vendor", ms, ratio, finals.vendor_hot_ms.get(name), vendor=name)
+        yield FinalsRow("vendor", ms, ratio, finals.vendor_hot_ms.get(name), vendor=name)
 
 
 def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:
