@@ -203,6 +203,12 @@ def test_update_merges_with_the_file(tmp_path: Path) -> None:
     assert len(read(path_of(tmp_path, result.record)).entries) == 2
 
 
+def test_what_update_returns_is_what_is_read_back(tmp_path: Path) -> None:
+    """A header made of either has the same bytes."""
+    result = update(tmp_path, record([entry(problem(9, 9)), entry(problem(8, 8))]))
+    assert result.record == read(path_of(tmp_path, result.record))
+
+
 def _update_many(directory: Path, first: int) -> None:
     for n in range(first, first + 10):
         update(directory, record([entry(problem(n, n))]))

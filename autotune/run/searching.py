@@ -25,6 +25,8 @@ from autotune.values import Configuration, Problem
 
 #: The winners of so many problems, those nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
+#: From so many compilers on a search that is limited by time asks for batches.
+_MANY_COMPILERS = 4
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,15 @@ class ProblemSearch:
             return search(session, lambda *_: None, request.seed, [only])
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
         others = len(request.others)
+        compilers_wait = (
+            self.bench.device.leaves_host_free
+            and session.budget.evaluations is None
+            and self.bench.compilers.processes >= _MANY_COMPILERS
+        )
         strategy = find(
             request.strategy,
             at_once=PER_DEVICE * (1 + others) if others else 1,
+            in_batches=bool(others) or compilers_wait,
         )
         return search(session, strategy, request.seed, [*known, *declared])
 

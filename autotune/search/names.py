@@ -18,7 +18,7 @@ from autotune.search.base import BudgetSpent, Search, Session, StrategyInfo
 __all__ = ["BudgetSpent", "Search", "Session", "StrategyInfo", "available", "find"]
 
 _OWN: dict[str, tuple[Callable[..., None], str]] = {
-    "auto": (auto.search, "the default: exhaustive where all fits in the budget, else surrogate"),
+    "auto": (auto.search, "the default: chosen by space, budget, and how much is done at a time"),
     "surrogate": (
         auto.surrogate,
         "our own: expected improvement under a Gaussian process, over the valid configurations",
@@ -28,7 +28,7 @@ _OWN: dict[str, tuple[Callable[..., None], str]] = {
 }
 
 
-def find(name: str, at_once: int = 1) -> Search:
+def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
     """The search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
 
     Parameters
@@ -37,6 +37,9 @@ def find(name: str, at_once: int = 1) -> Search:
         See `available`.
     at_once : int
         Configurations that several devices measure at a time: whoever can choose asks for so many.
+    in_batches : bool
+        Whether the default should be a strategy that asks for whole generations: for several
+        devices, or where time is short and many compilers would else wait.
 
     Raises
     ------
@@ -49,8 +52,10 @@ def find(name: str, at_once: int = 1) -> Search:
         raise UsageError(unknown("strategy", name, usable))
     if known[name].unavailable:
         raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
-    if name in ("auto", "surrogate"):
-        return partial(_OWN[name][0], batch=at_once)
+    if name == "auto":
+        return partial(auto.search, batch=at_once, in_batches=in_batches)
+    if name == "surrogate":
+        return partial(auto.surrogate, batch=at_once)
     if name in _OWN:
         return _OWN[name][0]
     library, _, short = name.partition(":")

@@ -82,7 +82,7 @@ def update(directory: Path, new: TunedRecord) -> Merged:
     with _locked_folder(path):
         merged = merge(_existing(path), new)
         write_atomically(path, encode(merged.record))
-    return merged
+    return msgspec.structs.replace(merged, record=_ordered(merged.record))  # as it is read back
 
 
 def _existing(path: Path) -> TunedRecord | None:
