@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from autotune.api import tune
     from autotune.kernel.expression import ceil_div, maximum, minimum
     from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
+    from autotune.tuned.config import TunedConfig
     from autotune.tuned.load import load
-    from autotune.tuned.lookup import TunedConfig, lookup
+    from autotune.tuned.lookup import lookup
     from autotune.values import Configuration, Problem
 
 __version__ = "0.1.0"
@@ -40,7 +41,8 @@ _NAMES = {
     "kernel.expression": ("ceil_div", "maximum", "minimum"),
     "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
     "tuned.load": ("load",),
-    "tuned.lookup": ("TunedConfig", "lookup"),
+    "tuned.config": ("TunedConfig",),
+    "tuned.lookup": ("lookup",),
     "values": ("Configuration", "Problem"),
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names}

@@ -19,7 +19,6 @@ Only ``cli`` turns them into text and an exit code.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class AutotuneError(Exception):
@@ -87,6 +86,8 @@ class Interrupted(AutotuneError):
 
 def unknown(kind: str, name: object, known: Iterable[object]) -> str:
     """Word the message for a name that does not exist, with the known ones and the likeliest."""
+    from difflib import get_close_matches  # for what went wrong only
+
     names = [str(name) for name in known]
     close = get_close_matches(str(name), names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""

@@ -36,8 +36,10 @@ from autotune.files import bundled_path
 from autotune.tuned import current as _current
 from autotune.tuned import files as _files
 from autotune.tuned import lookup as _lookup
+from autotune.tuned.answer import tuned_config
+from autotune.tuned.config import TunedConfig
 from autotune.tuned.files import Loaded, device_folders, shipped_folder
-from autotune.tuned.lookup import TunedConfig, clear_cache, lookup
+from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.record import FallbackRow, Portfolio, RecordedDevice, TunedRecord
 from autotune.tuned.table import QUALITIES, build_table, pick, sixteenths
 from autotune.tuned.writing import encode, write
@@ -537,7 +539,7 @@ def test_no_size_is_refused(m: int, n: int, arch: int) -> None:
     ]
     table = build_table(loaded)
     asked = (m, n, "float32")
-    config = _lookup._tuned_config(table, *pick(table, asked, None, f"sm_{arch}"), asked)
+    config = tuned_config(table, *pick(table, asked, None, f"sm_{arch}"), asked)
     assert config.quality in QUALITIES
     assert config.grid is None or all(0 <= size < 2**31 for size in config.grid)
 

@@ -1,0 +1,116 @@
+"""A table and a question to the answer: fields checked, a device or architecture found, a row picked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autotune.errors import UsageError, unknown
+from autotune.kernel.expression import value_of
+from autotune.tuned.config import TunedConfig
+from autotune.tuned.files import kernel_names
+from autotune.tuned.record import Triple
+from autotune.tuned.table import (
+    DEFAULT,
+    EXACT,
+    NEAREST_PROBLEM,
+    LookupRow,
+    LookupTable,
+    ProblemKey,
+    normal_arch,
+    pick,
+)
+
+#: Largest extent of a grid on any CUDA device.
+MAX_GRID = 2**31 - 1
+
+
+def answer(
+    kernel: str,
+    table: LookupTable | None,
+    disabled: bool,
+    arch: str | int | None,
+    device: Any,
+    problem: Mapping[str, Any],
+) -> TunedConfig:
+    """The tuned configuration for a problem; see `autotune.lookup`."""
+    if table is None:
+        known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
+        raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
+    values = _values(table, problem)
+    if disabled:
+        return tuned_config(table, table.default, DEFAULT, values)
+    folder, arch_name = _folder(table, device), normal_arch(arch)
+    if arch_name is None and folder not in table.devices:
+        arch_name = normal_arch(getattr(device, "arch", None))
+    if arch_name is None and device is None:
+        # Where no GPU is found, the user's own records of the CPU are what can be meant.
+        arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
+    return tuned_config(table, *pick(table, values, folder, arch_name), values)
+
+
+def tuned_config(
+    table: LookupTable, row: LookupRow, quality: str, problem: ProblemKey
+) -> TunedConfig:
+    fields = dict(zip(table.fields, problem, strict=True))
+    return TunedConfig(
+        row.plan.configuration,
+        block=row.plan.block,
+        shared_bytes=row.plan.shared_bytes,
+        grid=_grid(row, problem, fields),
+        quality=quality,
+        # Measured on the device itself: nothing is known of the loss elsewhere.
+        expected_fraction=row.expected_fraction if quality in (EXACT, NEAREST_PROBLEM) else None,
+        stale_reasons=row.stale_reasons,
+        source=row.source,
+        requires_met=row.plan.allows(fields),
+    )
+
+
+def _grid(row: LookupRow, problem: ProblemKey, fields: Mapping[str, Any]) -> Triple | None:
+    """The grid of a row's plan for a problem; None where it is not known or cannot be launched."""
+    if row.plan.grid is None:
+        return row.grid if row.problem == problem else None
+    try:
+        x, y, z = (value_of(axis, fields) for axis in row.plan.grid)
+    except ValueError:
+        return None
+    return (x, y, z) if min(x, y, z) >= 0 and max(x, y, z) <= MAX_GRID else None
+
+
+def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
+    """The problem's values in the kernel's order, of the right kinds.
+
+    Raises
+    ------
+    UsageError
+        If a field is unknown, missing, or of the wrong kind.
+    """
+    for name in problem:
+        if name not in table.fields:
+            known = unknown("problem field", name, table.fields)
+            raise UsageError(f"{table.kernel}: {known}")
+    values: list[int | str] = []
+    for name, integer in table.fields.items():
+        if name not in problem:
+            needed = ", ".join(table.fields)
+            raise UsageError(f"{table.kernel}: problem field {name!r} is missing (of {needed})")
+        values.append(_value(table.kernel, name, problem[name], integer))
+    return tuple(values)
+
+
+def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
+    if integer and hasattr(value, "__index__"):
+        return int(value)
+    if not integer and isinstance(value, str):
+        return value
+    kind = "an integer" if integer else "a str"
+    raise UsageError(f"{kernel}: problem field {name}={value!r} must be {kind}")
+
+
+def _folder(table: LookupTable, device: Any) -> str | None:
+    """The folder of a device among the records; its own name where it has none."""
+    if device is None:
+        return None
+    known = [str(getattr(device, part, "")) for part in ("uuid", "name")] + [str(device)]
+    return next((table.names[name] for name in known if name in table.names), known[-1])

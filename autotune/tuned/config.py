@@ -1,0 +1,83 @@
+"""What a lookup answers with: a configuration, its launch, and how good the hit is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from autotune.tuned.record import Triple, Value
+
+
+class TunedConfig(Mapping[str, Any]):
+    """A configuration of a kernel and how to launch it: a mapping of parameters to values.
+
+    Attributes
+    ----------
+    block : tuple of int
+        Threads in x, y, z.
+    shared_bytes : int
+        Dynamic shared memory per block.
+    grid : tuple of int or None
+        Blocks in x, y, z of the first launch for the asked problem; None where the launch could
+        not be traced, or does not fit a CUDA grid.
+    quality : str
+        How good the hit is: ``exact``, ``nearest_problem``, ``same_arch``, ``nearest_arch`` or
+        ``default``.
+    expected_fraction : float or None
+        Expected share of the best possible speed; 1 for an exact hit, None where it is not known.
+    stale_reasons : tuple of str
+        Why it should be tuned again; empty while it is current.
+    source : str
+        Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
+    requires_met : bool
+        False only where not even the default may be used for this problem.
+    """
+
+    __slots__ = (
+        "_values",
+        "block",
+        "expected_fraction",
+        "grid",
+        "quality",
+        "requires_met",
+        "shared_bytes",
+        "source",
+        "stale_reasons",
+    )
+
+    _values: Mapping[str, Value]
+    block: Triple
+    shared_bytes: int
+    grid: Triple | None
+    quality: str
+    expected_fraction: float | None
+    stale_reasons: tuple[str, ...]
+    source: str
+    requires_met: bool
+
+    def __init__(self, values: Mapping[str, Value], **about: Any) -> None:
+        object.__setattr__(self, "_values", dict(values))
+        for name, value in about.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError("TunedConfig is immutable")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        about = {name: getattr(self, name) for name in self.__slots__ if name != "_values"}
+        return partial(TunedConfig, dict(self._values), **about), ()
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value}" for name, value in self._values.items())
+        return f"TunedConfig({values}; block={self.block}, quality={self.quality!r})"
