@@ -50,7 +50,7 @@ from autotune.measure.worker import Worker
 from autotune.run.bench import Bench
 from autotune.run.request import EFFORTS
 from autotune.run.selection import Decision, Finalist, candidates, decide, ratio
-from autotune.tuned.files import read
+from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 
 #: Asked: the most A/A finals that call equals different, and the most that winners truly differ by.

@@ -18,7 +18,7 @@ from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
 from autotune.retune.gate import Verdict, verdict
 from autotune.run.selection import Ratio
-from autotune.tuned.files import read
+from autotune.tuned.reading import read
 from autotune.values import Configuration
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.

@@ -9,10 +9,10 @@ from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
 
 from autotune.errors import UsageError
 from autotune.export import FORMATS, export_measurements, export_records
-from autotune.export.t4 import Results
+from autotune.export.measurements import Results
 from autotune.measure.measurement import Measurement, Status
 from autotune.search import replay
-from autotune.tuned.files import decode
+from autotune.tuned.reading import decode
 from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
 

@@ -24,8 +24,8 @@ from sample_records import (
 
 from autotune.errors import UsageError
 from autotune.export.header import comment, expression, identifier, render
-from autotune.tuned.files import read
 from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.reading import read
 from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor
 from autotune.tuned.writing import write
 

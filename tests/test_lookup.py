@@ -34,12 +34,12 @@ from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.files import bundled_path
 from autotune.tuned import current as _current
-from autotune.tuned import files as _files
 from autotune.tuned import lookup as _lookup
+from autotune.tuned import reading as _files
 from autotune.tuned.answer import tuned_config
 from autotune.tuned.config import TunedConfig
-from autotune.tuned.files import Loaded, device_folders, shipped_folder
 from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.reading import Loaded, device_folders, shipped_folder
 from autotune.tuned.record import FallbackRow, Portfolio, RecordedDevice, TunedRecord
 from autotune.tuned.table import QUALITIES, build_table, pick, sixteenths
 from autotune.tuned.writing import encode, write

@@ -11,7 +11,7 @@ from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.run.portfolio import request_for
-from autotune.tuned.files import read
+from autotune.tuned.reading import read
 
 pytestmark = pytest.mark.opencl
 ON_CPU = ("--device", "opencl:cpu")

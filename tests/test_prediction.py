@@ -21,9 +21,9 @@ from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
 from autotune.run.selection import PortfolioTimes
 from autotune.tuned.fallback import fallback_table
-from autotune.tuned.files import Loaded, decode
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.prediction import fitted
+from autotune.tuned.reading import Loaded, decode
 from autotune.tuned.record import (
     Cost,
     FallbackRow,

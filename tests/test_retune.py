@@ -27,7 +27,7 @@ from autotune.retune.lock import device_lock
 from autotune.retune.mend import fell
 from autotune.retune.stale import Question, age_in_days, find_devices, survey
 from autotune.run.selection import Ratio
-from autotune.tuned.files import read
+from autotune.tuned.reading import read
 
 ROOT = Path(__file__).parents[1]
 

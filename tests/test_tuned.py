@@ -26,7 +26,7 @@ from sample_records import (
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.tuned.fallback import fallback_table
-from autotune.tuned.files import path_of, read, read_all
+from autotune.tuned.reading import path_of, read, read_all
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, RecordedDevice
 from autotune.tuned.writing import encode, merge, update, write
 from autotune.values import Configuration, Problem

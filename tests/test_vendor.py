@@ -21,8 +21,8 @@ from autotune.kernel.catalog import find_kernel
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.tasks import Contender
 from autotune.measure.worker import Worker
-from autotune.tuned.files import read_all
 from autotune.tuned.load import choose
+from autotune.tuned.reading import read_all
 from autotune.tuned.writing import write as write_record
 from autotune.values import Problem
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.cli import run
-from autotune.tuned.files import user_folder
+from autotune.tuned.reading import user_folder
 
 SAXPY = Path(__file__).parents[1] / "examples" / "saxpy"
 NAMES = ("saxpy", "twin")

@@ -12,7 +12,7 @@ from autotune.cli.options import JSON, PATH, SPACES, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
-    from autotune.export.t4 import Results
+    from autotune.export.measurements import Results
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
 
@@ -178,7 +178,7 @@ def report(
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
     """What is tuned, one record per device; by default what this user tuned."""
     from autotune.errors import UsageError
-    from autotune.tuned.files import read_all, user_folder
+    from autotune.tuned.reading import read_all, user_folder
 
     found = read_all(Path(folder or user_folder()), kernel)
     chosen = [
@@ -232,7 +232,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     """
     from autotune.devices.device import Device
     from autotune.errors import UsageError
-    from autotune.export.t4 import Results
+    from autotune.export.measurements import Results
     from autotune.kernel.catalog import find_kernel
     from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
@@ -271,7 +271,7 @@ def import_(file: Path) -> None:
     \b
     autotune import colleague/sgemm.json
     """
-    from autotune.tuned.files import read, user_folder
+    from autotune.tuned.reading import read, user_folder
     from autotune.tuned.writing import update
 
     merged = update(Path(user_folder()), read(file))
@@ -290,7 +290,7 @@ def compare(files: tuple[Path, ...], as_json: bool) -> None:
     \b
     autotune compare old/sgemm.json new/sgemm.json
     """
-    from autotune.tuned.files import read
+    from autotune.tuned.reading import read
 
     records = [read(file) for file in files]
     problems = {

@@ -406,7 +406,7 @@ def portfolio(
     from autotune.report.publish import amend
     from autotune.run.portfolio import renewed
     from autotune.search.session import Budget
-    from autotune.tuned.files import read, user_folder
+    from autotune.tuned.reading import read, user_folder
 
     seconds = Budget.parse(budget).seconds
     if seconds is None:

@@ -6,15 +6,42 @@ input gives equal bytes. Knows no places and writes nothing; a format is importe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from autotune.errors import UsageError, unknown
-from autotune.export import t4
+from autotune.export import measurements
 
 if TYPE_CHECKING:
     from autotune.tuned.record import TunedRecord
+
+
+def _header(records: Sequence[TunedRecord]) -> dict[str, str]:
+    from autotune.export.header import render
+
+    return {f"{records[0].kernel}.hpp": render(records)}
+
+
+def _json(records: Sequence[TunedRecord]) -> dict[str, str]:
+    from autotune.tuned.writing import encode
+
+    files = {f"{record.device.folder}/{record.kernel}.json": encode(record) for record in records}
+    return {name: data.decode() for name, data in files.items()}
+
+
+def _wisdom(records: Sequence[TunedRecord]) -> dict[str, str]:
+    from autotune.export.wisdom import render
+
+    return render(records)
+
+
+def _t4(results: measurements.Results) -> dict[str, str]:
+    return {f"{results.kernel}-t4.json": measurements.results(results)}
+
+
+def _cache(results: measurements.Results) -> dict[str, str]:
+    return {f"{results.kernel}-cache.json": measurements.cache(results)}
 
 
 @dataclass(frozen=True)
@@ -25,16 +52,20 @@ class Format:
     doc: str
     #: What it is made from: the winners, or everything that was measured.
     source: Literal["records", "measurements"]
+    #: Makes names of files, below a folder, and their text.
+    render: Callable[[Any], dict[str, str]]
 
 
 FORMATS = {
     format.name: format
     for format in (
-        Format("header", "C++17 header with a constexpr lookup", "records"),
-        Format("json", "tuned record, what `lookup` reads", "records"),
-        Format("wisdom", "Kernel Launcher's wisdom file", "records"),
-        Format("t4", "FAIR autotuning results, schema T4 1.0.0", "measurements"),
-        Format("cache", "Kernel Tuner's cache file, for simulation and dashboards", "measurements"),
+        Format("header", "C++17 header with a constexpr lookup", "records", _header),
+        Format("json", "tuned record, what `lookup` reads", "records", _json),
+        Format("wisdom", "Kernel Launcher's wisdom file", "records", _wisdom),
+        Format("t4", "FAIR autotuning results, schema T4 1.0.0", "measurements", _t4),
+        Format(
+            "cache", "Kernel Tuner's cache, for simulation and dashboards", "measurements", _cache
+        ),
     )
 }
 
@@ -47,24 +78,13 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
     UsageError
         If there is no such format or no records, or the format cannot hold them.
     """
-    _check(format, "records")
+    render = _found(format, "records").render
     if not records:
         raise UsageError("nothing is tuned yet, so there is nothing to export")
-    if format == "header":
-        from autotune.export import header
-
-        return {f"{records[0].kernel}.hpp": header.render(records)}
-    if format == "wisdom":
-        from autotune.export import wisdom
-
-        return wisdom.render(records)
-    from autotune.tuned.writing import encode
-
-    files = {f"{record.device.folder}/{record.kernel}.json": encode(record) for record in records}
-    return {name: data.decode() for name, data in files.items()}
+    return render(records)
 
 
-def export_measurements(format: str, results: t4.Results) -> dict[str, str]:
+def export_measurements(format: str, results: measurements.Results) -> dict[str, str]:
     """Export everything that was measured: names of files and their text.
 
     Raises
@@ -72,13 +92,12 @@ def export_measurements(format: str, results: t4.Results) -> dict[str, str]:
     UsageError
         If there is no such format.
     """
-    _check(format, "measurements")
-    render = t4.results if format == "t4" else t4.cache
-    return {f"{results.kernel}-{format}.json": render(results)}
+    return _found(format, "measurements").render(results)
 
 
-def _check(format: str, source: str) -> None:
-    if format not in FORMATS:
-        raise UsageError(unknown("format", format, FORMATS))
-    if FORMATS[format].source != source:
-        raise UsageError(f"format {format} is made from {FORMATS[format].source}, not {source}")
+def _found(name: str, source: str) -> Format:
+    if name not in FORMATS:
+        raise UsageError(unknown("format", name, FORMATS))
+    if FORMATS[name].source != source:
+        raise UsageError(f"format {name} is made from {FORMATS[name].source}, not {source}")
+    return FORMATS[name]

@@ -19,8 +19,8 @@ from autotune import __version__
 from autotune.errors import UsageError
 from autotune.export.reserved import RESERVED
 from autotune.kernel.expression import MAX_INTEGER
-from autotune.tuned.files import Loaded, decode
 from autotune.tuned.formula import waves_of
+from autotune.tuned.reading import Loaded, decode
 from autotune.tuned.record import (
     COMMON_SHARED_BYTES,
     Cost,

@@ -21,7 +21,7 @@ from autotune.report import ReportContent, from_rows, from_run, write_html, writ
 from autotune.run.recording import record_of
 from autotune.run.result import RunResult
 from autotune.store import Row
-from autotune.tuned.files import path_of, user_folder
+from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TunedRecord
 from autotune.tuned.writing import MergedProblem, update
 

@@ -20,7 +20,7 @@ from autotune.retune.drift import Remeasured
 from autotune.retune.lock import device_lock
 from autotune.retune.mend import Deadline, Mended, Mending, Orders
 from autotune.retune.stale import Action, KnownEntry, Reason, Target, known_entries
-from autotune.tuned.files import kernel_names
+from autotune.tuned.reading import kernel_names
 from autotune.values import Problem
 
 #: A winner whose time is surely longer than recorded by more than this share is a regression.

@@ -38,7 +38,7 @@ from autotune.run.result import RunResult
 from autotune.run.selection import Ratio
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
-from autotune.tuned.files import path_of, read, user_folder
+from autotune.tuned.reading import path_of, read, user_folder
 from autotune.tuned.record import Confirmed, Entry, Provenance, TunedRecord, timestamp
 
 #: A winner that is surely slower than recorded by more than this is searched for again.

@@ -21,7 +21,7 @@ from autotune.kernel.membership import is_member
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
-from autotune.tuned.files import DamagedRecord, device_folders, layers, read
+from autotune.tuned.reading import DamagedRecord, device_folders, layers, read
 from autotune.tuned.record import Entry, TunedRecord, moment
 from autotune.tuned.table import normal_arch
 from autotune.values import Configuration, Problem

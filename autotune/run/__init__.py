@@ -1,1 +1,1 @@
-"""One command's job: search every problem, hold the finals, make the record."""
+"""One command's job: search every problem, hold the finals, measure the portfolio."""

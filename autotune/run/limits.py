@@ -22,7 +22,7 @@ from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store
-from autotune.tuned.files import read_layers, user_folder
+from autotune.tuned.reading import read_layers, user_folder
 from autotune.tuned.record import Entry
 from autotune.tuned.writing import update
 from autotune.values import Configuration, Problem

@@ -1,7 +1,7 @@
-"""The whole job of one `autotune run`: search every problem, hold the finals, make the record.
+"""The whole job of one `autotune run`: search every problem, hold the finals, measure the portfolio.
 
 Puts the parts together and divides the time among them; prints nothing and writes no file of its
-own. `cli` and `api` call it.
+own. `command.execute` calls it; `recording` makes the record of what it returns.
 """
 
 from __future__ import annotations

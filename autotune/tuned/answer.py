@@ -8,7 +8,7 @@ from typing import Any
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
 from autotune.tuned.config import TunedConfig
-from autotune.tuned.files import kernel_names
+from autotune.tuned.reading import kernel_names
 from autotune.tuned.record import Triple
 from autotune.tuned.table import (
     DEFAULT,

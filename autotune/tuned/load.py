@@ -30,8 +30,8 @@ from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Argument, argument_of
 from autotune.measure.draw import Draw
 from autotune.tuned.config import TunedConfig
-from autotune.tuned.files import warn
 from autotune.tuned.lookup import lookup
+from autotune.tuned.reading import warn
 from autotune.values import Configuration, Problem
 
 #: Problems whose launch is kept ready; a serving process may see ever new sizes.

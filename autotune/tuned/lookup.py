@@ -81,7 +81,7 @@ class _Cached:
     """The table of one kernel in one environment, and the answers given from it."""
 
     def __init__(self, kernel: str, state: tuple[object, ...]) -> None:
-        from autotune.tuned.files import read_layers, warn
+        from autotune.tuned.reading import read_layers, warn
         from autotune.tuned.table import build_table
 
         self.kernel, self.state = kernel, state
@@ -111,7 +111,7 @@ def _refreshed(key: object, kernel: str) -> _Cached:
     """What is cached if no file changed since, else a new table."""
     if not isinstance(kernel, str) or not kernel.isidentifier():
         raise UsageError(f"the name of a kernel is an identifier, not {kernel!r}")
-    from autotune.tuned.files import stamp
+    from autotune.tuned.reading import stamp
 
     state = stamp(kernel)
     cached = _cache.get(key)

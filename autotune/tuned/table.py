@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER
-from autotune.tuned.files import Loaded
 from autotune.tuned.formula import time_ms
+from autotune.tuned.reading import Loaded
 from autotune.tuned.record import (
     Entry,
     FallbackRow,

@@ -17,7 +17,7 @@ import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
-from autotune.tuned.files import DamagedRecord, decode, path_of, read
+from autotune.tuned.reading import DamagedRecord, decode, path_of, read
 from autotune.tuned.record import (
     EFFORTS,
     FORMAT,

@@ -18,7 +18,7 @@ import numpy as np
 
 from autotune.devices.choose import choose_device
 from autotune.export import Results
-from autotune.export.t4 import cache
+from autotune.export.measurements import cache
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.evaluator import DeviceEvaluator
