@@ -28,7 +28,7 @@ BEFORE = {
 }
 #: Examples that are parsed only, and why.
 NOT_RUN = {
-    "autotune check sgemm": "takes a minute; the example with --samples 8 runs",
+    "autotune check sgemm": "takes a minute; the example with --samples 4 runs",
     "autotune doctor --limits": "takes a minute; test_limits runs it",
     "autotune run sgemm": "searches for a minute",
     "autotune run softmax": "searches for a minute; test_readme runs it with a budget",

@@ -251,7 +251,7 @@ def check(
 
     \b
     autotune check sgemm
-    autotune check sgemm --arch sm_90 --samples 8
+    autotune check sgemm --arch sm_90 --samples 4
     """
     from autotune.cli.checking import check_kernel
     from autotune.cli.tables import print_table

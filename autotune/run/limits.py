@@ -97,6 +97,7 @@ def measure_limits(
             f"{device.name} is an architecture, not a device: it has no measured limits; "
             "run: autotune doctor"
         )
+    each = _EVALUATIONS if device.has_limits else 2  # of a CPU they mean nothing
     for kernel_name in dict.fromkeys(_KERNELS[name] for name in names):
         # Not by its name: a project may have a kernel of the same.
         kernel = load_file(bundled_folder("spaces") / f"{kernel_name}.py")
@@ -107,7 +108,7 @@ def measure_limits(
             kernel,
             device,
             problems,
-            budget=Budget(evaluations=_EVALUATIONS * len(problems)),
+            budget=Budget(evaluations=each * len(problems)),
             fresh=fresh,
             command="autotune doctor --limits",
         )
