@@ -33,6 +33,7 @@ from autotune.devices.base import (
     ContextLostError,
     Difference,
     LaunchError,
+    Side,
     batch_size,
 )
 from autotune.devices.binary import Binary, CompiledFunction
@@ -229,6 +230,26 @@ class OpenclExecutor:
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         return self.timer(module, steps, cold=False).singly(1, cold=False)[0]
+
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        queues = [self.cl.CommandQueue(self.context, self.live) for _ in sides]
+        calls = [[side.renew, *(self._call(module, step) for step in side.steps)] for side in sides]
+
+        def run() -> None:
+            own = self.queue
+            own.finish()  # what was enqueued before, on the same buffers
+            try:
+                for _ in range(times):
+                    for self.queue, mine in zip(queues, calls, strict=True):
+                        for call in mine:
+                            self._guarded(call)
+                        self.queue.flush()
+            finally:
+                self.queue = own
+            for queue in queues:
+                self._guarded(queue.finish)
+
+        return run
 
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
