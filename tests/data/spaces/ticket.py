@@ -8,7 +8,7 @@ ticket = Kernel(
     "ticket.cu",
     problems=[Problem(n=1 << 18)],
     edge_problems=[Problem(n=(1 << 18) - 1), Problem(n=(1 << 18) - 5)],
-    PIECE=(1 << 14, 1 << 15),  # elements of a block
+    PIECE=(1 << 10, 1 << 14),  # elements of a block
     TICKET=("caller", "module", "declared"),  # declared: the module's, and the space says so
 )
 
