@@ -50,6 +50,7 @@ def lookup(
         "grid": found.grid,
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
+        "exclusive": found.exclusive,
         "stale_reasons": list(found.stale_reasons),
         "source": found.source,
     }
@@ -60,6 +61,8 @@ def lookup(
     for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
         if facts[name] is not None:
             click.echo(f"  {name}: {facts[name]}")
+    if found.exclusive:
+        click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in found.stale_reasons:
         click.echo(f"  stale: {reason}")
 

@@ -90,6 +90,15 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Side:
+    """One of the sequences that run at the same time; see `Executor.at_once`."""
+
+    #: Enqueues, by the same executor, what makes the side's buffers fresh for a run.
+    renew: Callable[[], object]
+    steps: Sequence[BoundLaunch | BoundFill]
+
+
+@dataclass(frozen=True)
 class Difference:
     """Size of an output's deviation from the expected values."""
 
@@ -184,6 +193,12 @@ class Executor(Protocol):
         -------
         float
             Milliseconds on the device, what launching costs between the steps included.
+        """
+
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        """Make sequences that have run before ready to run at the same time.
+
+        What is returned runs each of them so many times, on a queue of its own, and waits for all.
         """
 
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:

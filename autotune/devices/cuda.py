@@ -28,6 +28,7 @@ from autotune.devices.base import (
     Difference,
     LaunchError,
     Poison,
+    Side,
     batch_size,
 )
 from autotune.devices.binary import Binary
@@ -296,6 +297,28 @@ class CudaExecutor:
         self._guarded(self.stream.synchronize)
         return float(self.cupy.cuda.get_elapsed_time(before, after))
 
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        # As graphs: launches one by one from this thread would hardly meet on the device.
+        streams = [self.cupy.cuda.Stream(non_blocking=True) for _ in sides]
+        graphs, own = [], self.stream
+        try:
+            for self.stream, side in zip(streams, sides, strict=True):
+                calls = (side.renew, self._sequence(module, side.steps))
+                graphs.append(Graph(self.stream.ptr, partial(_repeat, partial(_all, calls), times)))
+        except CaptureError as error:
+            raise LaunchError(f"launches cannot be captured: {error}") from error
+        finally:
+            self.stream = own
+
+        def run() -> None:
+            self._guarded(own.synchronize)  # what was enqueued before, on the same buffers
+            for graph in graphs:
+                self._guarded(graph.launch)
+            for stream in streams:
+                self._guarded(stream.synchronize)
+
+        return run
+
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> CudaTimer:
         return CudaTimer(self, self._sequence(module, steps), cold)
 
@@ -381,7 +404,7 @@ class CudaExecutor:
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill]
     ) -> Callable[[], object]:
         calls = [self._call(module, step) for step in steps]
-        return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
+        return calls[0] if len(calls) == 1 else partial(_all, calls)
 
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], None]:
         """Prepare one step so that enqueueing it costs as little host time as possible."""
@@ -510,6 +533,11 @@ class _Sample:
         self._executor._guarded(self._graph.launch)
         self._executor._guarded(self._executor.stream.synchronize)
         return float(self._executor.cupy.cuda.get_elapsed_time(*self._events))
+
+
+def _all(calls: Sequence[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
 
 
 def _repeat(call: Callable[[], object], times: int) -> None:

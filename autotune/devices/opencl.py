@@ -34,6 +34,7 @@ from autotune.devices.base import (
     Difference,
     LaunchError,
     Poison,
+    Side,
     batch_size,
 )
 from autotune.devices.binary import Binary, CompiledFunction
@@ -243,6 +244,26 @@ class OpenclExecutor:
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
         return self.timer(module, steps, cold=False).singly(1)[0]
+
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        queues = [self.cl.CommandQueue(self.context, self.live) for _ in sides]
+        calls = [[side.renew, *(self._call(module, step) for step in side.steps)] for side in sides]
+
+        def run() -> None:
+            own = self.queue
+            own.finish()  # what was enqueued before, on the same buffers
+            try:
+                for _ in range(times):
+                    for self.queue, mine in zip(queues, calls, strict=True):
+                        for call in mine:
+                            self._guarded(call)
+                        self.queue.flush()
+            finally:
+                self.queue = own
+            for queue in queues:
+                self._guarded(queue.finish)
+
+        return run
 
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool

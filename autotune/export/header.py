@@ -220,9 +220,10 @@ class _Writer:
             condition = _index(self.conditions, expression(plan.requires))
         archs = plan.archs or ()
         bits = sum(1 << i for i, number in enumerate(self.archs) if f"sm_{number}" in archs)
-        about = [str(plan.shared_bytes), str(shape), str(condition), f"{bits}ULL"]
+        sizes = [_extent(plan.block), str(plan.shared_bytes)]
+        about = [_bool(plan.exclusive), str(shape), str(condition), f"{bits}ULL"]
         examined = _bool(plan.archs is not None)
-        return _joined([*values, _extent(plan.block), *about, examined])
+        return _joined([*values, *sizes, *about, examined])
 
     def value(self, name: str, value: Value) -> str:
         """The value of a parameter."""

@@ -16,7 +16,7 @@ _KEYWORDS = """
 _HEADER = """
     allows apart arch arch_groups archs asked block both ceil_div condition config config_of
     cost_plans detail device devices distance elsewhere estimate exact_row exact_rows examined
-    expected_fraction extent extent_of fastest fits floor_div found generations_apart grid
+    exclusive expected_fraction extent extent_of fastest fits floor_div found generations_apart grid
     grid_of group hit in_waves is_extent largest lookup maximum met minimum near_row near_rows
     number number_of_cost number_of_plan pick place place_of plan plans prediction predictions
     problem product_fits quality requires_met roots shape shared_bytes sixteenths sum_fits

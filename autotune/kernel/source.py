@@ -22,7 +22,7 @@ _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
 )
 #: Hooks that decide which configurations are tried or how results are judged against others.
-_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "call"})
+_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "exclusive", "call"})
 
 
 def flattened(file: Path) -> str:

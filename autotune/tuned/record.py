@@ -112,6 +112,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     requires: StoredExpression | None = None
     #: Architectures whose declared space holds this configuration; None where not examined.
     archs: tuple[str, ...] | None = None
+    #: Whether two launches of one loaded module must not overlap.
+    exclusive: bool = False
 
     def allows(self, fields: Mapping[str, object]) -> bool:
         """Whether a problem satisfies what this plan requires."""

@@ -17,6 +17,7 @@ from autotune.devices.base import (
     Executor,
     LaunchError,
     Poison,
+    Side,
 )
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Clocks, Device
@@ -483,6 +484,36 @@ class ExecutorContract:
             step = BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)
             executor.run(modules[factor], [step])
             assert executor.read(out, np.dtype("f4"), (1,))[0] == factor
+
+    def test_sequences_at_once_run_each_on_its_own_buffers(
+        self, executor: Executor, module: Any
+    ) -> None:
+        """So often, each made fresh before; the executor goes on where it was."""
+        n = 100_003
+        x = self.buffer(executor, np.arange(n, dtype=np.float32))
+        outs, fresh = [executor.allocate(4 * n) for _ in range(2)], [0, 0]
+        sides = []
+        for place, out in enumerate(outs):
+            args = (x, out, np.float32(place), np.int32(n))
+
+            def renew(place: int = place, out: Any = out) -> None:
+                fresh[place] += 1
+                executor.poison(out)
+
+            sides.append(
+                Side(renew, [BoundLaunch("scaled", (-(-n // 64), 1, 1), (64, 1, 1), 0, args)])
+            )
+            executor.run(module, sides[-1].steps)
+        run = executor.at_once(module, sides, 3)
+        for _ in range(2):
+            for out in outs:
+                executor.poison(out)
+            run()
+            for place, out in enumerate(outs):
+                expected = 2 * np.arange(n, dtype=np.float32) + place
+                assert np.array_equal(executor.read(out, np.dtype(np.float32), (n,)), expected)
+        assert all(count >= 3 for count in fresh)
+        assert executor.run(module, sides[0].steps) > 0
 
     # ------------------------------------------------------------ timing
 
