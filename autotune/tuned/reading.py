@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+#: Most bytes of a record: a hundred times the largest that ships, and read in half a second.
+MAX_BYTES = 32 << 20
+#: Most letters of what is said about a file's content.
+_MAX_REASON = 300
+
+
 class DamagedRecord(RecordError):
     """Ours, but cut off or altered: may be set aside, unlike what is foreign or newer."""
 
@@ -67,15 +73,13 @@ def device_folders(layer: str, directory: str) -> list[str]:
     Only what was measured on GPUs ships: a CPU's records that a run left in the checkout's
     reports are in the user's layer too.
     """
-    try:
-        with os.scandir(directory) as found:
-            names = sorted(file.name for file in found if file.is_dir())
-        return [name for name in names if layer != "shipped" or not name.startswith("opencl_")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        warn(f"{directory}: cannot read tuned records: {error.strerror}")
-        return []
+    return [
+        file.name
+        for file in _listed(directory)
+        # Asked of a link that leads nowhere, `is_dir` raises.
+        if (os.path.isdir(file.path) if file.is_symlink() else file.is_dir())
+        and (layer != "shipped" or not file.name.startswith("opencl_"))
+    ]
 
 
 def path_of(directory: Path, record: TunedRecord) -> Path:
@@ -98,13 +102,25 @@ def stamp(kernel: str) -> tuple[object, ...]:
 def kernel_names(wanted: str | None = None) -> set[str]:
     """The kernels that have a record in some layer, of one device's folder or of any."""
     return {
-        file[:-5]
+        file.name[:-5]
         for layer, directory in layers()
         for folder in device_folders(layer, directory)
         if wanted in (None, folder)
-        for file in os.listdir(os.path.join(directory, folder))
-        if file.endswith(".json")
+        for file in _listed(os.path.join(directory, folder))
+        if file.name.endswith(".json")
     }
+
+
+def _listed(directory: str) -> list[os.DirEntry[str]]:
+    """What a folder holds, by name; nothing, with a warning, where it cannot be read."""
+    try:
+        with os.scandir(directory) as found:
+            return sorted(found, key=lambda file: file.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        warn(f"{directory}: cannot read tuned records: {error.strerror}")
+        return []
 
 
 def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
@@ -112,7 +128,7 @@ def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
     for layer, directory in layers():
         for folder in device_folders(layer, directory):
             path = os.path.join(directory, folder, f"{kernel}.json")
-            if os.path.exists(path):
+            if os.path.lexists(path):  # a link that leads nowhere is told of
                 yield layer, folder, path
 
 
@@ -138,13 +154,17 @@ def _readable(path: Path | str) -> TunedRecord | None:
         if os.path.basename(path) != f"{record.kernel}.json":
             raise RecordError(f"it is of another kernel, {record.kernel!r}")
     except RecordError as error:
-        warn(f"{path}: tuned record left out: {error}")
+        kernel = os.path.basename(path).removesuffix(".json")
+        warn(
+            f"{path}: tuned record left out: {error}; mend or remove it, or make it anew with: "
+            f"autotune run {kernel}"
+        )
         return None
     return record
 
 
 def read(path: Path | str) -> TunedRecord:
-    """Read one record.
+    """Read one record, in a time that its length bounds.
 
     Raises
     ------
@@ -152,11 +172,19 @@ def read(path: Path | str) -> TunedRecord:
         If the file cannot be read, is damaged, is something else, or of a newer schema.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        # Before it is opened, which of some devices has effects; a pipe put there in between, and
+        # what the system only calls a file, do not keep it waiting.
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise RecordError(f"{os.path.basename(path)}: not a file, so no tuned record")
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:
+            data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise RecordError(f"{path}: cannot read the tuned record: {error.strerror}") from error
-    return decode(data, os.path.basename(path))
+        raise RecordError(
+            f"{os.path.basename(path)}: cannot read the tuned record: {error.strerror}"
+        ) from error
+    return decode(data or b"", os.path.basename(path))
 
 
 class _Head(msgspec.Struct):
@@ -178,12 +206,14 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     RecordError
         If they are damaged, something else, or of a newer schema.
     """
+    if len(data) > MAX_BYTES:
+        raise RecordError(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
     try:
         head = _HEAD.decode(data)
     except msgspec.ValidationError:
         head = _Head()
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{name}: not a tuned record, or damaged: {error}") from error
+        raise DamagedRecord(f"{name}: not a tuned record, or damaged: {_brief(error)}") from error
     if head.format != FORMAT:
         raise RecordError(f"{name}: not a tuned record of autotune")
     version = head.schema_version
@@ -196,8 +226,14 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
         record = _RECORD.decode(data)
         check(record)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{name}: damaged tuned record: {error}") from error
+        raise DamagedRecord(f"{name}: damaged tuned record: {_brief(error)}") from error
     return record
+
+
+def _brief(error: Exception) -> str:
+    """What is wrong, however much of the file it quotes."""
+    text = str(error)
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} …"
 
 
 def warn(message: str) -> None:
