@@ -28,7 +28,7 @@ _MAX_REASON = 300
 
 
 class DamagedRecord(RecordError):
-    """Ours, but cut off or altered: may be set aside, unlike what is foreign or newer."""
+    """Cut off, altered or no file at all: may be set aside, unlike what is foreign or newer."""
 
 
 class Loaded(NamedTuple):
@@ -149,15 +149,15 @@ def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
 
 def _readable(path: Path | str) -> TunedRecord | None:
     """A record where its kernel's is expected; None, with a warning, where it cannot be used."""
+    kernel = os.path.basename(path).removesuffix(".json")
     try:
         record = read(path)
-        if os.path.basename(path) != f"{record.kernel}.json":
-            raise RecordError(f"it is of another kernel, {record.kernel!r}")
+        if record.kernel != kernel:
+            raise RecordError(f"{path}: it is of another kernel, {record.kernel!r}")
     except RecordError as error:
-        kernel = os.path.basename(path).removesuffix(".json")
         warn(
-            f"{path}: tuned record left out: {error}; mend or remove it, or make it anew with: "
-            f"autotune run {kernel}"
+            f"tuned record left out: {error}; others answer until it is mended or removed, "
+            f"or tuned anew: autotune run {kernel}"
         )
         return None
     return record
@@ -171,20 +171,20 @@ def read(path: Path | str) -> TunedRecord:
     RecordError
         If the file cannot be read, is damaged, is something else, or of a newer schema.
     """
+    # Asked before it is opened, since that alone has effects on some devices. What takes its place
+    # in between, or only says that it is a file, is not waited for either.
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise DamagedRecord(f"{path}: not a file, so no tuned record")
     try:
-        # Before it is opened, which of some devices has effects; a pipe put there in between, and
-        # what the system only calls a file, do not keep it waiting.
-        if os.path.exists(path) and not os.path.isfile(path):
-            raise RecordError(f"{os.path.basename(path)}: not a file, so no tuned record")
-        with open(
-            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
-        ) as file:
-            data = file.read(MAX_BYTES + 1)
+        with open(path, "rb", opener=_open_at_once) as file:
+            data = file.read(MAX_BYTES + 1) or b""  # None: it would have to wait
     except OSError as error:
-        raise RecordError(
-            f"{os.path.basename(path)}: cannot read the tuned record: {error.strerror}"
-        ) from error
-    return decode(data or b"", os.path.basename(path))
+        raise RecordError(f"{path}: cannot read the tuned record: {error.strerror}") from error
+    return decode(data, str(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class _Head(msgspec.Struct):
@@ -207,7 +207,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
         If they are damaged, something else, or of a newer schema.
     """
     if len(data) > MAX_BYTES:
-        raise RecordError(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
+        raise DamagedRecord(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
     try:
         head = _HEAD.decode(data)
     except msgspec.ValidationError:
