@@ -153,7 +153,7 @@ def _readable(path: Path | str) -> TunedRecord | None:
     try:
         record = read(path)
         if record.kernel != kernel:
-            raise RecordError(f"{path}: it is of another kernel, {record.kernel!r}")
+            raise RecordError(f"{path}: it is of another kernel, {_brief(record.kernel)!r}")
     except RecordError as error:
         warn(
             f"tuned record left out: {error}; others answer until it is mended or removed, "
@@ -219,7 +219,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     version = head.schema_version
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise RecordError(
-            f"{name}: tuned record of schema {version!r}, this autotune reads up to "
+            f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
             f"{SCHEMA_VERSION}; upgrade kernel-autotune"
         )
     try:
@@ -230,9 +230,9 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     return record
 
 
-def _brief(error: Exception) -> str:
-    """What is wrong, however much of the file it quotes."""
-    text = str(error)
+def _brief(said: object) -> str:
+    """A message, or a part of one, however much of the file it quotes."""
+    text = str(said)
     return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} …"
 
 
