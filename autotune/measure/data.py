@@ -337,8 +337,9 @@ def _bound(
     """Largest absolute error allowed; 0 where the result must be exact."""
     if dtype.kind != "f" or (which == EXACT and representable):
         return 0.0
-    if "tolerance" in kernel.hooks:
-        return float(kernel.call_hook("tolerance", problem))
+    declared = kernel.tolerance_of(problem)
+    if declared is not None:
+        return declared
     largest = largest_finite(converted(expected, np.float64))
     return _DEFAULT_ROUNDINGS * float(np.finfo(dtype).eps) * max(1.0, largest)
 
