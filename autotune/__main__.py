@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from contextlib import suppress
 
 from autotune.cli import interruption
+
+#: What space files leave behind, threads and exit handlers, may take so long once the command has ended.
+_LAST_WORDS_S = 1.0
+
+_exit = os._exit
 
 
 def main() -> None:
     """Run the command line and exit."""
     interruption.listen()
+    os._exit = _refused_exit(os.getpid())  # type: ignore[assignment]
     try:
         from autotune.cli import run
 
@@ -24,11 +31,33 @@ def main() -> None:
     if code == 130:
         # Where the interrupt met code that a library gave to exec(), Python takes it for unhandled
         # (run_eval_code_obj of its pythonrun.c) and would end by SIGINT instead of this code.
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
-                stream.flush()
-        os._exit(code)
+        _leave(code)
+    guard = threading.Timer(_LAST_WORDS_S, _leave, [code, "a thread or an exit handler"])
+    guard.daemon = True
+    guard.start()
     sys.exit(code)
+
+
+def _leave(code: int, late: str = "") -> None:
+    """End the process at once, without what Python does last."""
+    if late:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"warning: {late} of a space file did not end, so it was ended\n")
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    _exit(code)
+
+
+def _refused_exit(process: int) -> object:
+    """What `os._exit` is to the code of space files: it would end the command without a word."""
+
+    def refused(status: int) -> None:
+        if os.getpid() != process:  # a process that was forked ends like that
+            _exit(status)
+        raise SystemExit(f"os._exit({status}) would end the command")
+
+    return refused
 
 
 if __name__ == "__main__":

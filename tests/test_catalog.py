@@ -158,6 +158,10 @@ WRONG = {
     ],
     "raising at import": [("FACTOR = 3", "FACTOR = 1 // 0"), r"ZeroDivisionError.*scale\.py:7\)"],
     "leaving at import": [("FACTOR = 3", "raise SystemExit(0)"), r"SystemExit: 0 \(scale\.py:7\)"],
+    "what no code raises": [
+        ("FACTOR = 3", "raise GeneratorExit"),
+        r"GeneratorExit: +\(scale\.py:7",
+    ],
     "an absent import": [
         ("FACTOR = 3", "import no_such_package"),
         "ModuleNotFoundError.*no_such_pa",

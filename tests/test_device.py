@@ -16,6 +16,10 @@ from autotune.errors import UsageError
         ),
         (Device("cuda", "../../etc/passwd", "sm_90"), "etc_passwd"),
         (Device("cuda", "显卡", "sm_90"), "sm_90"),
+        (Device("cuda", "..", "../../etc"), "etc"),
+        (Device("../..", "x", "y"), "x"),
+        (Device("opencl", "..", "a/b"), "opencl_a_b"),
+        (Device("cuda", "", ""), "device"),
     ],
 )
 def test_a_device_name_becomes_a_folder_of_letters_digits_and_underscores(device, folder):

@@ -1,17 +1,21 @@
 """Exports: what other tools read is read back by those tools; equal input gives equal bytes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
+from sample_spaces import write_space
 
+from autotune.cli import run
 from autotune.errors import UsageError
 from autotune.export import FORMATS, export_measurements, export_records
 from autotune.export.measurements import Results
 from autotune.measure.measurement import Measurement, Status
 from autotune.search import replay
+from autotune.store import RunInfo, Scope, Store, default_url
 from autotune.tuned.reading import decode
 from autotune.tuned.record import TunedRecord
 from autotune.values import Configuration, Problem
@@ -167,6 +171,31 @@ def test_an_empty_cache_is_a_cache(results: Results) -> None:
 
     text = export_measurements("cache", replace(results, measurements=(), timestamps=()))
     assert json.loads(text[f"{KERNEL}-cache.json"])["cache"] == {}
+
+
+def test_a_value_of_a_field_names_no_file_outside_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values are any text; problems whose names look alike stay apart, cold and hot times too."""
+    write_space(tmp_path, ("Problem(n=1000)", 'Problem(mode="", other="")'))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    modes = [("../../../../escaped", ""), ("1-other2", "3"), ("1", "2-other3"), ("/", "\ud800")]
+    timed = measured(1)
+    with Store.open(default_url()) as store:
+        run_id = store.begin_run(RunInfo("scale", "GPU", "random", 0, "0.1.0", ""))
+        for mode, other in modes:
+            for timing in ("cold", "hot"):
+                scope = Scope(
+                    "scale", Problem(mode=mode, other=other), "u", "GPU", "1", "n", "s", "a", timing
+                )
+                store.add(run_id, scope, replace(timed, configuration=Configuration(BLOCK=32)))
+    for format in ("t4", "cache"):
+        out = tmp_path / "deep" / "out" / format
+        assert run(["export", "scale", format, "--out", str(out)]) == 0
+        made = list(tmp_path.rglob(f"scale-{format}.json"))
+        assert len(made) == 2 * len(modes)
+        assert {file.parents[2] for file in made} == {out}
 
 
 # ---------------------------------------------------------------------- wisdom

@@ -12,6 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from sample_spaces import write_space
+
+from autotune.__main__ import _refused_exit
+from autotune.errors import SpecError
+from autotune.kernel.catalog import load_file
 
 ROOT = Path(__file__).parents[1]
 SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")
@@ -79,3 +84,71 @@ def test_two_signals_to_all_processes_at_any_moment(
     while _session(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _session(process.pid)
+
+
+def _shown(folder: Path, *lines: str) -> subprocess.Popen[str]:
+    """Start to show a kernel whose space file begins with these lines."""
+    space = write_space(folder, ("FACTOR = 3", "\n".join([*lines, "FACTOR = 3"])))
+    return _begun("show", str(space), "--device", "sm_90")
+
+
+def test_what_a_space_file_leaves_behind_does_not_keep_the_command(tmp_path: Path) -> None:
+    """A thread was waited for with all signals ignored; closing stdout closed stderr."""
+    process = _shown(
+        tmp_path,
+        "import atexit, os, signal, sys, threading, time",
+        "threading.Thread(target=time.sleep, args=(1e6,)).start()",
+        "atexit.register(time.sleep, 1e6)",
+        "atexit.register(os._exit, 0)",
+        "print('aside')",
+        "sys.stdout.close()",
+        "signal.signal(signal.SIGINT, lambda *_: os._exit(0))",
+    )
+    out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert out.endswith("default: BLOCK=32\n")
+    assert errors.startswith("aside\nwarning: a thread or an exit handler of a space file did not")
+
+
+def test_an_endless_loop_in_a_space_file_ends_by_ctrl_c(tmp_path: Path) -> None:
+    process = _shown(tmp_path, f"open({str(tmp_path / 'begun')!r}, 'w')", "while True: pass")
+    while process.poll() is None and not (tmp_path / "begun").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert errors.strip() == "error: interrupted; what was measured is kept"
+
+
+def test_a_space_file_that_exits_is_an_error(tmp_path: Path) -> None:
+    """`os._exit(0)` ended the command with code 0 and without a word."""
+    process = _shown(tmp_path, "import os", "os._exit(0)")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert errors == "error: scale.py: SystemExit: os._exit(0) would end the command (scale.py:8)\n"
+
+
+def test_a_hook_that_exits_is_an_error_and_a_forked_process_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "_exit", _refused_exit(os.getpid()))
+    leaving = ("return BLOCK % 32 == 0", "import os\n    return os._exit(0)")
+    kernel = load_file(write_space(tmp_path, leaving))
+    rule = kernel.constraint_rules[0]
+    with pytest.raises(SpecError, match=r"whole_warps: SystemExit: os._exit\(0\) .*scale\.py:25"):
+        kernel.guarded(rule.name, rule.function, BLOCK=32)
+    child = os.fork()
+    if child == 0:
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_handlers_of_signals_outlast_a_space_file(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    ignoring = (
+        "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\nFACTOR = 3"
+    )
+    load_file(write_space(tmp_path, ("FACTOR = 3", ignoring)))
+    after = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert after == before

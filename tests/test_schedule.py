@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -393,12 +394,36 @@ def test_what_is_asked_wrongly_is_an_error_of_usage(
     assert words in capsys.readouterr().err
 
 
-def test_a_name_with_a_line_break_is_refused(tmp_path: Path) -> None:
-    """It would end the line of a crontab or unit and begin another."""
-    schedule = Schedule(PERIODS["1d"], (), folder=Path("/a\nb"))
-    for kind in ("cron", "systemd"):
-        with pytest.raises(UsageError, match="line break"):
-            KINDS[kind](schedule)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"folder": Path("/a\nb")}, "line break"),
+        ({"kernels": ("a\necho injected #",)}, "line break"),
+        ({"kernels": ("a\u2028b",)}, "line break"),
+        ({"program": ("/a\rb",)}, "line break"),
+        ({"settings": {"AUTOTUNE_PATH": "a\udc80"}}, "line break"),
+        ({"kernels": ("--out=/etc",)}, "is an option and no kernel"),
+        ({"max_hours": math.nan}, "finite number of hours"),
+        ({"max_hours": math.inf}, "finite number of hours"),
+    ],
+)
+def test_what_no_entry_can_hold_is_refused(changes: dict[str, Any], message: str) -> None:
+    """It would end the line of a crontab, unit, script or workflow and begin another."""
+    with pytest.raises(UsageError, match=message):
+        Schedule(PERIODS["1d"], (), **changes)
+
+
+@pytest.mark.parametrize("where", ["kernels", "folder"])
+def test_a_workflow_holds_no_name_that_github_would_replace(where: str, tmp_path: Path) -> None:
+    """It does so before a shell sees any quotes; the other kinds quote it."""
+    (tmp_path / ".git").mkdir()
+    name = "${{ secrets.X }}"
+    named: dict[str, Any] = {"kernels": {"kernels": (name,)}, "folder": {"folder": tmp_path / name}}
+    schedule = Schedule(PERIODS["1d"], ("sm_90",), **{"folder": tmp_path, **named[where]})
+    with pytest.raises(UsageError, match=r"a workflow cannot hold a name with \$\{\{"):
+        github(schedule)
+    for kind in (cron, systemd, slurm):
+        assert kind(schedule)
 
 
 def test_a_password_in_the_store_address_goes_nowhere(

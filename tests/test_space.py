@@ -19,6 +19,7 @@ from autotune.devices.device import Device, for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel, Rule
+from autotune.search.lattice import Lattice
 from autotune.values import Configuration, Problem
 
 DEVICE = for_arch("sm_90")
@@ -317,6 +318,62 @@ def test_a_product_that_64_bits_cannot_number_is_refused_however_few_are_valid()
     for count in (62, 64, 65):  # by 64 a number of 64 bits has wrapped to 0
         with pytest.raises(SpecError, match="combinations are too many to number; drop some"):
             enumerate_space(binary(count), DEVICE)
+
+
+def test_a_parameter_may_have_more_values_than_16_bits_count() -> None:
+    """Indices of 16 bits wrapped: A=40000 was A=-25536 from the end."""
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=tuple(range(40000)), B=(False, True))
+    kernel.constraint(rule(("A",), frozenset((a,) for a in (0, 32767, 32768, 39999))))
+    space = enumerate_space(kernel, DEVICE)
+    assert [c["A"] for c in space] == [0, 0, 32767, 32767, 32768, 32768, 39999, 39999]
+    assert [space.index(configuration) for configuration in space] == list(range(8))
+    assert space.canonical(space.row(space.configuration(7))).tolist() == [39999, 1]
+    assert len(space.restricted({"A": [32768]})) == 2
+    lattice = Lattice(space)
+    assert [lattice.find(lattice.point(index)) for index in range(8)] == list(range(8))
+    assert enumerated(million()).rows.dtype == np.int16  # whose bytes are in fingerprints
+
+
+def digits(count: int) -> Kernel:
+    """So many parameters of ten values."""
+    ten = tuple(range(10))
+    return Kernel("k.cu", problems=[Problem(n=1)], **{f"P{i}": ten for i in range(count)})
+
+
+def test_of_10_to_the_12_combinations_few_valid_ones_are_enumerated() -> None:
+    kernel = digits(12)
+    for i in range(11):
+        kernel.constraint(rule((f"P{i}", f"P{i + 1}"), frozenset((n, n) for n in range(10))))
+    space = enumerate_space(kernel, DEVICE)
+    assert (space.cartesian, space.rows.tolist()) == (10**12, [[n] * 12 for n in range(10)])
+
+
+def test_more_configurations_than_memory_holds_are_refused_before_they_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing filters, what filters is not enough, or one rule wants to see all combinations."""
+    free, thin, wide = digits(12), digits(12), digits(12)
+    thin.applies("P11")(rule(("P0",), frozenset({(1,)})))
+    for i in range(11):
+        unequal = itertools.permutations(range(10), 2)
+        thin.constraint(rule((f"P{i}", f"P{i + 1}"), frozenset(unequal)))
+    wide.constraint(rule(tuple(wide.parameters), frozenset()))
+    messages = [
+        r"1\.0e\+12 combinations, of which about 1\.0e\+12 are valid, are too many: 2\.2e\+07 fit",
+        r"1\.0e\+12 combinations, of which about 3\.1e\+11 are valid, are too many: 7\.0e\+05 fit",
+        r"asked about 1\.0e\+12 combinations of P0, P1, .*split it",
+    ]
+    for kernel, message in zip((free, thin, wide), messages, strict=True):
+        if kernel is thin:
+            monkeypatch.setattr("autotune.kernel.space._MOST_BYTES", 2**26)
+        tracemalloc.start()
+        try:
+            with pytest.raises(SpecError, match=message):
+                enumerate_space(kernel, DEVICE)
+            _, most_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most_bytes < 2**26
 
 
 def test_a_rule_that_raises_names_its_line() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from autotune.cli.checking import check_kernel
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.expression import Symbol, UntraceableError, ceil_div, stored, value_of
 from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.run.command import execute
+from autotune.run.request import Request
+from autotune.store import Store
 from autotune.values import Configuration, Problem
 
 DEVICE = for_arch("sm_90")
@@ -132,6 +138,25 @@ def test_decorators_leave_functions_as_they_are() -> None:
 def test_hooks_take_what_they_are_given(hook: str, function: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         getattr(kernel(), hook)(function)
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [math.nan, math.inf, -1e-6, "1e-6", None, True, 2**1025, 1j, np.ones(2)],
+    ids=lambda bound: str(bound)[:6],
+)
+def test_a_tolerance_that_bounds_nothing_is_refused_before_anything_is_measured(
+    bound: Any, tmp_path: Path
+) -> None:
+    """NaN and inf let every result pass; each is told by `check` and by a run, of odd sizes too."""
+    k = kernel(edge_problems=[Problem(n=7)])
+    k.tolerance(lambda p: bound if p.n == 7 else np.float32(1e-6))
+    k.check_problem(Problem(n=64))
+    message = r"tolerance: returned .* for \(n=7\), expected a finite number of at least 0"
+    with pytest.raises(SpecError, match=message):
+        check_kernel(k, ["sm_90"], samples=1, seed=0)
+    with Store.open(tmp_path / "s.sqlite") as store, pytest.raises(SpecError, match=message):
+        execute(Request(k, DEVICE, k.problems["cuda"]), store)
 
 
 def test_a_missing_hook_says_how_to_attach_it() -> None:

@@ -84,6 +84,8 @@ def run(arguments: list[str]) -> int:
     warnings.showwarning = _show_warning
     try:
         autotune.main(args=arguments, prog_name="autotune", standalone_mode=False, color=_color())
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.Exit as ended:
         return int(ended.exit_code)
     except click.ClickException as error:

@@ -62,6 +62,8 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
         If a hook fails.
     """
     report = CheckReport(kernel.name)
+    for problem in kernel.all_problems():
+        kernel.check_problem(problem)
     targets = [for_arch(arch) for arch in archs] if "cuda" in kernel.backends else []
     for device in targets:
         _check_compiling(report, kernel, device, samples, seed)

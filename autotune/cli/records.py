@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autotune.export.measurements import Results
     from autotune.store import Row
     from autotune.tuned.record import TunedRecord
+    from autotune.values import Problem
 
 _OUT = out_option("Folder to write to.")
 
@@ -233,6 +234,8 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
 
     Cold and hot times, and times of other sources, must not stand in one table.
     """
+    from urllib.parse import quote
+
     from autotune.devices.device import Device
     from autotune.errors import UsageError
     from autotune.export.measurements import Results
@@ -245,14 +248,19 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     if not rows:
         raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
     parameters = find_kernel(kernel).parameters
-    groups: dict[str, list[Row]] = {}
+    groups: dict[tuple[str, Problem, bool], list[Row]] = {}
     for row in rows:
-        device_folder = Device("cuda", row.device_name, "").folder
-        size = "-".join(f"{name}{value}" for name, value in row.problem.items())
-        hot = "" if Timing(row.timing).is_cold else "-hot"
-        groups.setdefault(f"{device_folder}/{size}{hot}", []).append(row)
-    found = {}
-    for folder, group in groups.items():
+        is_cold = Timing(row.timing).is_cold
+        groups.setdefault((row.device_name, row.problem, is_cold), []).append(row)
+    found: dict[str, Results] = {}
+    for (name, problem, is_cold), group in groups.items():
+        # A field's value is any text: ``../`` must stay below --out.
+        sizes = [
+            f"{field}{quote(str(value), '', errors='replace')}" for field, value in problem.items()
+        ]
+        folder = f"{Device('cuda', name, '').folder}/{'-'.join(sizes)}{'' if is_cold else '-hot'}"
+        while folder in found:  # x=1-y2 and y=3, x=1 and y=2-y3
+            folder += "_"
         last = group[-1]
         chosen = [row for row in group if row.source == last.source]
         found[folder] = Results(

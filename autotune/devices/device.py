@@ -48,9 +48,13 @@ class Device:
 
     @property
     def folder(self) -> str:
-        """The name as a folder: every run of other characters than letters and digits is ``_``."""
-        name = re.sub(r"[^A-Za-z0-9]+", "_", self.name).strip("_") or self.arch
-        return name if self.backend == "cuda" else f"{self.backend}_{name}"
+        """The name as a folder: every run of other characters than letters and digits is ``_``.
+
+        Records of others name a device too: whatever they say, it is one folder, and a name.
+        """
+        named = "" if self.backend == "cuda" else self.backend
+        words = [_plain(named), _plain(self.name) or _plain(self.arch) or "device"]
+        return "_".join(filter(None, words))
 
     @property
     def compute_capability(self) -> int:
@@ -167,3 +171,8 @@ def for_arch(arch: str) -> Device:
 def _compute_capability(arch: str) -> int:
     match = re.fullmatch(r"sm_(\d+)a?", arch)
     return int(match[1]) if match else 0
+
+
+def _plain(name: str) -> str:
+    """A name with every run of other characters than letters and digits as ``_``."""
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")

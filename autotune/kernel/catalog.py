@@ -18,7 +18,7 @@ from pathlib import Path
 
 from autotune.errors import SpecError, UsageError, unknown
 from autotune.files import bundled_path
-from autotune.kernel.hooks import line_of, stdout_aside
+from autotune.kernel.hooks import line_of, signals_kept, stdout_aside
 from autotune.kernel.spec import Kernel
 
 #: A folder that holds one of these ends the search upward for ``spaces/``.
@@ -110,11 +110,13 @@ def load_file(file: Path) -> Kernel:
     writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
-        with stdout_aside:
+        with stdout_aside, signals_kept():
             spec.loader.exec_module(module)
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, and what no code should raise
         kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
         raise SpecError(f"{file.name}: {kind}{error}{line_of(error, file)}") from error
     finally:

@@ -7,11 +7,13 @@ standard error.
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from autotune.errors import SpecError
 from autotune.kernel.expression import UntraceableError
@@ -35,7 +37,7 @@ class _StdoutAside:
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
-                self._stdout, sys.stdout = sys.stdout, sys.stderr
+                self._stdout, sys.stdout = sys.stdout, cast("TextIO", _Unclosed())
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -46,6 +48,31 @@ class _StdoutAside:
 
 
 stdout_aside = _StdoutAside()
+
+
+class _Unclosed:
+    """Standard error under the name of standard output: closing that must not close it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    def close(self) -> None:
+        """Leave it open."""
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Signals are handled afterwards as before: Ctrl-C ends a command whatever its space file set."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if threading.current_thread() is threading.main_thread():  # no other may set any
+            for number, handler in handlers.items():
+                if signal.getsignal(number) is not handler and handler is not None:
+                    signal.signal(number, handler)
 
 
 class Hooks:
@@ -88,9 +115,9 @@ class Hooks:
         try:
             with stdout_aside:
                 return function(*args, **named)
-        except (SpecError, UntraceableError, MemoryError):
+        except (SpecError, UntraceableError, MemoryError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # SystemExit, and what no code should raise
             where = line_of(error, self.file)
             raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
 

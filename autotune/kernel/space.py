@@ -28,7 +28,12 @@ from autotune.values import Configuration, Value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-Rows = NDArray[np.int16]
+#: Value indices, of the type that `index_type` says.
+Rows = NDArray[np.integer[Any]]
+#: Memory that enumerating may take; the same everywhere, so that a space is refused everywhere or nowhere.
+_MOST_BYTES = 2 << 30
+#: Rows are extended and filtered so many at a time.
+_BLOCK_ROWS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -51,8 +56,8 @@ class Space:
     ----------
     parameters : dict of str to tuple
         The values of each parameter, in declared order.
-    rows : ndarray of int16, shape (configurations, parameters)
-        Value indices of each configuration, in lexicographic order.
+    rows : ndarray of int16 or int32, shape (configurations, parameters)
+        Value indices of each configuration, in lexicographic order; see `index_type`.
     removals : tuple of Removal
         What each constraint removes from the cartesian product.
     applicability : tuple of _Table
@@ -71,7 +76,9 @@ class Space:
         places = [1, *reversed(self.sizes)][: len(self.sizes)]
         strides = np.cumprod(places, dtype=np.int64)[::-1]
         object.__setattr__(self, "_strides", strides)
-        codes = self.rows.astype(np.int64) @ strides
+        codes = np.zeros(len(self.rows), np.int64)
+        for column, stride in zip(self.rows.T, strides, strict=True):
+            codes += column * stride
         if len(codes) > 1 and np.any(np.diff(codes) <= 0):
             order = np.argsort(codes)
             object.__setattr__(self, "rows", self.rows[order])
@@ -120,7 +127,7 @@ class Space:
         for name in configuration:
             if name not in self.parameters:
                 raise UsageError(unknown("parameter", name, self.parameters))
-        row = np.zeros(len(self.parameters), np.int16)
+        row = np.zeros(len(self.parameters), index_type(self.sizes))
         for position, (name, values) in enumerate(self.parameters.items()):
             if name not in configuration:
                 raise UsageError(f"configuration lacks a value of {name}")
@@ -148,7 +155,7 @@ class Space:
 
     def canonical(self, row: Sequence[int] | NDArray[Any]) -> Rows:
         """A row with parameters that do not apply set to their first value."""
-        result = np.array(row, np.int16)
+        result = np.array(row, index_type(self.sizes))
         for table in self.applicability:
             if not table.values[tuple(result[list(table.positions)])]:
                 result[list(table.governs)] = 0
@@ -214,6 +221,11 @@ class _Table:
     governs: tuple[int, ...] = ()
 
 
+def index_type(sizes: Iterable[int]) -> np.dtype[Any]:
+    """The integer type that holds the indices of so many values of each parameter."""
+    return np.dtype(np.int16 if max(sizes, default=0) <= 2**15 else np.int32)
+
+
 def is_numberable(sizes: Iterable[int]) -> bool:
     """Whether every combination of so many values of each parameter has a number of 64 bits."""
     return math.prod(sizes) < 2**62
@@ -228,7 +240,7 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
     Raises
     ------
     SpecError
-        If a rule raises.
+        If a rule raises, or the space is too large to hold.
     NothingValidError
         If no configuration is valid; the message says what each constraint removes.
     """
@@ -242,7 +254,7 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
         Removal(rule.name, rule.doc, float(1 - table.values.mean()))
         for rule, table in zip(kernel.constraint_rules, constraints, strict=True)
     )
-    rows = _join(sizes, constraints, applicability)
+    rows = _join(kernel, constraints, applicability)
     if not len(rows):
         shares = "; ".join(f"{removal.name} removes {removal.share:.1%}" for removal in removals)
         raise NothingValidError(
@@ -256,6 +268,12 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
     """Evaluate a rule over all values of the parameters it names."""
     names = list(kernel.parameters)
     axes = [kernel.parameters[name] for name in rule.parameters]
+    if (combinations := math.prod(map(len, axes))) > _MOST_BYTES:
+        raise kernel.error(
+            f"rule {rule.name!r} would be asked about {combinations:.1e} combinations of "
+            f"{', '.join(rule.parameters)}, at most {_MOST_BYTES:.1e} are allowed; split it into "
+            "rules over fewer parameters, or drop some values"
+        )
     extra = {DEVICE: device} if rule.uses_device else {}
 
     def fill() -> NDArray[np.bool_]:
@@ -287,18 +305,42 @@ def _deciding_first(tables: list[_Table]) -> tuple[_Table, ...]:
     return tuple(ordered)
 
 
-def _join(sizes: list[int], constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
-    """All rows that every table accepts, in lexicographic order."""
+def _join(kernel: Kernel, constraints: list[_Table], applicability: tuple[_Table, ...]) -> Rows:
+    """All rows that every table accepts, in any order."""
+    sizes = [len(values) for values in kernel.parameters.values()]
     conditions = [_condition(table, applicability) for table in constraints]
-    rows = np.zeros((1, len(sizes)), np.int16)
-    present: set[int] = set()
-    for position in _parameter_order(len(sizes), conditions, applicability):
-        rows = _extended(rows, position, sizes[position], applicability)
-        present |= {position}
-        for condition in [condition for condition in conditions if condition.needs <= present]:
-            rows = rows[_look(condition.table, rows) | _idle(condition, rows)]
-        conditions = [condition for condition in conditions if not condition.needs <= present]
-    return rows[np.lexsort(rows.T[::-1])]
+    governed = {position for rule in applicability for position in rule.governs}
+    order = _parameter_order(len(sizes), conditions, applicability)
+    rows = np.zeros((1, len(sizes)), index_type(sizes))
+    # Rows before and after a parameter, and joined; then codes, their order, and differences.
+    most = _MOST_BYTES // (3 * rows.itemsize * len(sizes) + 3 * 8)
+    for number, position in enumerate(order):
+        known, left = set(order[: number + 1]), order[number:]
+        ready = [condition for condition in conditions if condition.needs <= known]
+        if not conditions and governed.isdisjoint(left):  # so many are sure to come
+            _refuse_more(kernel, constraints, most, len(rows) * math.prod(sizes[p] for p in left))
+        conditions = [condition for condition in conditions if not condition.needs <= known]
+        parts, count, block = [], 0, max(1, _BLOCK_ROWS // sizes[position])
+        for start in range(0, len(rows), block):
+            part = _extended(rows[start : start + block], position, sizes[position], applicability)
+            for condition in ready:
+                part = part[_look(condition.table, part) | _idle(condition, part)]
+            parts.append(part)
+            count += len(part)
+            _refuse_more(kernel, constraints, most, count)
+        rows = np.concatenate(parts) if parts else rows
+    return rows
+
+
+def _refuse_more(kernel: Kernel, constraints: list[_Table], most: int, count: int) -> None:
+    if count <= most:
+        return
+    total = math.prod(map(len, kernel.parameters.values()))
+    share = math.prod(float(table.values.mean()) for table in constraints)
+    raise kernel.error(
+        f"{total:.1e} combinations, of which about {total * share:.1e} are valid, are too many: "
+        f"{most:.1e} fit into {_MOST_BYTES / 2**30:.3g} GiB; drop some values, or add constraints"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,8 +407,8 @@ def _extended(rows: Rows, position: int, size: int, applicability: tuple[_Table,
         if position in rule.governs:
             free &= _look(rule, rows)
     many = np.repeat(rows[free], size, axis=0)
-    many[:, position] = np.tile(np.arange(size, dtype=np.int16), int(free.sum()))
-    return np.concatenate([rows[~free], many])
+    many[:, position] = np.tile(np.arange(size, dtype=rows.dtype), int(free.sum()))
+    return many if free.all() else np.concatenate([rows[~free], many])
 
 
 def _look(table: _Table, rows: Rows) -> NDArray[np.bool_]:

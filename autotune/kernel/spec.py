@@ -11,7 +11,9 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -361,6 +363,38 @@ class Kernel(Hooks):
             raise self.error(f"work: returned {work!r}, expected Work(...)")
         return work
 
+    def tolerance_of(self, p: Problem) -> float | None:
+        """The largest absolute error allowed on random data; None where the kernel does not say.
+
+        Raises
+        ------
+        SpecError
+            If the hook raises or returns anything but a finite number of at least 0.
+        """
+        if "tolerance" not in self.hooks:
+            return None
+        bound = self.call_hook("tolerance", p)
+        number = math.nan
+        if type(bound) is not bool and isinstance(bound, Real):
+            with suppress(OverflowError):
+                number = float(bound)
+        if not 0 <= number < math.inf:
+            raise self.error(
+                f"tolerance: returned {bound!r} for ({p}), expected a finite number of at least 0"
+            )
+        return number
+
+    def check_problem(self, p: Problem) -> None:
+        """Check what the hooks that return numbers say of a problem, before anything is measured.
+
+        Raises
+        ------
+        SpecError
+            If one raises or returns what does not fit.
+        """
+        self.tolerance_of(p)
+        self.work_of(p)
+
     def allows(self, c: Configuration, p: Problem) -> bool:
         """Whether a problem meets what a configuration requires; True where nothing is declared.
 
@@ -380,6 +414,11 @@ class Kernel(Hooks):
             If the exclusive hook raises.
         """
         return "exclusive" in self.hooks and bool(self.call_hook("exclusive", c))
+
+    def all_problems(self) -> tuple[Problem, ...]:
+        """Every odd size and every problem of any backend and effort; some of them twice."""
+        groups = [self.edge_problems, *self.problems.values(), *self.quick_problems.values()]
+        return tuple(problem for group in groups for problem in group)
 
     def first_problem(self, backend: str) -> Problem:
         """A problem to show or compile for: the first quick one of a backend, else any."""
@@ -516,9 +555,7 @@ class Kernel(Hooks):
         return {name: tuple(problems.get(name, ())) for name in self.backends}
 
     def _checked_fields(self) -> tuple[str, ...]:
-        everything = [*self.edge_problems]
-        for group in (self.problems, self.quick_problems):
-            everything += [problem for problems in group.values() for problem in problems]
+        everything = self.all_problems()
         fields: tuple[str, ...] = tuple(everything[0]) if everything else ()
         for problem in everything:
             if set(problem) != set(fields):

@@ -403,8 +403,9 @@ def _bounded(
         stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
     if which == EXACT and narrow is not None:
         return 0.0, stored
-    if "tolerance" in kernel.hooks:
-        return float(kernel.call_hook("tolerance", problem)), stored
+    declared = kernel.tolerance_of(problem)
+    if declared is not None:
+        return declared, stored
     largest = largest_finite(converted(parts, np.float64))
     return _DEFAULT_ROUNDINGS * float(info.eps) * max(1.0, largest), stored
 

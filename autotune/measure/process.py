@@ -265,6 +265,7 @@ def serve(handle: str, parent: str) -> None:
         connection.send_bytes(b"")
         while True:
             connection.send_bytes(_answer(connection.recv_bytes()))
+    os._exit(0)  # whatever threads a space file has begun
 
 
 def _answer(message: bytes) -> bytes:

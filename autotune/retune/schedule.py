@@ -42,6 +42,8 @@ class Period:
     spread: str = "1h"
 
 
+#: What ends a line for any of the readers, and bytes of a path that are no text.
+_LINE_ENDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 #: At night and off the full hour, when others begin.
 PERIODS = {
     "1h": Period("17 * * * *", "*-*-* *:17:00", "10min"),
@@ -70,6 +72,23 @@ class Schedule:
     #: Where it runs: space files and ``reports/`` are looked for there.
     folder: Path = Path()
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what no entry can hold.
+
+        Raises
+        ------
+        UsageError
+            If a text would end its line, or the hours are no number.
+        """
+        if not math.isfinite(self.max_hours):
+            raise UsageError(f"--max-hours {self.max_hours}: a finite number of hours expected")
+        if wrong := next((name for name in self.kernels if name.startswith("-")), ""):
+            raise UsageError(f"{wrong!r} is an option and no kernel")
+        words = (*self.kernels, *self.archs, *self.program, str(self.folder), self.made_by)
+        for text in (*words, *self.settings.values()):
+            if _LINE_ENDS.search(text):
+                raise UsageError(f"{text!r}: a schedule cannot hold a name with a line break")
 
     def arguments(self, arch: str) -> list[str]:
         """The arguments of `autotune` for one architecture."""
@@ -160,6 +179,10 @@ def github(schedule: Schedule) -> dict[str, str]:
     inside = schedule.folder.relative_to(root).as_posix()
     own = root / "pyproject.toml"
     is_autotune = own.is_file() and 'name = "kernel-autotune"' in own.read_text(encoding="utf-8")
+    arguments = shlex.join(schedule.arguments(""))
+    for text in (inside, arguments):
+        if "${{" in text:  # GitHub replaces it before a shell sees its quotes
+            raise UsageError(f"{text!r}: a workflow cannot hold a name with ${{{{")
     text = _filled(
         "github.yml",
         MADE_BY=schedule.made_by,
@@ -168,7 +191,7 @@ def github(schedule: Schedule) -> dict[str, str]:
         MINUTES=str(math.ceil(schedule.max_hours * 60) + 60),
         PACKAGE=json.dumps(".[tune,cuda13]" if is_autotune else "kernel-autotune[tune,cuda13]"),
         FOLDER=json.dumps(inside),
-        ARGUMENTS=shlex.join(schedule.arguments("")),
+        ARGUMENTS=arguments,
     )
     return {"autotune-retune.yml": text}
 
@@ -211,12 +234,6 @@ def _repository(folder: Path) -> Path:
     return next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder)
 
 
-def _one_line(text: str) -> str:
-    if any(ord(letter) < 32 for letter in text):
-        raise UsageError(f"{text!r}: a schedule cannot hold a name with a line break")
-    return text
-
-
 def _shell_line(schedule: Schedule, arch: str) -> str:
     settings = [f"{name}={value}" for name, value in schedule.settings.items()]
     words = [
@@ -224,7 +241,7 @@ def _shell_line(schedule: Schedule, arch: str) -> str:
         *schedule.program,
         *schedule.arguments(arch),
     ]
-    return _one_line(f"cd {shlex.quote(str(schedule.folder))} && {shlex.join(words)}")
+    return f"cd {shlex.quote(str(schedule.folder))} && {shlex.join(words)}"
 
 
 def _service(schedule: Schedule, arch: str) -> str:
@@ -239,7 +256,7 @@ def _service(schedule: Schedule, arch: str) -> str:
         "",
         "[Service]",
         "Type=oneshot",
-        f"WorkingDirectory={_one_line(str(schedule.folder)).replace('%', '%%')}",
+        f"WorkingDirectory={str(schedule.folder).replace('%', '%%')}",
         *(
             f"Environment={_systemd_word(f'{name}={value}', dollar='$')}"
             for name, value in schedule.settings.items()
@@ -270,5 +287,5 @@ WantedBy=timers.target
 def _systemd_word(text: str, dollar: str = "$$") -> str:
     """One word of a unit file: systemd.syntax(7), systemd.unit(5) on specifiers."""
     for old, new in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", dollar)):
-        text = _one_line(text).replace(old, new)
+        text = text.replace(old, new)
     return text if re.fullmatch(r"[\w./:=@+-]+", text) else f'"{text}"'

@@ -13,7 +13,9 @@ from autotune.store import Store
 
 
 def execute(request: Request, store: Store, listener: Listener = ignore) -> RunResult:
-    """Do what is requested; raises what `Run.run` does."""
+    """Do what is requested; raises what `Run.run` does, and `SpecError` if a hook is wrong."""
+    for problem in (*request.problems, *request.kernel.edge_problems):
+        request.kernel.check_problem(problem)
     limits = limits_for(request, store, listener)
     with closing(Run(request, store, listener)) as run:
         return run.run(limits)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.kernel.space import Space
+from autotune.kernel.space import Rows, Space
 from autotune.values import Value
 
 Numbers: TypeAlias = NDArray[np.int64]
@@ -105,7 +105,7 @@ class Encoding:
         return canonical
 
 
-def _table(values: Sequence[Value], used: NDArray[np.int16]) -> Features:
+def _table(values: Sequence[Value], used: Rows) -> Features:
     """Columns by value index; values that do not occur have zeros."""
     if any(isinstance(value, str) for value in values):
         # Two different texts are as far apart as the ends of an ordered parameter.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.kernel.space import Space
+from autotune.kernel.space import Rows, Space
 from autotune.measure.measurement import Measurement
 from autotune.search.base import Session
 
@@ -38,19 +38,19 @@ class Lattice:
         #: For each parameter, value indices by rank.
         self._values: list[list[int]] = []
         #: For each parameter, the rank in every configuration.
-        self._columns: list[NDArray[np.int16]] = []
+        self._columns: list[Rows] = []
         for position, values in enumerate(space.parameters.values()):
             column = space.rows[:, position]
             occurring = set(np.unique(column).tolist())
             order = [index for index in _order(values) if index in occurring]
-            ranks = np.zeros(len(values), np.int16)
+            ranks = np.zeros(len(values), column.dtype)
             ranks[order] = np.arange(len(order))
             self._values.append(order)
             self._columns.append(np.ascontiguousarray(ranks[column]))
         self.sizes = tuple(len(order) for order in self._values)
 
     @property
-    def points(self) -> NDArray[np.int16]:
+    def points(self) -> Rows:
         """Ranks, shape (configurations, parameters)."""
         return np.stack(self._columns, axis=1)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from autotune.devices.device import Device
 from autotune.errors import RecordError, UsageError
-from autotune.kernel.space import Space, is_numberable
+from autotune.kernel.space import Space, index_type, is_numberable
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.session import Budget, SearchSession
 from autotune.store import Scope
@@ -244,7 +244,7 @@ def _rows(
         name: {value: rank for rank, value in enumerate(values)}
         for name, values in parameters.items()
     }
-    rows = np.empty((len(entries), len(parameters)), np.int16)
+    rows = np.empty((len(entries), len(parameters)), index_type(map(len, parameters.values())))
     for number, (key, entry) in enumerate(entries.items()):
         for position, name in enumerate(parameters):
             value = _value(name, entry, key)

@@ -31,7 +31,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from autotune.errors import UsageError
-from autotune.kernel.space import Space
+from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.base import Session
 from autotune.search.optuna import quiet
@@ -105,7 +105,7 @@ class SurrogateSampler(BaseSampler):
                 [values[name][configuration[name]] for name in names]
                 for configuration in configurations
             ],
-            np.int16,
+            index_type(map(len, values.values())),
         )
         return cls(
             Space({name: tuple(ranks) for name, ranks in values.items()}, np.unique(rows, axis=0)),
