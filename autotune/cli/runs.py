@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, out_option
+from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import drift
@@ -98,6 +98,7 @@ _DRIFT = 0.03
 )
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
+@TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
 def run(
     kernel: str,

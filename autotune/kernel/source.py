@@ -15,6 +15,7 @@ from pathlib import Path
 from autotune.errors import SpecError
 from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.spec import Kernel
+from autotune.kernel.trust import refuse_foreign
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 #: Options of `Kernel` that say what to try or where, not what is computed.
@@ -35,7 +36,7 @@ def flattened(file: Path) -> str:
     Raises
     ------
     SpecError
-        If a file cannot be read.
+        If a file cannot be read, or is not mine; see `trust`.
     """
     return _inlined(file, set())
 
@@ -43,6 +44,7 @@ def flattened(file: Path) -> str:
 def _inlined(file: Path, seen: set[Path]) -> str:
     seen.add(file.resolve())
     try:
+        refuse_foreign(file)
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
