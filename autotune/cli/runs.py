@@ -146,9 +146,12 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.source import unfollowed
     from autotune.run.request import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
+    if text := unfollowed(declared):
+        warn(text)
     find(strategy)
     first, *others = choose_devices(device, declared.backends)
     request = Request(
