@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import JSON, PATH, SPACES, out_option
+from autotune.cli.options import JSON, PATH, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
@@ -156,6 +156,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     help="Folder of tuned records, which are then all that is told; default: yours and the store.",
 )
 @SPACES
+@TRUST
 @_OUT
 def report(
     kernel: str, device: str | None, source: Path | None, spaces: Path | None, out: Path
@@ -204,6 +205,7 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
 )
 @_OUT
+@TRUST
 def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
     """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
 
