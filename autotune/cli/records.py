@@ -51,6 +51,7 @@ def lookup(
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
         "stale_reasons": list(found.stale_reasons),
+        "unsure": found.unsure,
         "source": found.source,
     }
     if as_json:
@@ -62,6 +63,8 @@ def lookup(
             click.echo(f"  {name}: {facts[name]}")
     for reason in found.stale_reasons:
         click.echo(f"  stale: {reason}")
+    if found.unsure:
+        click.echo(f"  unsure: {found.unsure}")
 
 
 @click.command("results")

@@ -29,6 +29,8 @@ class TunedConfig(Mapping[str, Any]):
         Expected share of the best possible speed; 1 for an exact hit, None where it is not known.
     stale_reasons : tuple of str
         Why it should be tuned again; empty while it is current.
+    unsure : str
+        Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
     requires_met : bool
@@ -45,6 +47,7 @@ class TunedConfig(Mapping[str, Any]):
         "shared_bytes",
         "source",
         "stale_reasons",
+        "unsure",
     )
 
     _values: Mapping[str, Value]
@@ -54,6 +57,7 @@ class TunedConfig(Mapping[str, Any]):
     quality: str
     expected_fraction: float | None
     stale_reasons: tuple[str, ...]
+    unsure: str
     source: str
     requires_met: bool
 
