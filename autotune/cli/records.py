@@ -53,6 +53,7 @@ def lookup(
         "expected_fraction": found.expected_fraction,
         "exclusive": found.exclusive,
         "stale_reasons": list(found.stale_reasons),
+        "unsure": found.unsure,
         "source": found.source,
     }
     if as_json:
@@ -66,6 +67,8 @@ def lookup(
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in found.stale_reasons:
         click.echo(f"  stale: {reason}")
+    if found.unsure:
+        click.echo(f"  unsure: {found.unsure}")
 
 
 @click.command("results")

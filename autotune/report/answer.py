@@ -19,6 +19,7 @@ from autotune.report.table import (
     status_counts,
     value_text,
 )
+from autotune.run.selection import SURER
 from autotune.tuned.record import Entry
 from autotune.values import Problem
 
@@ -188,7 +189,7 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
     tried = len(problem.trials) or (entry.evaluations if entry else None)
     return {
         "Problem": problem_name(problem),
-        "Time": wording.time(entry.median_ms) if entry else "no winner",
+        "Time": _time(entry) if entry else "no winner",
         "95 % interval": wording.interval(entry.median_ms, entry.interval_ms) if entry else NONE,
         "Rate": _rate_text(entry) if entry else NONE,
         speed: wording.one_line(vendor),
@@ -196,6 +197,10 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
         "Tied": wording.count(entry.tied if entry else None),
         "Tried": wording.count(tried),
     }
+
+
+def _time(entry: Entry) -> str:
+    return f"{wording.time(entry.median_ms)}{' (unsure)' if entry.unsure else ''}"
 
 
 def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:
@@ -233,6 +238,8 @@ def _reasons(problem: ProblemContent) -> list[str]:
         )
         return [f"no answer, because {why}"]
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
+    if entry.unsure:
+        reasons.append(f"unsure, since {entry.unsure}; to be sure, {SURER}")
     if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
         reasons.append(
             f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "

@@ -140,6 +140,6 @@ def _drift(trials: Sequence[Measurement]) -> str:
     extremes = drift(trials)
     if extremes is None:
         return ""
-    low, high = extremes
+    text = " to ".join(dict.fromkeys(f"{100 * share:+.1f} %" for share in extremes))
     count = sum(trial.recheck is not None for trial in trials)
-    return f"{100 * low:+.1f} % to {100 * high:+.1f} %: a reference timed again {plural(count, 'time')}"
+    return f"{text}: a reference timed again {'once' if count == 1 else plural(count, 'time')}"

@@ -98,7 +98,7 @@ def _contenders(finals: selection.Decision, seed: int) -> Iterator[FinalsRow]:
         yield FinalsRow(
             "winner" if finalist is finals.winner else "tied" if tied else "slower",
             finalist.median_ms,
-            selection.ratio(finalist.samples_ms, finals.winner.samples_ms, seed),
+            finals.against_winner(finalist, seed),
             finalist.hot_ms,
             finalist=finalist,
         )

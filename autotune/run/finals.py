@@ -192,4 +192,6 @@ class Finals:
         by_vendor = dict(zip(vendors, raced.samples_ms[ours:], strict=True))
         hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
         result = selection.decide(timed, by_vendor, request.seed)
-        return replace(result, vendor_hot_ms=hot, launched_by=raced.launched_by), failed
+        return replace(
+            result, vendor_hot_ms=hot, launched_by=raced.launched_by, clocks=raced.clocks
+        ), failed
