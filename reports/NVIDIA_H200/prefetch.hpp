@@ -19,8 +19,8 @@
 //
 // Needs C++17 and nothing else: no CUDA, no other header, no library.
 
-#ifndef AUTOTUNE_PREFETCH_HPP
-#define AUTOTUNE_PREFETCH_HPP
+#ifndef AUTOTUNE_prefetch_HPP
+#define AUTOTUNE_prefetch_HPP
 
 namespace autotune::prefetch {
 
@@ -84,78 +84,78 @@ inline constexpr long long largest = 0x7fffffffffffffffLL;
 struct number {
   long long value;
   bool valid;
-  constexpr number(long long v, bool ok = true) : value(v), valid(ok && v >= -largest) {}
+  constexpr number(long long v_, bool ok_ = true) : value(v_), valid(ok_ && v_ >= -largest) {}
 };
 
-constexpr bool sum_fits(long long a, long long b) {
-  return b > 0 ? a <= largest - b : a >= -largest - b;
+constexpr bool sum_fits(long long a_, long long b_) {
+  return b_ > 0 ? a_ <= largest - b_ : a_ >= -largest - b_;
 }
 
-constexpr bool product_fits(long long a, long long b) {
-  if (a == 0 || b == 0) return true;
-  const long long size_a = a < 0 ? -a : a;
-  const long long size_b = b < 0 ? -b : b;
-  return size_a <= largest / size_b;
+constexpr bool product_fits(long long a_, long long b_) {
+  if (a_ == 0 || b_ == 0) return true;
+  const long long size_a_ = a_ < 0 ? -a_ : a_;
+  const long long size_b_ = b_ < 0 ? -b_ : b_;
+  return size_a_ <= largest / size_b_;
 }
 
-constexpr number operator+(number a, number b) {
-  const bool ok = a.valid && b.valid && sum_fits(a.value, b.value);
-  return {ok ? a.value + b.value : 0, ok};
+constexpr number operator+(number a_, number b_) {
+  const bool ok_ = a_.valid && b_.valid && sum_fits(a_.value, b_.value);
+  return {ok_ ? a_.value + b_.value : 0, ok_};
 }
 
-constexpr number operator-(number a, number b) {
-  const bool ok = a.valid && b.valid && sum_fits(a.value, -b.value);
-  return {ok ? a.value - b.value : 0, ok};
+constexpr number operator-(number a_, number b_) {
+  const bool ok_ = a_.valid && b_.valid && sum_fits(a_.value, -b_.value);
+  return {ok_ ? a_.value - b_.value : 0, ok_};
 }
 
-constexpr number operator*(number a, number b) {
-  const bool ok = a.valid && b.valid && product_fits(a.value, b.value);
-  return {ok ? a.value * b.value : 0, ok};
+constexpr number operator*(number a_, number b_) {
+  const bool ok_ = a_.valid && b_.valid && product_fits(a_.value, b_.value);
+  return {ok_ ? a_.value * b_.value : 0, ok_};
 }
 
 /// Rounded towards minus infinity.
-constexpr number floor_div(number a, number b) {
-  if (!a.valid || !b.valid || b.value == 0) return {0, false};
-  const bool rounds_up = a.value % b.value != 0 && (a.value < 0) != (b.value < 0);
-  return {a.value / b.value - (rounds_up ? 1 : 0), true};
+constexpr number floor_div(number a_, number b_) {
+  if (!a_.valid || !b_.valid || b_.value == 0) return {0, false};
+  const bool rounds_up_ = a_.value % b_.value != 0 && (a_.value < 0) != (b_.value < 0);
+  return {a_.value / b_.value - (rounds_up_ ? 1 : 0), true};
 }
 
-constexpr number ceil_div(number a, number b) { return 0 - floor_div(0 - a, b); }
+constexpr number ceil_div(number a_, number b_) { return 0 - floor_div(0 - a_, b_); }
 
 /// Of the divisor's sign.
-constexpr number operator%(number a, number b) {
-  if (!a.valid || !b.valid || b.value == 0) return {0, false};
-  const long long rest = a.value % b.value;
-  const bool other_sign = rest != 0 && (rest < 0) != (b.value < 0);
-  return {other_sign ? rest + b.value : rest, true};
+constexpr number operator%(number a_, number b_) {
+  if (!a_.valid || !b_.valid || b_.value == 0) return {0, false};
+  const long long rest_ = a_.value % b_.value;
+  const bool other_sign_ = rest_ != 0 && (rest_ < 0) != (b_.value < 0);
+  return {other_sign_ ? rest_ + b_.value : rest_, true};
 }
 
-constexpr number minimum(number a, number b) {
-  return {a.value < b.value ? a.value : b.value, a.valid && b.valid};
+constexpr number minimum(number a_, number b_) {
+  return {a_.value < b_.value ? a_.value : b_.value, a_.valid && b_.valid};
 }
 
-constexpr number maximum(number a, number b) {
-  return {a.value > b.value ? a.value : b.value, a.valid && b.valid};
+constexpr number maximum(number a_, number b_) {
+  return {a_.value > b_.value ? a_.value : b_.value, a_.valid && b_.valid};
 }
 
-constexpr number operator==(number a, number b) {
-  return {a.value == b.value ? 1 : 0, a.valid && b.valid};
+constexpr number operator==(number a_, number b_) {
+  return {a_.value == b_.value ? 1 : 0, a_.valid && b_.valid};
 }
 
-constexpr number operator<=(number a, number b) {
-  return {a.value <= b.value ? 1 : 0, a.valid && b.valid};
+constexpr number operator<=(number a_, number b_) {
+  return {a_.value <= b_.value ? 1 : 0, a_.valid && b_.valid};
 }
 
-constexpr number both(number a, number b) {
-  return {a.value != 0 && b.value != 0 ? 1 : 0, a.valid && b.valid};
+constexpr number both(number a_, number b_) {
+  return {a_.value != 0 && b_.value != 0 ? 1 : 0, a_.valid && b_.valid};
 }
 
-constexpr bool is_extent(number a) { return a.valid && a.value >= 0 && a.value <= 0x7fffffff; }
+constexpr bool is_extent(number a_) { return a_.valid && a_.value >= 0 && a_.value <= 0x7fffffff; }
 
-constexpr extent extent_of(number x, number y, number z) {
-  if (!is_extent(x) || !is_extent(y) || !is_extent(z)) return {0, 0, 0};
-  return {static_cast<unsigned>(x.value), static_cast<unsigned>(y.value),
-          static_cast<unsigned>(z.value)};
+constexpr extent extent_of(number x_, number y_, number z_) {
+  if (!is_extent(x_) || !is_extent(y_) || !is_extent(z_)) return {0, 0, 0};
+  return {static_cast<unsigned>(x_.value), static_cast<unsigned>(y_.value),
+          static_cast<unsigned>(z_.value)};
 }
 
 /// ceil(2^(63 + j/16)) for j from 1 to 15.
@@ -178,24 +178,24 @@ inline constexpr unsigned long long roots[] = {
 };
 
 /// floor(16 log2(n)), exact; 0 for what is below 1.
-constexpr int sixteenths(long long n) {
-  if (n < 1) return 0;
-  int octave = 63;
-  unsigned long long mantissa = static_cast<unsigned long long>(n);
-  while ((mantissa >> 63) == 0) {
-    mantissa <<= 1;
-    --octave;
+constexpr int sixteenths(long long n_) {
+  if (n_ < 1) return 0;
+  int octave_ = 63;
+  unsigned long long mantissa_ = static_cast<unsigned long long>(n_);
+  while ((mantissa_ >> 63) == 0) {
+    mantissa_ <<= 1;
+    --octave_;
   }
-  int steps = 16 * octave;
-  for (unsigned long long root : roots) steps += mantissa >= root ? 1 : 0;
-  return steps;
+  int steps_ = 16 * octave_;
+  for (unsigned long long root_ : roots) steps_ += mantissa_ >= root_ ? 1 : 0;
+  return steps_;
 }
 
-constexpr int apart(int a, int b) { return a < b ? b - a : a - b; }
+constexpr int apart(int a_, int b_) { return a_ < b_ ? b_ - a_ : a_ - b_; }
 
 /// How far apart two architectures are: first by generation, then by number.
-constexpr long long generations_apart(int a, int b) {
-  return 1000LL * apart(a / 10, b / 10) + apart(a, b);
+constexpr long long generations_apart(int a_, int b_) {
+  return 1000LL * apart(a_ / 10, b_ / 10) + apart(a_, b_);
 }
 
 /// Architectures that plans were examined for.
@@ -225,12 +225,12 @@ inline constexpr plan plans[] = {
     {MODE_value::reg_roll, 2, LAYOUT_value::slots, 0, 4, 512, 0, {512, 1, 1}, 0, 3, -1, 1023ULL, true}
 };
 
-constexpr bool fits(const plan& p, int arch) {
-  if (!p.examined) return p.shared_bytes <= 49152;
-  int bit = 0;
-  for (int one : archs) {
-    if (one == arch) return ((p.fits >> bit) & 1) != 0;
-    ++bit;
+constexpr bool fits(const plan& p_, int where_) {
+  if (!p_.examined) return p_.shared_bytes <= 49152;
+  int bit_ = 0;
+  for (int one_ : archs) {
+    if (one_ == where_) return ((p_.fits >> bit_) & 1) != 0;
+    ++bit_;
   }
   return false;
 }
@@ -241,8 +241,8 @@ struct problem {
   long long warps_per_sm;
 };
 
-constexpr bool operator==(const problem& a, const problem& b) {
-  return a.n == b.n && a.intensity == b.intensity && a.warps_per_sm == b.warps_per_sm;
+constexpr bool operator==(const problem& a_, const problem& b_) {
+  return a_.n == b_.n && a_.intensity == b_.intensity && a_.warps_per_sm == b_.warps_per_sm;
 }
 
 /// Where a problem lies: sixteenths of octaves, and categories.
@@ -252,13 +252,13 @@ struct place {
   int warps_per_sm;
 };
 
-constexpr place place_of(const problem& p) {
-  return {sixteenths(p.n), sixteenths(p.intensity), sixteenths(p.warps_per_sm)};
+constexpr place place_of(const problem& p_) {
+  return {sixteenths(p_.n), sixteenths(p_.intensity), sixteenths(p_.warps_per_sm)};
 }
 
 /// Negative where a category differs.
-constexpr int distance(const place& a, const place& b) {
-  return apart(a.n, b.n) + apart(a.intensity, b.intensity) + apart(a.warps_per_sm, b.warps_per_sm);
+constexpr int distance(const place& a_, const place& b_) {
+  return apart(a_.n, b_.n) + apart(a_.intensity, b_.intensity) + apart(a_.warps_per_sm, b_.warps_per_sm);
 }
 
 struct exact_row {
@@ -319,38 +319,38 @@ inline constexpr group arch_groups[] = {
 };
 
 /// Whether a problem satisfies what a plan requires.
-constexpr bool allows(const plan& p, const problem& asked) {
-  const number n{asked.n};
+constexpr bool allows(const plan& p_, const problem& asked_) {
+  const number n{asked_.n};
   (void)n;
-  const number intensity{asked.intensity};
+  const number intensity{asked_.intensity};
   (void)intensity;
-  const number warps_per_sm{asked.warps_per_sm};
+  const number warps_per_sm{asked_.warps_per_sm};
   (void)warps_per_sm;
-  (void)asked;
-  number met{1};
-  switch (p.condition) {
-    case 0: met = (warps_per_sm == number{0}); break;
+  (void)asked_;
+  number met_{1};
+  switch (p_.condition) {
+    case 0: met_ = (warps_per_sm == number{0}); break;
     default: break;
   }
-  return met.valid && met.value != 0;
+  return met_.valid && met_.value != 0;
 }
 
-constexpr extent grid_of(int number_of_plan, const problem& asked) {
-  const number n{asked.n};
+constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
+  const number n{asked_.n};
   (void)n;
-  const number intensity{asked.intensity};
+  const number intensity{asked_.intensity};
   (void)intensity;
-  const number warps_per_sm{asked.warps_per_sm};
+  const number warps_per_sm{asked_.warps_per_sm};
   (void)warps_per_sm;
-  switch (plans[number_of_plan].shape) {
+  switch (plans[number_of_plan_].shape) {
     case 0: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{1}, number{1});
     case 1: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{64})), ceil_div(n, number{256})), number{1}, number{1});
     case 2: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
     case 3: return extent_of(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{512})), ceil_div(n, number{2048})), number{1}, number{1});
     default: break;
   }
-  for (const exact_row& row : exact_rows)
-    if (row.plan == number_of_plan && row.at == asked) return row.grid;
+  for (const exact_row& row_ : exact_rows)
+    if (row_.plan == number_of_plan_ && row_.at == asked_) return row_.grid;
   return {0, 0, 0};
 }
 
@@ -360,29 +360,29 @@ struct estimate {
   bool valid = true;
 };
 
-constexpr double operator*(double a, number b) { return a * static_cast<double>(b.value); }
+constexpr double operator*(double a_, number b_) { return a_ * static_cast<double>(b_.value); }
 
-constexpr estimate operator+(estimate a, estimate b) { return {a.ms + b.ms, a.valid && b.valid}; }
+constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, a_.valid && b_.valid}; }
 
-constexpr estimate operator*(estimate a, double factor) { return {a.ms * factor, a.valid}; }
+constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
 
-constexpr estimate in_waves(number waves, double ms) { return {ms * waves, waves.valid}; }
+constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
 
 /// What it costs that a field is misaligned.
-constexpr double unless_multiple(number a, int multiple, double factor) {
-  return a.value % multiple == 0 ? 1.0 : factor;
+constexpr double unless_multiple(number a_, int multiple_, double factor_) {
+  return a_.value % multiple_ == 0 ? 1.0 : factor_;
 }
 
 /// What a configuration would take: fitted to what was measured.
-constexpr estimate time_of(int number_of_cost, const problem& asked) {
-  const number n{asked.n};
+constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+  const number n{asked_.n};
   if (!n.valid) return {0, false};
-  const number intensity{asked.intensity};
+  const number intensity{asked_.intensity};
   if (!intensity.valid) return {0, false};
-  const number warps_per_sm{asked.warps_per_sm};
+  const number warps_per_sm{asked_.warps_per_sm};
   if (!warps_per_sm.valid) return {0, false};
-  (void)asked;
-  switch (number_of_cost) {
+  (void)asked_;
+  switch (number_of_cost_) {
     case 0:
       return estimate{0.01186 + 9.645e-10 * n + 8.541e-12 * n * intensity + 4.2e-10 * n * warps_per_sm}
           + in_waves(ceil_div(minimum(maximum(number{1}, floor_div((((warps_per_sm + ((warps_per_sm == number{0}) * number{64})) * number{32}) * number{132}), number{128})), ceil_div(n, number{512})), number{132}), 1.475e-11 * n)
@@ -418,19 +418,20 @@ inline constexpr prediction predictions[] = {
     {0, 4}
 };
 
-/// The plan that would take least; `otherwise` where nothing can be told.
-constexpr int fastest(const prediction& formulas, const problem& asked, int arch, int otherwise) {
-  int best = -1;
-  double least_ms = 0;
-  for (int i = formulas.first; i < formulas.last; ++i) {
-    const plan& p = plans[cost_plans[i]];
-    if (!allows(p, asked) || (arch != 0 && !fits(p, arch))) continue;
-    const estimate predicted = time_of(i, asked);
-    if (!predicted.valid || (best >= 0 && predicted.ms >= least_ms)) continue;
-    best = cost_plans[i];
-    least_ms = predicted.ms;
+/// The plan that would take least; `otherwise_` where nothing can be told.
+constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
+                      int otherwise_) {
+  int best_ = -1;
+  double least_ms_ = 0;
+  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
+    const plan& p_ = plans[cost_plans[i_]];
+    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
+    const estimate predicted_ = time_of(i_, asked_);
+    if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
+    best_ = cost_plans[i_];
+    least_ms_ = predicted_.ms;
   }
-  return best < 0 ? otherwise : best;
+  return best_ < 0 ? otherwise_ : best_;
 }
 
 struct found {
@@ -439,58 +440,58 @@ struct found {
   bool exact;
 };
 
-/// The row for a problem in a group; plan -1 where there is none. `arch` 0: the group's own.
-constexpr found pick(const group& rows, const problem& asked, int arch = 0) {
-  for (int i = rows.exact_first; i < rows.exact_last; ++i) {
-    const exact_row& row = exact_rows[i];
-    const plan& p = plans[row.plan];
-    if (row.at == asked && allows(p, asked) && (arch == 0 || fits(p, arch)))
-      return {row.plan, row.expected_fraction, true};
+/// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
+constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) {
+  for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
+    const exact_row& row_ = exact_rows[i_];
+    const plan& p_ = plans[row_.plan];
+    if (row_.at == asked_ && allows(p_, asked_) && (where_ == 0 || fits(p_, where_)))
+      return {row_.plan, row_.expected_fraction, true};
   }
-  const place here = place_of(asked);
-  found best{-1, -1, false};
-  int best_distance = -1;
-  int chooser = -1;
-  for (int i = rows.near_first; i < rows.near_last; ++i) {
-    const near_row& row = near_rows[i];
-    const int away = distance(here, row.at);
-    if (away < 0 || (best.plan >= 0 && away >= best_distance)) continue;
-    if (!allows(plans[row.plan], asked) || (arch != 0 && !fits(plans[row.plan], arch))) continue;
-    best = {row.plan, row.expected_fraction, false};
-    best_distance = away;
-    chooser = row.prediction;
+  const place here_ = place_of(asked_);
+  found best_{-1, -1, false};
+  int best_distance_ = -1;
+  int chooser_ = -1;
+  for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
+    const near_row& row_ = near_rows[i_];
+    const int away_ = distance(here_, row_.at);
+    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
+    best_ = {row_.plan, row_.expected_fraction, false};
+    best_distance_ = away_;
+    chooser_ = row_.prediction;
   }
-  if (chooser >= 0) best.plan = fastest(predictions[chooser], asked, arch, best.plan);
-  return best;
+  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
+  return best_;
 }
 
-constexpr config config_of(int plan, quality hit, double expected_fraction, const problem& asked) {
-  const detail::plan& p = plans[plan];
-  return {p.MODE, p.PDIST, p.LAYOUT, p.PADDING, p.VEC, p.BLOCK, p.ROUNDS, p.block, p.shared_bytes, hit,
-          expected_fraction, allows(p, asked), plan};
+constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
+  const plan& p_ = plans[chosen_];
+  return {p_.MODE, p_.PDIST, p_.LAYOUT, p_.PADDING, p_.VEC, p_.BLOCK, p_.ROUNDS, p_.block, p_.shared_bytes, how_,
+          share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
-constexpr config elsewhere(int arch, const problem& asked) {
-  long long tried_distance = 0;
-  int tried_arch = arch;
-  while (arch > 0) {
-    const group* next = nullptr;
-    for (const group& one : arch_groups) {
-      if (one.arch < 0) continue;
-      const long long away = generations_apart(one.arch, arch);
-      const bool later = away > tried_distance || (away == tried_distance && one.arch > tried_arch);
-      if (!later) continue;
-      const long long best = next == nullptr ? away + 1 : generations_apart(next->arch, arch);
-      if (away < best || (away == best && one.arch < next->arch)) next = &one;
+constexpr config elsewhere(int where_, const problem& asked_) {
+  long long tried_distance_ = 0;
+  int tried_arch_ = where_;
+  while (where_ > 0) {
+    const group* next_ = nullptr;
+    for (const group& one_ : arch_groups) {
+      if (one_.arch < 0) continue;
+      const long long away_ = generations_apart(one_.arch, where_);
+      const bool later_ = away_ > tried_distance_ || (away_ == tried_distance_ && one_.arch > tried_arch_);
+      if (!later_) continue;
+      const long long best_ = next_ == nullptr ? away_ + 1 : generations_apart(next_->arch, where_);
+      if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
-    if (next == nullptr) break;
-    const found hit = pick(*next, asked, arch);
-    if (hit.plan >= 0) return config_of(hit.plan, quality::nearest_arch, -1, asked);
-    tried_distance = generations_apart(next->arch, arch);
-    tried_arch = next->arch;
+    if (next_ == nullptr) break;
+    const found picked_ = pick(*next_, asked_, where_);
+    if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
+    tried_distance_ = generations_apart(next_->arch, where_);
+    tried_arch_ = next_->arch;
   }
-  return config_of(0, quality::kernel_default, -1, asked);
+  return config_of(0, quality::kernel_default, -1, asked_);
 }
 
 }  // namespace detail
@@ -498,34 +499,34 @@ constexpr config elsewhere(int arch, const problem& asked) {
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Total: any size has an answer,
 /// and `hit` says how good it is.
-constexpr config lookup(int arch, long long n, long long intensity, long long warps_per_sm) {
-  if (arch >= 300 && arch < 10000) arch /= 10;
-  const detail::problem asked{n, intensity, warps_per_sm};
-  for (const detail::group& one : detail::arch_groups) {
-    if (one.arch != arch || arch <= 0) continue;
-    const detail::found hit = detail::pick(one, asked);
-    if (hit.plan < 0) continue;
-    const quality how = hit.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(hit.plan, how, hit.expected_fraction, asked);
+constexpr config lookup(int where_, long long n, long long intensity, long long warps_per_sm) {
+  if (where_ >= 300 && where_ < 10000) where_ /= 10;
+  const detail::problem asked_{n, intensity, warps_per_sm};
+  for (const detail::group& one_ : detail::arch_groups) {
+    if (one_.arch != where_ || where_ <= 0) continue;
+    const detail::found picked_ = detail::pick(one_, asked_);
+    if (picked_.plan < 0) continue;
+    const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  return detail::elsewhere(arch, asked);
+  return detail::elsewhere(where_, asked_);
 }
 
 /// The configuration for a problem on a device that was tuned.
-constexpr config lookup(device which, long long n, long long intensity, long long warps_per_sm) {
-  const detail::problem asked{n, intensity, warps_per_sm};
-  const detail::group& own = detail::devices[static_cast<int>(which)];
-  const detail::found hit = detail::pick(own, asked);
-  if (hit.plan >= 0) {
-    const quality how = hit.exact ? quality::exact : quality::nearest_problem;
-    return detail::config_of(hit.plan, how, hit.expected_fraction, asked);
+constexpr config lookup(device which_, long long n, long long intensity, long long warps_per_sm) {
+  const detail::problem asked_{n, intensity, warps_per_sm};
+  const detail::group& own_ = detail::devices[static_cast<int>(which_)];
+  const detail::found picked_ = detail::pick(own_, asked_);
+  if (picked_.plan >= 0) {
+    const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
+    return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  for (const detail::group& one : detail::arch_groups) {
-    if (one.arch != own.arch) continue;
-    const detail::found other = detail::pick(one, asked);
-    if (other.plan >= 0) return detail::config_of(other.plan, quality::same_arch, -1, asked);
+  for (const detail::group& one_ : detail::arch_groups) {
+    if (one_.arch != own_.arch) continue;
+    const detail::found other_ = detail::pick(one_, asked_);
+    if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
   }
-  return detail::elsewhere(own.arch, asked);
+  return detail::elsewhere(own_.arch, asked_);
 }
 
 constexpr extent config::grid(long long n, long long intensity, long long warps_per_sm) const {
@@ -572,4 +573,4 @@ static_assert(lookup(90, 67108864, 64, 4).hit == quality::exact);
 
 }  // namespace autotune::prefetch
 
-#endif  // AUTOTUNE_PREFETCH_HPP
+#endif  // AUTOTUNE_prefetch_HPP
