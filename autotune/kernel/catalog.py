@@ -21,6 +21,8 @@ from autotune.files import bundled_path
 from autotune.kernel.hooks import line_of, signals_kept, stdout_aside
 from autotune.kernel.spec import Kernel
 
+#: A larger space file is none: reading and parsing it would stop every list.
+_MOST_BYTES = 1 << 20
 #: A folder that holds one of these ends the search upward for ``spaces/``.
 PROJECT_MARKS = (".git", "pyproject.toml")
 
@@ -109,7 +111,7 @@ def load_file(file: Path) -> Kernel:
     module = importlib.util.module_from_spec(spec)
     writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
+        _parsed(file)
         with stdout_aside, signals_kept():
             spec.loader.exec_module(module)
     except SyntaxError as error:
@@ -153,12 +155,31 @@ def _refuse_world_writable(file: Path) -> None:
             )
 
 
+def _parsed(file: Path) -> ast.Module:
+    """The syntax of a space file: UTF-8 throughout, which Python does not insist on in comments.
+
+    Raises
+    ------
+    SpecError
+        If it is no file, larger than any that people write, or deeper than Python can go.
+    """
+    state = file.stat()
+    if not stat.S_ISREG(state.st_mode):
+        raise SpecError("not a regular file")
+    if state.st_size > _MOST_BYTES:
+        raise SpecError(f"{state.st_size:,} bytes; a space file has at most {_MOST_BYTES:,}")
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (MemoryError, RecursionError) as error:
+        raise SpecError("an expression is nested too deeply for Python") from error
+
+
 def _listing(file: Path) -> Listing:
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = _parsed(file)
     except SyntaxError as error:
         return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except (OSError, UnicodeDecodeError, ValueError, SpecError) as error:
         return Listing(file.stem, file, f"cannot be read: {error}", True)
     doc = (ast.get_docstring(tree) or "").split("\n")[0]
     return Listing(file.stem, file, doc)
