@@ -1,5 +1,6 @@
 """Space files: found nearest first, listed without being run, refused with a message to act on."""
 
+import os
 import subprocess
 import sys
 
@@ -109,6 +110,29 @@ def test_a_list_runs_nothing_and_tells_what_is_broken(spaces):
     assert not by_name["runs"].broken
     assert "_helper" not in by_name
     assert not (spaces / "ran").exists()
+
+
+MONSTERS = {
+    "deep": ("x = " + "-" * 200_000 + "1\n", "nested too deeply for Python"),
+    "long": ("x = a" + ".b" * 100_000 + "\n", "nested too deeply for Python"),
+    "huge": ("#" * 2**20 + "\n", "1,048,577 bytes; a space file has at most 1,048,576"),
+}
+
+
+def test_a_monstrous_file_has_its_own_line_in_the_list(spaces):
+    """Minus signs by the thousand ended the list in a RecursionError, a pipe never."""
+    for name, (text, _) in MONSTERS.items():
+        (spaces / f"{name}.py").write_text(text)
+    os.mkfifo(spaces / "pipe.py")
+    by_name = {listing.name: listing for listing in listings(spaces)}
+    assert not by_name["scale"].broken
+    assert by_name["pipe"].broken and "not a regular file" in by_name["pipe"].doc
+    for name, (_, message) in MONSTERS.items():
+        assert by_name[name].broken and message in by_name[name].doc
+        with pytest.raises(SpecError, match=rf"{name}\.py: .*{message}"):
+            find_kernel(name)
+    with pytest.raises(UsageError, match=r"unknown kernel 'pipe'"):
+        find_kernel("pipe")
 
 
 def test_only_the_file_asked_for_is_run(spaces):

@@ -65,7 +65,13 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["export", "sgemm"], "not tuned yet"),
         (["export", "sgemm", "--from", "."], "no tuned record */sgemm.json below it"),
         (["show", "sgemm", "--device", "sm_33"], "unknown architecture"),
-        (["new", "Bad-Name"], "lower-case letters"),
+        (["new", "Bad-Name"], "for example 'Bad_Name'"),
+        (["new", "Bad"], "lower-case letters"),
+        (["new", "../x"], "for example 'x'"),
+        (["new", "launch"], "means something else in its files"),
+        (["new", "np"], "means something else in its files"),
+        (["new", "lambda"], "means something else in its files"),
+        (["new", "double"], "means something else in its files"),
     ],
 )
 def test_unknown_names_and_bad_values_are_usage_errors(
@@ -121,7 +127,7 @@ GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
         ("return Launch(", "raise SystemExit(0)\n    return Launch(", "launch: SystemExit"),
         ("block=(c.BLOCK,)", "block=(c.BLOCK,), shared_bytes=float('nan')", "shared_bytes"),
         ("Out(p.n)", "Out(float('nan'))", "arguments: out"),
-        ('"out": Out(p.n)', '1: 2, "out": Out(p.n)', "the key 1"),
+        ('"out": Out(p.n)', '1: 2, "out": Out(p.n)', "argument 1: a letter"),
         ("flops=2 * p.n", "flops=float('nan')", "flops=nan"),
         ("return Work(", "return str(", "work: "),
         ("@saxpy.launch", "@saxpy.options\ndef o(c):\n    return '-w'\n\n\n@saxpy.launch", "'-w'"),

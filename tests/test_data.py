@@ -325,6 +325,7 @@ MISTAKES = {
         "rng.standard_norm(p.n,",
         "arguments: Attribu",
     ),
+    "a path": (ARGUMENTS, 'return {"../x": x, "out": Out(p.n)}', "argument '../x': .*example 'x'"),
     "no dict": (ARGUMENTS, "return x, Out(p.n)", "arguments: returned tuple, expected a dict"),
     "no output": ('"out": Out(p.n), ', "", "no Out or InOut, so the kernel computes nothing"),
     "a list": ('"x": x', '"x": list(x)', "x is list; expected an array"),

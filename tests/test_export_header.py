@@ -13,19 +13,23 @@ from typing import Any
 import msgspec
 import pytest
 from sample_records import (
+    FIELDS,
     KERNEL,
     PARAMETERS,
+    ceil_div,
     entry,
     plan,
     problem,
     random_record,
     record,
+    with_cost,
 )
 
 from autotune.errors import UsageError
 from autotune.export.header import comment, expression, identifier, render
+from autotune.export.reserved import taken
 from autotune.tuned.lookup import clear_cache, lookup
-from autotune.tuned.reading import read
+from autotune.tuned.reading import decode, read
 from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor
 from autotune.tuned.writing import write
 
@@ -35,6 +39,21 @@ QUESTIONS = 1000
 CATEGORIES = ("float32", "half2", "int-8")
 #: Numbers of architectures, values of ``__CUDA_ARCH__`` and the bounds between them, and nonsense.
 ARCHS = (90, 90, 900, 80, 86, 75, 100, 1000, 120, 1, 299, 300, 9999, 10000, 0, -2, 2**31 - 1)
+
+#: Of C++17, with the C library, but for <execution>, which wants a library of its own.
+STANDARD_HEADERS = re.findall(
+    r"\w+",
+    """
+    algorithm any array atomic bitset cassert cctype cerrno cfenv cfloat charconv chrono cinttypes
+    climits clocale cmath codecvt complex condition_variable csetjmp csignal cstdarg cstddef cstdint
+    cstdio cstdlib cstring ctime cuchar cwchar cwctype deque exception filesystem forward_list
+    fstream functional future initializer_list iomanip ios iosfwd iostream istream iterator limits
+    list locale map memory memory_resource mutex new numeric optional ostream queue random ratio
+    regex scoped_allocator set shared_mutex sstream stack stdexcept streambuf string string_view
+    system_error thread tuple type_traits typeindex typeinfo unordered_map unordered_set utility
+    valarray variant vector
+    """,
+)
 
 #: Reads "which number m n category" lines, answers with everything a configuration says.
 ASK = """
@@ -312,6 +331,67 @@ def test_keywords_and_odd_names_become_identifiers(tmp_path: Path) -> None:
     at = [{"long": 1, "arch": name, "number": 2} for name in ("a-b", "a b", "9", "", 'quote"\\')]
     made = record([entry(each, chosen) for each in at], default=chosen, **names)
     syntax_check(render([made]), tmp_path)
+
+
+#: What a header has of its record, not of the template.
+OF_THE_RECORD = {KERNEL, *PARAMETERS, *FIELDS, "VARIANT_value", "dtype_value", "Test_GPU_A"} | {
+    *("simt", "v3xtf32", "auto_", "float32", f"AUTOTUNE_{KERNEL}_HPP")
+}
+
+
+def template_names() -> set[str]:
+    """Every name in the header's text, locals included."""
+    text = re.sub(r"//[^\n]*", "", render([decode(with_cost())]))
+    return set(re.findall(r"\b[A-Za-z_]\w*", text)) - OF_THE_RECORD
+
+
+def macros() -> set[str]:
+    """What the preprocessor knows after all standard headers."""
+    program = "".join(f"#include <{name}>\n" for name in STANDARD_HEADERS)
+    command = ["g++", "-std=gnu++17", "-dM", "-E", "-x", "c++", "-"]
+    done = subprocess.run(command, input=program, capture_output=True, text=True, check=True)
+    return set(re.findall(r"^#define ([A-Za-z]\w*)", done.stdout, re.MULTILINE))
+
+
+def test_the_reserved_words_are_the_templates_and_the_standard_headers() -> None:
+    """A macro of a newer compiler: add it to macros.txt."""
+    names = template_names()
+    assert {"p_", "row_", "lookup", "static_cast", "config"} <= names
+    locals_ = {name for name in names if name.endswith("_")}
+    assert names - locals_ - taken() == {"x", "y", "z"}
+    assert not {name[:-1] for name in locals_} & taken()  # else a reserved name would become one
+    assert macros() - taken() == set()
+
+
+def test_names_of_the_template_and_of_macros_are_names_of_fields_and_parameters(
+    tmp_path: Path,
+) -> None:
+    """All of the template's at once, and macros of every kind: ``p``, ``row``, ``EOF``."""
+    words = {name.rstrip("_") for name in template_names()} | {"p", "row", "n", "errno", "stdin"}
+    fields = dict.fromkeys(sorted(words - {"x_"}), "integer")
+    parameters = dict.fromkeys(("EOF", "LONG_MAX", "NAN", "NULL", "EDOM", "INT8_C", "BM"), (1,))
+    values: dict[str, Any] = dict.fromkeys(parameters, 1)
+    chosen = plan(configuration=values, grid=(ceil_div("p", 2), ["+", "row", "number"], 1))
+    at = dict.fromkeys(fields, 8)
+    fields["dtype_value"], at["dtype_value"] = "integer", 1
+    fields["dtype"], at["dtype"] = "categorical", "int"
+    made = record(
+        [entry(at, chosen)],
+        default=chosen,
+        parameters=parameters,
+        fields=fields,
+        kernel="namespace",
+    )
+    headers = ("cstdio", "climits", "cmath", "cerrno", "cstdint")
+    included = "".join(f"#include <{name}>\n" for name in headers)
+    syntax_check(included + render([made]), tmp_path)
+
+
+def test_names_of_old_records_that_a_header_cannot_tell_apart_are_refused() -> None:
+    """A kernel cannot declare them any more."""
+    fields: dict[str, Any] = {"n": "integer", "n_": "integer"}
+    with pytest.raises(UsageError, match="demo_gemm: a header cannot tell n and n_ apart"):
+        render([record(fields=fields, default=plan(grid=(1, 1, 1)))])
 
 
 INJECTION = 'x\n#error "injected"\\\n*/ int main() { ??/\n'

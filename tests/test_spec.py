@@ -15,7 +15,8 @@ from autotune.cli.checking import check_kernel
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.expression import Symbol, UntraceableError, ceil_div, stored, value_of
-from autotune.kernel.spec import Fill, Kernel, Launch
+from autotune.kernel.names import fault
+from autotune.kernel.spec import Fill, Kernel, Launch, Out
 from autotune.run.command import execute
 from autotune.run.request import Request
 from autotune.store import Store
@@ -65,6 +66,27 @@ def test_a_declaration_reads_back() -> None:
         ({"static": ("m",)}, r"static: unknown problem field 'm'.*known: n"),
         ({"seeds": [{"BLOCKS": 32}]}, r"seeds: unknown parameter 'BLOCKS'; did you mean 'BLOCK'"),
         ({"default": {"BLOCK": 48}}, r"default: BLOCK=48 is not among its values \(32, 64\)"),
+        (
+            {"source": "my-kernel.cu"},
+            r"kernel name 'my-kernel': a letter, .*for example 'my_kernel'",
+        ),
+        ({"source": "3d.cu"}, r"kernel name '3d': .*for example 'd'"),
+        ({"name": "../../x"}, r"kernel name '../../x': .*for example 'x'"),
+        ({"name": "größe"}, r"kernel name 'größe'"),
+        ({"name": "k" * 101}, r"100 at most"),
+        ({"BLOCK_": (1,)}, r"parameter 'BLOCK_': .*for example 'BLOCK'"),
+        ({"BLOCK__X": (1,)}, r"parameter 'BLOCK__X': .*single underscores.*for example 'BLOCK_X'"),
+        ({"problems": [Problem(n_=1, n=1)]}, r"problem field 'n_': .*for example 'n'"),
+        ({"problems": [Problem({"in": 1})]}, r"problem field 'in' is a word of Python"),
+        ({"problems": [Problem(arch=1)]}, r"problem field 'arch' is an argument of lookup"),
+        (
+            {"KIND": ("X",), "KIND_X": (1,)},
+            r"the macro KIND_X would be the value 'X' of KIND and the parameter KIND_X; rename one",
+        ),
+        (
+            {"N": (1,), "static": ("n",)},
+            r"the macro N would be the parameter N and the static field n; rename one",
+        ),
         ({"source": None}, r"either one source file or sources"),
         ({"sources": {"a": "a.cu"}}, r"either one source file or sources"),
     ],
@@ -72,6 +94,30 @@ def test_a_declaration_reads_back() -> None:
 def test_a_wrong_declaration_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         kernel(**options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed", "refused"),
+    [
+        ("kernel name", ["int", "device", "Copy2D", "a_1"], ["_a", "a b", "", "a\n", "a-b"]),
+        ("parameter", ["EOF", "LONG_MAX", "block_size_x", "p"], ["int", "threadIdx", "device"]),
+        ("problem field", ["p", "row", "int", "number", "items"], ["lambda", "device", "kernel"]),
+        ("argument", ["x", "Out", "n", "arch"], ["../x", "a/b", "x.expected", "None", 3, ""]),
+    ],
+)
+def test_names_that_every_format_can_hold(
+    kind: str, allowed: list[str], refused: list[object]
+) -> None:
+    """And no more is refused: lower-case parameters will come."""
+    assert {name: fault(kind, name) for name in allowed} == dict.fromkeys(allowed, "")
+    assert all(f"{kind} {name!r}" in fault(kind, name) for name in refused)
+
+
+def test_a_scratch_buffer_has_a_name_as_arguments_have() -> None:
+    k = kernel()
+    k.scratch(lambda c, p: {"a/b": Out(1)})
+    with pytest.raises(SpecError, match=r"argument 'a/b': .*for example 'a_b'"):
+        k.workspaces(k.default(), Problem(n=1), DEVICE)
 
 
 def test_variants_are_the_sources() -> None:

@@ -9,7 +9,7 @@ The text is in ``header.hpp.j2``; this module fills it in.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import msgspec
 
 from autotune import __version__
 from autotune.errors import UsageError
-from autotune.export.reserved import RESERVED
+from autotune.export.reserved import taken
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.tuned.formula import waves_of
 from autotune.tuned.reading import Loaded, decode
@@ -71,11 +71,11 @@ def render(records: Sequence[TunedRecord]) -> str:
     return environment.get_template("header.hpp.j2").render(_context(records))
 
 
-def identifier(name: str) -> str:
-    """A C++ identifier for a name: the name itself wherever it is one."""
+def identifier(name: str, others: Container[str] = ()) -> str:
+    """A C++ identifier for a name: the name itself wherever it is one, and none of the others."""
     plain = re.sub(r"[^A-Za-z0-9]+|_+", "_", name).strip("_") or "value"
     plain = f"v{plain}" if plain[0].isdigit() else plain
-    return f"{plain}_" if plain in RESERVED else plain
+    return f"{plain}_" if plain in taken() or plain in others else plain
 
 
 def comment(text: str) -> str:
@@ -150,14 +150,28 @@ def _enum(name: str, about: str, values: Iterable[str]) -> _Enum:
     return _Enum(name, comment(about), tuple(enumerators.values()), enumerators)
 
 
+def _identifiers(table: LookupTable, names: Iterable[str]) -> dict[str, str]:
+    """The identifier of each name; records of earlier versions may have names that share one."""
+    known = {name: identifier(name) for name in names}
+    alike = [name for name, cpp in known.items() if list(known.values()).count(cpp) > 1]
+    if alike:
+        raise UsageError(f"{table.kernel}: a header cannot tell {' and '.join(alike)} apart")
+    return known
+
+
 class _Writer:
     """The table of some records in C++ words."""
 
     def __init__(self, records: Sequence[TunedRecord]) -> None:
         self.records = sorted(records, key=lambda record: record.device.folder)
         self.table = _table(self.records)
-        self.parameters = {name: identifier(name) for name in self.table.parameters}
-        self.fields = {name: identifier(name) for name in self.table.fields}
+        self.parameters = _identifiers(self.table, self.table.parameters)
+        self.fields = _identifiers(self.table, self.table.fields)
+        names = {*self.parameters.values(), *self.fields.values()}
+        self._types = {
+            name: identifier(f"{cpp}_value", names)
+            for name, cpp in (*self.parameters.items(), *self.fields.items())
+        }
         folders = list(self.table.devices)
         self.devices = _enum("device", "", folders)
         self.plans: dict[bytes, Plan] = {}
@@ -176,11 +190,11 @@ class _Writer:
         for _, cost in self._costs():
             self.number(cost.plan)
         self.enums = {
-            name: _enum(f"{self.parameters[name]}_value", f"Values of {name}.", self._values(name))
+            name: _enum(self._types[name], f"Values of {name}.", self._values(name))
             for name, values in self.table.parameters.items()
             if isinstance(values[0], str)
         } | {
-            name: _enum(f"{self.fields[name]}_value", f"Values of {name}.", self._categories(i))
+            name: _enum(self._types[name], f"Values of {name}.", self._categories(i))
             for i, (name, integer) in enumerate(self.table.fields.items())
             if not integer
         }
@@ -332,7 +346,7 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
     integers = [field["name"] for field in fields if field["integer"]]
     return {
         "kernel": kernel,
-        "guard": f"AUTOTUNE_{kernel.upper()}_HPP",
+        "guard": f"AUTOTUNE_{kernel}_HPP",
         "version": comment(__version__),
         "about": [comment(line) for record in writer.records for line in _about(record)],
         "example": _example(writer),
@@ -344,10 +358,10 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
         "signature": _joined(f"{field['type']} {field['name']}" for field in fields),
         "arguments": _joined(field["name"] for field in fields),
         "places": _joined(
-            f"sixteenths(p.{field['name']})" if field["integer"] else f"p.{field['name']}"
+            f"sixteenths(p_.{field['name']})" if field["integer"] else f"p_.{field['name']}"
             for field in fields
         ),
-        "distance": " + ".join(f"apart(a.{name}, b.{name})" for name in integers) or "0",
+        "distance": " + ".join(f"apart(a_.{name}, b_.{name})" for name in integers) or "0",
         "devices": _devices(writer, spans),
         "arch_groups": [spans[group] for group in table.archs.values()],
         "enums": list(writer.enums.values()),

@@ -1,26 +1,27 @@
-"""Words that no name in an exported header may be. Knows nothing else."""
+"""Words that no name in an exported header may be: of C++, of its standard headers, of the template."""
 
-#: C++20, alternative spellings included, and what GNU mode defines.
-_KEYWORDS = """
-    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
-    char32_t class compl concept const consteval constexpr constinit const_cast continue
-    co_await co_return co_yield decltype default delete do double dynamic_cast else enum
-    explicit export extern false float for friend goto if inline int long mutable namespace new
-    noexcept not not_eq nullptr operator or or_eq private protected public register
-    reinterpret_cast requires return short signed sizeof static static_assert static_cast struct
-    switch template this thread_local throw true try typedef typeid typename union unsigned
-    using virtual void volatile wchar_t while xor xor_eq linux unix
-"""
+from __future__ import annotations
 
-#: Names that the header uses itself.
-_HEADER = """
-    allows apart arch arch_groups archs asked block both ceil_div condition config config_of
-    cost_plans detail device devices distance elsewhere estimate exact_row exact_rows examined
-    exclusive expected_fraction extent extent_of fastest fits floor_div found generations_apart grid
-    grid_of group hit in_waves is_extent largest lookup maximum met minimum near_row near_rows
-    number number_of_cost number_of_plan pick place place_of plan plans prediction predictions
-    problem product_fits quality requires_met roots shape shared_bytes sixteenths sum_fits
-    time_of unless_multiple which
-"""
+import re
+from functools import cache
+from pathlib import Path
 
-RESERVED = frozenset(f"{_KEYWORDS} {_HEADER}".split())
+from autotune.kernel.names import CPP_KEYWORDS
+
+_FOLDER = Path(__file__).parent
+
+
+@cache
+def taken() -> frozenset[str]:
+    """Keywords, macros of the standard headers, and what the text of the header itself declares.
+
+    ``macros.txt`` is what ``g++ -dM -E`` and ``gcc`` list for all standard headers, but for names
+    that begin with an underscore. Of the header's own text its locals are left out, which end with
+    ``_`` as no declared name does, and the members of its ``extent``, which stand in no scope with
+    another name.
+    """
+    macros = (_FOLDER / "macros.txt").read_text(encoding="utf-8").split()
+    template = (_FOLDER / "header.hpp.j2").read_text(encoding="utf-8")
+    fixed = re.sub(r"\{%.*?%\}|\{\{.*?\}\}|//[^\n]*", " ", template, flags=re.DOTALL)
+    own = re.findall(r"\b[A-Za-z]\w*\b(?<!_)", fixed)
+    return CPP_KEYWORDS.union(macros, own) - {"x", "y", "z"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -21,6 +22,8 @@ from autotune.kernel.hooks import line_of, signals_kept, stdout_aside
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import fault_of, is_mine, refuse_foreign
 
+#: A larger space file is none: reading and parsing it would stop every list.
+_MOST_BYTES = 1 << 20
 #: A folder that holds one of these ends the search upward for ``spaces/``.
 PROJECT_MARKS = (".git", "pyproject.toml")
 
@@ -108,7 +111,7 @@ def load_file(file: Path) -> Kernel:
     refuse_foreign(file)
     file = file.resolve()
     try:
-        file.read_text(encoding="utf-8")  # which Python itself does not insist on in comments
+        _parsed(file)
         with stdout_aside, signals_kept():
             module = modules.run(file)
     except SyntaxError as error:
@@ -135,14 +138,33 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
     return named[0]
 
 
+def _parsed(file: Path) -> ast.Module:
+    """The syntax of a space file: UTF-8 throughout, which Python does not insist on in comments.
+
+    Raises
+    ------
+    SpecError
+        If it is no file, larger than any that people write, or deeper than Python can go.
+    """
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise SpecError("not a regular file")
+    if status.st_size > _MOST_BYTES:
+        raise SpecError(f"{status.st_size:,} bytes; a space file has at most {_MOST_BYTES:,}")
+    try:
+        return ast.parse(file.read_text(encoding="utf-8"))
+    except (MemoryError, RecursionError) as error:
+        raise SpecError("an expression is nested too deeply for Python") from error
+
+
 def _listing(file: Path) -> Listing:
     try:
         if fault := fault_of(file):
             return Listing(file.stem, file, f"not run: {fault.place}: {fault.what}", True)
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = _parsed(file)
     except SyntaxError as error:
         return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+    except (OSError, UnicodeDecodeError, ValueError, SpecError) as error:
         return Listing(file.stem, file, f"cannot be read: {error}", True)
     doc = (ast.get_docstring(tree) or "").split("\n")[0]
     return Listing(file.stem, file, doc)

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
@@ -20,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError, unknown
 from autotune.kernel.hooks import DEVICE, Hooks
+from autotune.kernel.names import fault
 from autotune.values import Configuration, Problem, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -186,6 +187,7 @@ class Kernel(Hooks):
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
         self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
         self.name = name or Path(next(iter(self.sources.values()))).stem
+        self._check_name("kernel name", self.name)
         self.parameters: dict[str, tuple[Value, ...]] = {
             key: self._checked_values(key, values) for key, values in parameters.items()
         }
@@ -202,6 +204,7 @@ class Kernel(Hooks):
         for field in self.static:
             if field not in self.fields:
                 raise self.error(f"static: {unknown('problem field', field, self.fields)}")
+        self._check_macros()
         self.seeds = tuple(self._checked_partial("seeds", seed) for seed in seeds)
         self.default_values = self._checked_partial("default", default or {})
         self.constraint_rules: list[Rule] = []
@@ -339,6 +342,8 @@ class Kernel(Hooks):
         if "scratch" not in self.hooks:
             return {}
         workspaces: Mapping[str, Out] = self.call_hook("scratch", c, p, device=device)
+        for name in workspaces:
+            self._check_name("argument", name)
         return workspaces
 
     def compiler_options(self, c: Configuration, device: Any) -> tuple[str, ...]:
@@ -517,6 +522,29 @@ class Kernel(Hooks):
             governs=governs,
         )
 
+    def _check_name(self, kind: str, name: object) -> None:
+        if wrong := fault(kind, name):
+            raise self.error(wrong)
+
+    def _check_macros(self) -> None:
+        """Refuse two meanings of one macro of `defines`."""
+        meanings: dict[str, str] = {}
+        for macro, meaning in self._macros():
+            if macro in meanings:
+                raise self.error(
+                    f"the macro {macro} would be {meanings[macro]} and {meaning}; rename one"
+                )
+            meanings[macro] = meaning
+
+    def _macros(self) -> Iterator[tuple[str, str]]:
+        for name, values in self.parameters.items():
+            yield name, f"the parameter {name}"
+            for value in values:
+                if isinstance(value, str):
+                    yield f"{name}_{value}", f"the value {value!r} of {name}"
+        for field in self.static:
+            yield field.upper(), f"the static field {field}"
+
     def _check_parameter(self, where: str, name: str) -> None:
         if name not in self.parameters:
             raise self.error(f"{where}: {unknown('parameter', name, self.parameters)}")
@@ -525,6 +553,7 @@ class Kernel(Hooks):
         if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
             known = [key for key in inspect.signature(Kernel).parameters if key != "parameters"]
             raise self.error(f"{unknown('option', name, known)}; parameters are UPPER_CASE")
+        self._check_name("parameter", name)
         if not isinstance(values, tuple | list) or not values:
             raise self.error(
                 f"parameter {name}: expected a non-empty tuple of values, got {values!r}"
@@ -563,6 +592,7 @@ class Kernel(Hooks):
             for name, value in problem.items():
                 if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
                     raise self.error(f"problem field {name!r} must be lower_case")
+                self._check_name("problem field", name)
                 if not isinstance(value, int | str) or isinstance(value, bool):
                     raise self.error(f"problem field {name}={value!r} must be an int or a str")
         return fields

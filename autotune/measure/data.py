@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from autotune.arrays import converted, largest_finite, narrowed
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
+from autotune.kernel.names import fault
 from autotune.kernel.source import spec_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import draw
@@ -182,8 +183,8 @@ def _make(
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
     for name in declared:
-        if not isinstance(name, str):
-            raise kernel.error(f"arguments: the key {name!r} is not the name of an argument")
+        if wrong := fault("argument", name):
+            raise kernel.error(f"arguments: {wrong}")
     for name, own in inputs.items():
         declared[name] = _replaced(kernel, name, declared, own)
     arguments: list[Argument] = []
