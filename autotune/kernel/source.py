@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from autotune.errors import SpecError
@@ -37,24 +38,34 @@ _FILES = frozenset(
     ("open", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes")
 )
 
+#: Texts by file, each with a stamp of every place that was looked at for it.
+_known: dict[Path, tuple[dict[Path, tuple[int, ...]], str]] = {}
+
 
 def flattened(file: Path) -> str:
     """Read a source and replace each ``#include "file"`` of ours by that file's text.
 
     Files are looked for beside the including one, then among the bundled kernels, where
     ``dialect.h`` is. A file is inlined once, at its first include. Includes that are not found are left to the
-    compiler. ``#line`` keeps compiler messages true to the original files.
+    compiler. ``#line`` keeps compiler messages true to the original files. Nothing is read again
+    before something of it changed.
 
     Raises
     ------
     SpecError
         If a file cannot be read, or is not mine; see `trust`.
     """
-    return _inlined(file, set())
+    stamps, text = _known.get(file, ({}, ""))
+    if not stamps or any(_stamp(place) != stamp for place, stamp in stamps.items()):
+        stamps = {}
+        text = _inlined(file, stamps)
+        _known[file] = stamps, text
+    return text
 
 
-def _inlined(file: Path, seen: set[Path]) -> str:
-    seen.add(file.resolve())
+def _inlined(file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
+    """A file with its includes; notes every place that it looked at."""
+    stamps[file] = _stamp(file)
     try:
         refuse_foreign(file)
         text = file.read_text(encoding="utf-8")
@@ -63,14 +74,24 @@ def _inlined(file: Path, seen: set[Path]) -> str:
 
     def replace(match: re.Match[str]) -> str:
         places = (file.parent / match[1], bundled_folder("kernels") / match[1])
-        included = next((place for place in places if place.is_file()), None)
-        if included is None:
+        absent = list(takewhile(lambda place: not place.is_file(), places))
+        stamps.update(dict.fromkeys(absent, ()))
+        if len(absent) == len(places):
             return match[0]
-        line = text.count("\n", 0, match.start()) + 2
-        body = "" if included.resolve() in seen else _inlined(included, seen)
+        included, line = places[len(absent)], text.count("\n", 0, match.start()) + 2
+        body = "" if _stamp(included) in stamps.values() else _inlined(included, stamps)
         return f'#line 1 "{included.name}"\n{body}\n#line {line} "{file.name}"'
 
     return f'#line 1 "{file.name}"\n' + _INCLUDE.sub(replace, text)
+
+
+def _stamp(place: Path) -> tuple[int, ...]:
+    """What changes when a file, its owner or mode does; empty where there is none."""
+    try:
+        status = place.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
 
 def text_fingerprint(text: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -103,21 +103,14 @@ def compile_job(
         If the source is missing or the options hook fails.
     """
     launches = launch_sequence(kernel, configuration, problem, device).launches
-    file = kernel.source_file(configuration)
     return CompileJob(
-        source=_flattened(file, file.stat().st_mtime_ns),
+        source=flattened(kernel.source_file(configuration)),
         defines=tuple(kernel.defines(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
         toolchain=backend(device.backend).toolchain(),
         entries=tuple(dict.fromkeys(str(launch.entry) for launch in launches)),
     )
-
-
-@cache
-def _flattened(file: Path, _mtime_ns: int) -> str:
-    """A source's text, read again only when the file changed."""
-    return flattened(file)
 
 
 def compile_now(job: CompileJob) -> Compiled:
