@@ -335,6 +335,16 @@ MISTAKES = {
     "empty input": ('"x": x', '"x": x[:0]', r"x \(0,\) is empty"),
     "empty output": ("Out(p.n)", "Out((p.n, 0))", r"out \(1000, 0\) is empty"),
     "objects": ('"x": x', '"x": x.astype(object)', r"x \(1000,\) is empty or holds objects"),
+    "bits of no type": (
+        '"x": x',
+        '"x": x.view("V4")',
+        r"x is \|V4, which is not .* x\.view\(np.uint32",
+    ),
+    "output of no number": (
+        "Out(p.n)",
+        "Out(p.n, 'V2')",
+        r"output out is \|V2, which cannot be comp",
+    ),
     "raising tolerance": (
         "@scale.launch",
         "@scale.tolerance\ndef tolerance(p):\n    return p.m\n\n\n@scale.launch",

@@ -65,7 +65,7 @@ Step: TypeAlias = Launch | Fill
 
 @dataclass(frozen=True)
 class Out:
-    """An output: uninitialised (poisoned with NaN bytes) before every check."""
+    """An output: poisoned before every check, in turn with NaN and with a large number."""
 
     shape: tuple[int, ...]
     dtype: Any = "float32"

@@ -201,10 +201,9 @@ def _make(
             argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
             if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
                 raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
-            if argument.kind in ("out", "inout"):
-                _check_comparable(
-                    kernel, name, np.dtype(value.dtype if array is None else array.dtype)
-                )
+            if argument.kind != "scalar":
+                dtype = np.dtype(value.dtype if array is None else array.dtype)
+                _check_type(kernel, name, dtype, is_output=argument.kind in ("out", "inout"))
             arguments.append(argument)
             if array is not None:
                 arrays[name] = array
@@ -227,13 +226,21 @@ def _make(
     (folder / _MANIFEST).write_text(json.dumps(manifest))
 
 
-def _check_comparable(kernel: Kernel, name: str, dtype: np.dtype[Any]) -> None:
-    """Refuse outputs of a type that no backend compares."""
-    if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+def _check_type(kernel: Kernel, name: str, dtype: np.dtype[Any], is_output: bool) -> None:
+    """Refuse outputs of a type that no backend compares, and inputs of types that are not NumPy's.
+
+    Those of `ml_dtypes`, say, which a file does not keep.
+    """
+    if is_output and (dtype.kind not in "biufc" or dtype.itemsize > {"c": 16}.get(dtype.kind, 8)):
         raise kernel.error(
             f"arguments: the output {name} is {dtype}, which cannot be compared (known: bool, "
-            "integers, float16, float32, float64, complex64, complex128); of bfloat16 declare uint16 "
-            "where the bits are known, else let the kernel write float32"
+            "integers, float16, float32, float64, complex64, complex128); of another 16-bit type let "
+            "the kernel write float32, or declare uint16 where every bit is known"
+        )
+    if dtype.kind == "V" and dtype.names is None:
+        raise kernel.error(
+            f"arguments: {name} is {dtype}, which is not stored; pass its bits, as "
+            f"{name}.view(np.uint{8 * dtype.itemsize})"
         )
 
 
