@@ -92,10 +92,10 @@ _DRIFT = 0.03
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is remembered.")
 @click.option(
-    "--sanitize",
-    is_flag=True,
+    "--sanitize/--no-sanitize",
+    default=None,
     help="Run finalists under each tool of compute-sanitizer too (memory, races, initialisation, "
-    "barriers). Comes on top of the budget.",
+    "barriers). Comes on top of the budget. Default: with --effort full on a GPU, where installed.",
 )
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
@@ -114,7 +114,7 @@ def run(
     timing: str,
     seed: int,
     fresh: bool,
-    sanitize: bool,
+    sanitize: bool | None,
     out: Path,
     spaces: Path | None,
     as_json: bool,

@@ -97,7 +97,7 @@ class Bench:
         edges = alike(self.kernel.edge_problems)
         if not edges:
             smallest = min(
-                alike(self.kernel.problems[self.device.backend]), key=_size, default=None
+                alike(self.kernel.problems[self.device.backend]), key=size_of, default=None
             )
             edges = [smallest] if smallest not in (None, job.problem) else []
         other = self.request.seed + 1
@@ -131,7 +131,8 @@ class Bench:
         )
 
 
-def _size(problem: Problem) -> int:
+def size_of(problem: Problem) -> int:
+    """How large a problem is among others of its kernel: the product of its integers."""
     return math.prod(value for value in problem.values() if isinstance(value, int))
 
 

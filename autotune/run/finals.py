@@ -18,7 +18,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.run import selection
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, size_of
 from autotune.search.session import Listener, Phase
 from autotune.store import Store
 from autotune.values import Configuration
@@ -124,7 +124,7 @@ class Finals:
                 elif len(passed) >= _LEAST_FINALISTS and time.monotonic() > until:
                     unverified.append(finalist.measurement)
                 else:
-                    again = self._checked(job, finalist)
+                    again = self._checked(job, finalist, others)
                     if again.status is Status.OK:
                         passed.append(finalist)
                     else:
@@ -132,28 +132,42 @@ class Finals:
             right = passed
         return right, wrong, unverified
 
-    def _checked(self, job: Job, finalist: _Finalist) -> Measurement:
-        """A finalist verified on a job, alone and run twice at once; what is wrong is its message."""
+    def _checked(self, job: Job, finalist: _Finalist, others: Sequence[Job]) -> Measurement:
+        """A finalist verified on one of the jobs, and run twice at once where that is the job for it."""
         kernel, worker = self.bench.kernel, self.bench.worker
-        alone = worker.check(job, finalist.configuration, finalist.binary)
+        configuration, binary = finalist.configuration, finalist.binary
+        alone = worker.check(job, configuration, binary)
         if alone.status is not Status.OK:
             message = f"on {job.problem} with other inputs: {alone.message}"
             return replace(alone, message=message)
-        if kernel.is_exclusive(finalist.configuration):
+        if kernel.is_exclusive(configuration) or job not in self._at_once(configuration, others):
             return alone
-        twice = worker.check_at_once(job, finalist.configuration, finalist.binary)
+        twice = worker.check_at_once(job, configuration, binary)
         if twice.status is not Status.OK:
-            return replace(
-                twice,
-                message=f"shares state between launches: two at once on {job.problem}: "
-                f"{twice.message}; declare @{kernel.name}.exclusive if launches of it must not overlap",
+            message = (
+                f"shares state between launches: two at once on {job.problem}: {twice.message}; "
+                f"declare @{kernel.name}.exclusive if launches of it must not overlap"
             )
+            return replace(twice, message=message)
         if twice.message:
-            text = (
-                f"{kernel.name} ({job.problem}): launches at once were checked on smaller problems"
+            warnings.warn(
+                f"{kernel.name} ({job.problem}): two launches at once were not tried at this size: "
+                f"{twice.message}",
+                stacklevel=2,
             )
-            warnings.warn(f"{text} only: {twice.message}", stacklevel=2)
         return alone
+
+    def _at_once(self, configuration: Configuration, others: Sequence[Job]) -> list[Job]:
+        """The jobs on which a finalist is run twice at once: the largest of the small, and the last.
+
+        That is the problem itself; a CPU, where its launches take long, is spared it where there is
+        a small one.
+        """
+        allows = self.bench.kernel.allows
+        small = [job for job in others[:-1] if allows(configuration, job.problem)]
+        largest = sorted(small, key=lambda job: size_of(job.problem))[-1:]
+        is_spared = largest and not self.bench.device.leaves_host_free
+        return largest if is_spared else [*largest, others[-1]]
 
     def _raced(
         self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float

@@ -18,7 +18,6 @@ from autotune.errors import Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.measure import sanitize
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement
 from autotune.run import selection
@@ -27,7 +26,7 @@ from autotune.run.finals import Finals
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult
-from autotune.run.safety import SafetyCheck
+from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
 from autotune.store import RunInfo, Store
@@ -45,7 +44,7 @@ class Run(Bench):
 
     def __init__(self, request: Request, store: Store, listener: Listener = ignore) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
-        sanitizer = sanitize.required(request.device) if request.sanitize else ""
+        sanitizer = sanitizer_for(request)
         super().__init__(request)
         self.store, self.listener = store, listener
         self._safety = SafetyCheck(self, sanitizer, listener) if sanitizer else None
