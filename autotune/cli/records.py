@@ -13,7 +13,7 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
-    from autotune.store import Row
+    from autotune.store import Row, Store
     from autotune.tuned.record import TunedRecord
 
 _OUT = out_option("Folder to write to.")
@@ -85,13 +85,12 @@ def results(
     from autotune.store.flat import stored_row
 
     with Store.open(default_url()) as store:
-        rows = [stored_row(row) for row in store.rows(kernel=kernel, device=device)]
+        found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
+    rows = [stored_row(row) for row in found]
     if kernel and not rows:
         known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
-    if best:
-        rows = _best(rows, best)
     if as_json:
         emit_json(rows)
     elif as_csv:
@@ -115,16 +114,16 @@ def results(
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
 
 
-def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["status"] == "ok":
-            key = f"{row['kernel']} {row['device']} {row['timing']} {row['problem']}"
-            groups.setdefault(key, []).append(row)
+def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
+    """The fastest right rows of each problem, kernel, device and timing, in groups."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for last in store.newest_of_scopes(kernel, device):
+        key = last.kernel, last.device_name, last.timing, last.problem
+        groups.setdefault(key, []).extend(store.fastest(last.scope, count))
     return [
         row
         for group in groups.values()
-        for row in sorted(group, key=lambda row: row["median_ms"])[:count]
+        for row in sorted(group, key=lambda row: row.measurement.median_ms or 0.0)[:count]
     ]
 
 
@@ -170,8 +169,7 @@ def report(
     records = _records(kernel, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
-            rows = store.rows(kernel=kernel, device=record.device.name) if store else ()
-            for file in report_recorded(record, rows, spaces, out):
+            for file in report_recorded(record, store, spaces, out):
                 click.echo(str(file))
 
 
@@ -237,29 +235,30 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
 
-    with Store.open(default_url()) as store:
-        rows = store.rows(kernel=kernel, device=device)
-    if not rows:
-        raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
-    parameters = find_kernel(kernel).parameters
     groups: dict[str, list[Row]] = {}
-    for row in rows:
-        device_folder = Device("cuda", row.device_name, "").folder
-        size = "-".join(f"{name}{value}" for name, value in row.problem.items())
-        hot = "" if Timing(row.timing).is_cold else "-hot"
-        groups.setdefault(f"{device_folder}/{size}{hot}", []).append(row)
     found = {}
-    for folder, group in groups.items():
-        last = group[-1]
-        chosen = [row for row in group if row.source == last.source]
-        found[folder] = Results(
-            kernel=last.kernel,
-            device_name=last.device_name,
-            problem=last.problem,
-            parameters=parameters,
-            measurements=[row.measurement for row in chosen],
-            timestamps=[row.created for row in chosen],
-        )
+    with Store.open(default_url()) as store:
+        for row in store.newest_of_scopes(kernel, device):
+            device_folder = Device("cuda", row.device_name, "").folder
+            size = "-".join(f"{name}{value}" for name, value in row.problem.items())
+            hot = "" if Timing(row.timing).is_cold else "-hot"
+            groups.setdefault(f"{device_folder}/{size}{hot}", []).append(row)
+        if not groups:
+            raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
+        parameters = find_kernel(kernel).parameters
+        for folder, group in groups.items():
+            last = group[-1]
+            scopes = [row.scope for row in group if row.source == last.source]
+            chosen = [row for scope in scopes for row in store.rows(scope=scope)]
+            chosen.sort(key=lambda row: row.id)
+            found[folder] = Results(
+                kernel=last.kernel,
+                device_name=last.device_name,
+                problem=last.problem,
+                parameters=parameters,
+                measurements=[row.measurement for row in chosen],
+                timestamps=[row.created for row in chosen],
+            )
     return found
 
 
