@@ -445,7 +445,7 @@ def row(number: int, trial: Measurement, **changes: object) -> Row:
         "seed": 3,
         "strategy": "random",
     }
-    return Row(id=number, measurement=trial, **{**fields, **changes})
+    return Row(id=number, scope="", measurement=trial, **{**fields, **changes})
 
 
 def test_rows_of_other_kernels_devices_and_ways_of_measuring_stay_out() -> None:

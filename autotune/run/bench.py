@@ -139,10 +139,11 @@ def size_of(problem: Problem) -> int:
 def stopping_rule(device: Device) -> StoppingRule:
     """How long to time on a device.
 
-    A CPU shares its cores with everything else: slow samples in a row there prove nothing. On a GPU
-    verifying has loaded the binary, and of a long launch the first sample is as good as the next;
-    the fewest samples of a launch of several milliseconds are enough, as little disturbs it.
+    A CPU shares its cores with everything else: slow samples in a row there prove nothing, and its
+    times never settle within a per cent, so that the clock ends most measurements. Verifying has
+    loaded the binary, and of a long launch the first sample is as good as the next; the fewest
+    samples of a launch of several milliseconds are enough: finals tell the best apart.
     """
     if device.times_steadily:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
-    return StoppingRule(false_stop=0.0)
+    return StoppingRule(false_stop=0.0, longest_discarded_ms=1.0, max_seconds=0.1)

@@ -25,6 +25,9 @@ from autotune.values import Configuration
 
 #: Longest and shortest time of a problem's race.
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
+#: Share of an effort's time per problem that a race gets at most where times are not steady: there
+#: rounds that take longer than a whole search tell little more.
+_UNSTEADY_SHARE = 1 / 12
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
 
@@ -85,7 +88,7 @@ class Finals:
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
             left = [*unverified, *left]
             if finalists:
-                race_s = min(_RACE_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
+                race_s = min(self._most_race_s, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
                 result, failed = self._raced(evaluator, finalists, race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(evaluator.job.problem), wrong)
@@ -95,6 +98,12 @@ class Finals:
             if dataset not in evaluator.job.datasets:
                 use_up(dataset)  # its own will be needed for the portfolio
         return result, tuple(out)
+
+    @property
+    def _most_race_s(self) -> float:
+        if self.bench.device.times_steadily:
+            return _RACE_SECONDS
+        return _UNSTEADY_SHARE * self.bench.request.effort.seconds_per_problem
 
     def _verified(
         self,
