@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
+from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
@@ -20,6 +22,7 @@ from autotune.files import cache_folder
 from autotune.kernel import source as source_module
 from autotune.kernel.catalog import load_file
 from autotune.measure import compiler
+from autotune.measure.cache import InUse
 from autotune.measure.compiler import (
     CompileJob,
     CompilerPool,
@@ -136,10 +139,10 @@ def test_a_binary_is_compiled_once(job):
     assert first.binary is not None
     assert first.binary.key == job.key
     (file,) = cached_files()
-    before = file.stat().st_mtime_ns
+    before = file.stat().st_ino
     again = compile_now(job)
     assert again.binary == first.binary
-    assert file.stat().st_mtime_ns == before
+    assert file.stat().st_ino == before  # not written again
     assert cached_files() == [file]
 
 
@@ -191,6 +194,20 @@ def test_a_file_under_another_key_is_a_miss(job):
     compiler._cached_file("0" * 64).write_bytes(cached_files()[0].read_bytes())
     assert compiler._read_cached("0" * 64) is None
     assert compiler._read_cached(job.key) == binary
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
+    made = [Binary(bytes(1000), (), "", f"{i:064x}") for i in range(4)]
+    for age, written in enumerate(made):
+        compiler._write_cached(written)
+        os.utime(compiler._cached_file(written.key), (1e9 - age, 1e9 - age))
+    assert compiler._read_cached(made[3].key) == made[3]  # used again
+    size = len(msgspec.msgpack.encode(made[0]))
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(4 * 3 * size))  # a quarter for binaries
+    InUse().close()
+    kept = {file.stem for file in cached_files()}
+    assert kept == {made[number].key for number in (0, 1, 3)}
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(job, monkeypatch, tmp_path):

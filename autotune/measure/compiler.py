@@ -31,6 +31,7 @@ from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
+from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED, Child, ChildDied, ChildGone, Children, ChildTimeout
 from autotune.values import Configuration, Problem
@@ -325,7 +326,7 @@ def _begin_compiler(backend_name: str) -> None:
 
 
 def _cached_file(key: str) -> Path:
-    folder = cache_folder("binaries") / key[:2]
+    folder = cache_folder(BINARIES) / key[:2]
     folder.mkdir(exist_ok=True)
     return folder / f"{key}.msgpack"
 
@@ -333,9 +334,11 @@ def _cached_file(key: str) -> Path:
 def _read_cached(key: str) -> Binary | None:
     """The binary of a key; a damaged file is a miss."""
     try:
-        binary = msgspec.msgpack.decode(_cached_file(key).read_bytes(), type=Binary)
+        file = _cached_file(key)
+        binary = msgspec.msgpack.decode(file.read_bytes(), type=Binary)
     except (OSError, msgspec.MsgspecError):
         return None
+    touch(file)
     return binary if binary.key == key else None
 
 

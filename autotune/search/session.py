@@ -168,6 +168,17 @@ class SearchSession:
             return None
         return self.budget.seconds - (time.monotonic() - self._start)
 
+    @property
+    def ended_by(self) -> str:
+        """What has ended the search, now that it has: the space, the budget, or the strategy."""
+        if len(self.asked) == len(self.space):
+            return "all"
+        if self.evaluations_left == 0:
+            return f"budget of {self.budget.evaluations} evaluations"
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            return "time"
+        return "nothing more proposed"
+
     def best(self, count: int) -> list[int]:
         """Numbers of the fastest configurations of this search so far, best first."""
         return fastest(self.asked, count)
@@ -307,7 +318,7 @@ def search(
     skipped, and what they say of parameters that do not apply is ignored. Returns measurements by
     number, in the order they were asked for.
     """
-    numbers = [_number(session.space, configuration) for configuration in first]
+    numbers = [number_in(session.space, configuration) for configuration in first]
     try:
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))
@@ -316,7 +327,8 @@ def search(
     return session.asked
 
 
-def _number(space: Space, configuration: Configuration) -> int | None:
+def number_in(space: Space, configuration: Configuration) -> int | None:
+    """Number of a configuration, whatever it says of parameters that do not apply; None if not valid."""
     try:
         return space.find(space.canonical(space.row(configuration)))
     except UsageError:
