@@ -17,6 +17,7 @@ from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import enumerate_space
+from autotune.measure.evaluator import ignore
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.worker import Worker
@@ -85,8 +86,9 @@ class Table:
     def __init__(self):
         self.measured, self.hinted, self.recalled = [], [], []
 
-    def measure(self, configurations):
+    def measure(self, configurations, begin=ignore):
         for configuration in configurations:
+            begin(configuration)
             self.measured.append(configuration)
             yield self.of(configuration)
 
