@@ -19,6 +19,7 @@ from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import enumerate_space
 from autotune.measure.data import RANDOM, prepare
+from autotune.measure.evaluator import ignore
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.worker import Worker
@@ -88,8 +89,9 @@ class Table:
     def __init__(self):
         self.measured, self.hinted, self.recalled = [], [], []
 
-    def measure(self, configurations):
+    def measure(self, configurations, begin=ignore):
         for configuration in configurations:
+            begin(configuration)
             self.measured.append(configuration)
             yield self.of(configuration)
 
