@@ -6,6 +6,7 @@ Knows arrays, not what they are for. Pieces never depend on the number of thread
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -53,8 +54,8 @@ def converted(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any]:
     return result
 
 
-def narrowed(array: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any] | None:
-    """A C-contiguous copy in a narrower floating-point type; None where that would change a value.
+def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
+    """A C-contiguous copy of real numbers in a narrower type; None where that would change a value.
 
     NaN stays NaN. Each piece is converted and compared while it is in the cache.
     """
@@ -63,6 +64,11 @@ def narrowed(array: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any] | Non
     result: NDArray[Any] = np.empty(array.shape, dtype)
     cuts = _cuts(result, array)
     same = True
+    # The next float after the largest integers is no integer of the type, but may be cast to one
+    # that equals it as float.
+    whole, beyond = result.dtype.kind in "iu" and array.dtype.kind == "f", math.inf
+    if whole:
+        beyond = float(np.iinfo(result.dtype).max) + 1
 
     def narrow(number: int, *_: int) -> None:
         nonlocal same
@@ -72,6 +78,8 @@ def narrowed(array: NDArray[np.float64], dtype: DTypeLike) -> NDArray[Any] | Non
         with np.errstate(all="ignore"):
             np.copyto(short, wide, casting="unsafe")
             equal = short == wide
+            if whole:
+                equal &= wide < beyond
             if not equal.all():
                 equal |= np.isnan(short) & np.isnan(wide)
                 same = same and bool(equal.all())

@@ -114,7 +114,7 @@ def accuracy(
     tasks.prepare(job)
     executor, data = tasks.current()
     ready = tasks._Loaded(job, configuration, binary)
-    data.refresh(RANDOM, with_scratch=True)
+    data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)
     kernel = load_file(job.space_file)
@@ -214,7 +214,7 @@ def _best_heuristic(
     right: list[Callable[[], None]] = []
     note = ""
     for call in calls:
-        data.refresh(RANDOM, with_scratch=False)
+        data.refresh(RANDOM, wholly=False)
         try:
             call()
             checks = verify.outputs(data, RANDOM)

@@ -216,6 +216,12 @@ def fixed_grid_has_words(VARIANT, COLLECT, WAVES, device):
     return VARIANT == "portable" or COLLECT == "pair" or WAVES * device.sm_count <= MOST_BLOCKS
 
 
+@reduce.exclusive
+def exclusive(c):
+    """cuda: words, number and pair belong to the loaded module."""
+    return c.VARIANT == "cuda"
+
+
 @reduce.scratch
 def scratch(c, p, device):
     if c.VARIANT == "cuda":

@@ -415,6 +415,12 @@ def requires(c, p):
     return few & (c.BM > 16 or p.m <= SLIM) & (c.BN > 16 or p.n <= SLIM)
 
 
+@sgemm.exclusive
+def exclusive(c):
+    """cuda: where k is split over the grid, arrivals are counted in the loaded module."""
+    return c.VARIANT == "cuda" and c.GRIDK > 1
+
+
 @sgemm.scratch
 def scratch(c, p):
     if c.VARIANT == "portable" or c.GRIDK == 1:

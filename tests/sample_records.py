@@ -1,6 +1,7 @@
 """Small tuned records for tests: of a kernel that no folder of real records has."""
 
 import json
+import math
 import os
 import random
 from collections.abc import Iterator, Sequence
@@ -250,6 +251,37 @@ WRONG = {
         with_cost().replace(b'"prediction": 0', b'"prediction": 1'),
         "names a prediction that is not there",
     ),
+    "absurd time": (with_entry(median_ms=10**400), "out of range"),
+    "time below nothing": (with_entry(median_ms=-0.25), "> 0"),
+    "no time in the matrix": (
+        with_cost().replace(b'"median_ms": [[1.0]]', b'"median_ms": [[0]]'),
+        "> 0",
+    ),
+    "NaN": (with_entry(hot_ms=math.nan), "malformed"),
+    "infinite": (with_entry().replace(b"51200.0", b"1e400"), "out of range"),
+    "absurd size": (with_entry(problem=problem(10**400, 1)), "<= 9223372036854775807"),
+    "absurd value": (with_entry(configuration={**plan().configuration, "BM": 2**64}), "<= 92233"),
+    "absurd block": (with_entry(block=[2**31, 1, 1]), "<= 2147483647"),
+    "no threads": (with_entry(block=[0, 1, 1]), ">= 1"),
+    "absurd arch": (
+        changed(device={"backend": "cuda", "name": "x", "arch": "sm_" + "9" * 5000}),
+        "length <= 32",
+    ),
+    "value of another kind": (
+        with_entry(configuration={**plan().configuration, "BM": "64"}),
+        "BM='64' is of another kind",
+    ),
+    "values of several kinds": (
+        changed(parameters={**PARAMETERS, "BM": [64, "128"]}),
+        "parameter BM has values of several kinds",
+    ),
+    "float prediction": (with_cost().replace(b'"prediction": 0', b'"prediction": 0.5'), "float"),
+    "two entries": (
+        changed(entries=json.loads(changed())["entries"] * 2),
+        "several entries of one problem",
+    ),
+    "quoted at length": (with_entry(grid=["?" * 10_000, 1, 1]), r"expression over '\?{280}"),
+    "too long": (changed() + b" " * (32 << 20), "more than 32 MiB"),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),
         "portfolio",

@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeAlias
+
+Edits: TypeAlias = tuple[tuple[str, str], ...]
 
 SOURCE = """\
 #include "dialect.h"
@@ -70,6 +73,35 @@ def changed(text: str, *edits: tuple[str, str]) -> str:
         assert old in text, old
         text = text.replace(old, new)
     return text
+
+
+def counting(value: str, is_inout: bool = False) -> tuple[Edits, Edits]:
+    """Edits of space and source that count launches in a workspace of a configuration's own.
+
+    ``value`` is what becomes of the right ``value``, and may ask ``count[i]``: 1 in the first launch.
+    """
+    scratch = 'def scratch(c, p):\n    return {"count": Out(p.n + c.BLOCK, "int32")}\n\n\n'
+    space = (("@scale.launch", f"@scale.scratch\n{scratch}@scale.launch"),)
+    store = f"""\
+if (i < n) {{
+        count[i] = count[i] < 0 ? 1 : count[i] + 1;
+        const float value = factor * x[i];
+        out[i] = {value};
+    }}"""
+    source = (
+        ("int n)", "int n, GLOBAL int* count)"),
+        ("if (i < n) out[i] = factor * x[i];", store),
+    )
+    if not is_inout:
+        return space, source
+    return (
+        (
+            *space,
+            ("Launch, Out", "InOut, Launch, Out"),
+            ('"x": x, "out": Out(p.n)', '"x": InOut(x)'),
+        ),
+        (*source, ("const float* x, GLOBAL float* out", "float* x"), ("out[i] =", "x[i] =")),
+    )
 
 
 def write_space(folder: Path, *edits: tuple[str, str], name: str = "scale") -> Path:

@@ -165,6 +165,73 @@ def test_each_seed_problem_and_data_set_has_numbers_of_its_own(kernel):
     assert len({dataset.array("x")[:1000].tobytes() for dataset in sets}) == 4
 
 
+def expecting(dtype, expected):
+    """Edits for an output of some type and what the reference returns for it."""
+    return (("Out(p.n)", f"Out(p.n, np.{dtype})"), ("return factor * x", f"return {expected}"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected", "stored"),
+    [
+        ("int64", "np.arange(len(x)) + 2**60", "int64"),
+        ("uint64", "[2**63 + i for i in range(len(x))]", "uint64"),
+        ("int32", "np.round(1e9 * x / 2)", "int32"),
+        ("uint8", "x > 0", "uint8"),
+        ("bool_", "(x > 0) * 1.0", "bool"),
+        ("int16", "np.arange(len(x)).astype(object)", "int16"),
+        ("float64", "x / 3", "float64"),
+        ("float16", "np.round(x)", "float64"),
+        ("float32", "np.arange(len(x))", "float32"),
+        ("complex64", "np.arange(len(x)) * 1j", "complex64"),
+        ("complex64", "x / 3 + 1j", "complex128"),
+        ("complex128", "x", "complex128"),
+    ],
+)
+def test_expectations_are_stored_in_a_type_that_holds_each_of_them(kernel, dtype, expected, stored):
+    dataset = prepare(kernel(*expecting(dtype, expected)), PROBLEM, EXACT)
+    values, x = dataset.expected("out"), dataset.array("x").astype(np.float64)
+    assert values.dtype == stored
+    assert values.tolist() == np.asarray(eval(expected, {"x": x, "np": np})).tolist()
+    assert dataset == prepare(kernel(*expecting(dtype, expected)), PROBLEM, EXACT)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected", "message"),
+    [
+        ("int8", "np.full(len(x), 300)", "out holds 300, which is no int8"),
+        ("int32", "np.where(x > 0, 1.5, 1)", r"out holds 1\.5, which is no int32"),
+        ("int32", "np.where(x > 0, np.nan, 1)", "out holds nan, which is no int32"),
+        ("uint64", "np.full(len(x), -1)", "out holds -1, which is no uint64"),
+        ("int64", "np.full(len(x), 2.0**63)", r"out holds 9\.2.*e\+18, which is no int64"),
+        ("uint64", "[2**64] * len(x)", "out is object; return numbers"),
+        ("bool_", "np.full(len(x), 2)", "out holds 2, which is no bool"),
+        ("float32", "x + 0j", "out is complex128, arguments declare float32.*return out.real"),
+        ("int32", "np.ones(len(x), np.complex64)", "out is complex64, arguments declare int32"),
+        ("bool_", "x + 1j", "out is complex128, arguments declare bool"),
+        ("float32", "x * np.nan", "no value of out is finite"),
+        ("longdouble", "x", "the output out is float128, which cannot be compared"),
+    ],
+)
+def test_an_expectation_that_the_output_cannot_hold_is_refused(kernel, dtype, expected, message):
+    """Rounded, wrapped or without its imaginary part it would be held against right kernels."""
+    with pytest.raises(SpecError, match=message) as caught:
+        prepare(kernel(*expecting(dtype, expected)), PROBLEM, RANDOM)
+    assert str(caught.value).startswith("scale (scale.py): ")
+
+
+def test_complex_inputs_reach_the_reference_in_double_precision(kernel):
+    given = kernel(
+        (
+            "x = rng.standard_normal(p.n, dtype=np.float32)",
+            "x = np.full(p.n, 1 + 2j, np.complex64)",
+        ),
+        *expecting("complex64", "x / 3"),
+    )
+    assert np.array_equal(
+        prepare(given, PROBLEM, RANDOM).expected("out"), np.full(1000, (1 + 2j) / 3)
+    )
+
+
 SCALARS = {
     "7": ("<i4", 7),
     "-(2**31)": ("<i4", -(2**31)),
@@ -238,7 +305,11 @@ MISTAKES = {
     ),
     "forgotten return": ("return factor * x", "factor * x", "reference: returned nothing"),
     "raising": ("return factor * x", "return x @ x[1:]", r"reference: ValueError.*scale\.py:41\)"),
-    "no numbers": ("return factor * x", "return np.array(['a'] * len(x))", "reference: ValueError"),
+    "no numbers": (
+        "return factor * x",
+        "return np.array(['a'] * len(x))",
+        "out is <U1; return num",
+    ),
     "unknown input": (
         "def reference(x, factor)",
         "def reference(y, factor)",

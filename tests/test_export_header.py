@@ -311,6 +311,15 @@ def test_a_record_of_nothing_but_a_default(tmp_path: Path) -> None:
     syntax_check(render([only]), tmp_path)
 
 
+def test_a_value_that_is_declared_no_more_has_its_name() -> None:
+    """An older entry that stayed in the record is still in the header."""
+    older = record(
+        [entry(problem(64, 64), plan(64, "3xtf32"))],
+        parameters={**PARAMETERS, "VARIANT": ("simt",)},
+    )
+    assert "VARIANT_value::v3xtf32" in render([older])
+
+
 def test_keywords_and_odd_names_become_identifiers(tmp_path: Path) -> None:
     """Names of parameters, fields and values may be what C++ reserves, or all alike."""
     names: dict[str, Any] = {

@@ -3,6 +3,7 @@
 import ctypes
 import json
 import pickle
+import random
 import subprocess
 import sys
 import types
@@ -629,31 +630,102 @@ def _changes(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
             yield from _changes(held, (*path, key))
 
 
-@pytest.mark.parametrize("value", ["gone", None, -1, "x", [], {}], ids=str)
-def test_a_record_changed_anywhere_answers_or_is_a_miss(value: Any, tuned_folder: Path) -> None:
+#: What a member of a document is changed to; ``gone``: there is none.
+WRONG_VALUES = ("gone", None, -1, 2.5, 10**400, "x", [], {})
+
+
+def test_a_record_changed_anywhere_answers_or_is_a_miss(tuned_folder: Path) -> None:
     """It never raises, and never keeps the other records from answering."""
     path = tuned_folder / "Test_GPU_A" / f"{KERNEL}.json"
     whole = with_cost(), json.dumps(json.loads(path.read_bytes())).encode()
     left_out = 0
-    for place in [(which, *at) for which in (0, 1) for at in _changes(json.loads(whole[which]))]:
-        document = json.loads(whole[place[0]])
-        *outer, last = place[1:]
-        holder = reduce(getitem, outer, document)
-        if value == "gone":
-            del holder[last]
-        else:
-            holder[last] = value
-        path.write_text(json.dumps(document))
+    places = [(which, *at) for which in (0, 1) for at in _changes(json.loads(whole[which]))]
+    for number, place in enumerate(places):
+        for value in (WRONG_VALUES[number % 8], WRONG_VALUES[(number + 3) % 8]):
+            document = json.loads(whole[place[0]])
+            *outer, last = place[1:]
+            holder = reduce(getitem, outer, document)
+            if value == "gone":
+                del holder[last]
+            else:
+                holder[last] = value
+            path.write_text(json.dumps(document))
+            clear_cache()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                for size in (512, 2**40):
+                    config = lookup(KERNEL, device="Test GPU A", arch=90, **problem(size, size))
+            if caught:
+                assert len(caught) == 1, (place, [str(warning.message) for warning in caught])
+                assert config.source.startswith("AUTOTUNE_TUNED:Test_GPU_B/"), place
+            left_out += bool(caught)
+    assert left_out > 100
+
+
+def test_bytes_changed_anywhere_answer_or_are_a_miss(given_folder: Path) -> None:
+    """What ships, with a few bytes altered, lost or doubled: never an error, never a bad answer."""
+    rng = random.Random(12)
+    kernels = ("ffma", "transpose")
+    wholes = [
+        Path(f"{shipped_folder()}/NVIDIA_H100_80GB_HBM3/{k}.json").read_bytes() for k in kernels
+    ]
+    asked = ({"n": 12345, "steps": 77}, {"m": 4000, "n": 999})
+    left_out = 0
+    for number in range(120):
+        data, path = bytearray(wholes[number % 2]), given_folder / f"X/{kernels[number % 2]}.json"
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(data))
+            end = at + rng.choice((0, 1, 2, 40))
+            data[at:end] = rng.choice((b"", b"9" * 400, rng.randbytes(1), data[at : at + 40]))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
         clear_cache()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            for size in (512, 2**40):
-                config = lookup(KERNEL, device="Test GPU A", arch=90, **problem(size, size))
+            for arch in (90, 80):
+                config = lookup(kernels[number % 2], arch=arch, **asked[number % 2])
+                assert config.quality in QUALITIES
         if caught:
-            assert len(caught) == 1, (place, [str(warning.message) for warning in caught])
-            assert config.source.startswith("AUTOTUNE_TUNED:Test_GPU_B/"), place
+            assert len(caught) == 1 and str(path) in str(caught[0].message)
+            assert config.source.startswith("shipped:")
         left_out += bool(caught)
-    assert left_out > 50
+    assert 20 < left_out < 120
+
+
+def test_a_link_that_leads_nowhere_hides_no_device(tuned_folder: Path) -> None:
+    """It could not be asked whether it is a folder, and all others were left out with it."""
+    (tuned_folder / "A_loop").symlink_to(tuned_folder / "A_loop")
+    assert lookup(KERNEL, arch=90, **problem(512, 512)).quality == "exact"
+
+
+def test_a_table_is_made_in_one_pass(given_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of two devices look their problem up in both matrices: no search for each of them."""
+    counts = []
+    for rows in (50, 200):
+        at = [problem(64 + n, 64) for n in range(rows)]
+        matrix = Portfolio(
+            configurations=(plan(64).configuration, plan(128).configuration),
+            problems=tuple(at),
+            median_ms=((1.0,) * rows, (2.0,) * rows),
+        )
+        fallback = tuple(FallbackRow(problem=place, plan=plan(128)) for place in at)
+        made = [
+            Loaded("user", name, record(device=name, portfolio=matrix, fallback=fallback))
+            for name in "AB"
+        ]
+        steps = 0
+
+        def count(*_: Any) -> None:
+            nonlocal steps
+            steps += 1
+
+        sys.setprofile(count)
+        try:
+            build_table(made)
+        finally:
+            sys.setprofile(None)
+        counts.append(steps / rows)
+    assert counts[1] < 1.2 * counts[0]
 
 
 def test_files_without_permission_are_a_miss(tuned_folder: Path) -> None:

@@ -1,10 +1,11 @@
 """What is told of measurements: clocks around them, hot times beside cold ones, drift."""
 
+import re
 import time
 from dataclasses import replace
 
 import pytest
-from sample_spaces import write_space
+from sample_spaces import SOURCE, changed, counting, write_space
 
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Clocks, for_arch
@@ -68,11 +69,12 @@ def test_hot_times_are_in_the_rows():
 def measured(tmp_path, opencl_device, monkeypatch):
     """Measures configurations of ``scale`` in this process, as the worker's would."""
     monkeypatch.setattr(tasks, "_state", tasks._State())
-    kernel = load_file(write_space(tmp_path))
     problem, device = Problem(n=1000), choose_device(opencl_device)
-    sets = tuple(prepare(kernel, problem, which) for which in (EXACT, RANDOM))
 
-    def made(configuration=ONE, cold=True, best=()):
+    def made(configuration=ONE, cold=True, best=(), edits=(), source=()):
+        kernel = load_file(write_space(tmp_path, *edits))
+        (tmp_path / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
+        sets = tuple(prepare(kernel, problem, which) for which in (EXACT, RANDOM))
         job = Job(kernel.file, problem, device, sets, cold)
         binary = compile_now(compile_job(kernel, configuration, problem, device)).binary
         return tasks.measure(job, configuration, binary, StoppingRule(), best).measurement
@@ -181,3 +183,51 @@ def test_a_recheck_finds_its_inputs_as_the_first_time(tmp_path, measured, monkey
     monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)
     for configuration in (ONE, OTHER, ONE, OTHER):
         assert measured(configuration).status is Status.OK
+
+
+# ---------------------------------------------------------------- right at first
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
+@pytest.mark.parametrize("is_inout", [False, True], ids=["out", "inout"])
+def test_one_that_becomes_wrong_while_it_is_timed_is_wrong(measured, cold, is_inout):
+    """Right three times for verification: the first poison, the second, and other data."""
+    late, source = counting("count[i] > 3 ? -1.0f : value", is_inout)
+    found = measured(cold=cold, edits=late, source=source)
+    assert found.status is Status.WRONG_RESULT
+    assert re.match(r"after \d+ timed launches: (out|x)\[0\] is -1, expected ", found.message)
+    assert (found.samples_ms, found.median_ms) == ((), None)
+    never, source = counting("count[i] < 0 ? -1.0f : value", is_inout)
+    assert measured(cold=cold, edits=never, source=source).status is Status.OK
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        ("out[n + 200000] = 1.0f", "wrote outside the bounds of out"),
+        ("((GLOBAL float*)x)[i] = 7.0f", "changed its input x"),
+    ],
+)
+def test_harm_done_while_it_is_timed_is_found(measured, harm, message):
+    """Far beyond the end of a small buffer too, where a tile of its rows would end."""
+    late, source = counting(f"count[i] > 9 ? ({harm}, value) : value")
+    found = measured(edits=late, source=source)
+    assert found.status is Status.WRONG_RESULT
+    assert found.message.startswith("after ") and found.message.endswith(f"launches: {message}")
+
+
+@pytest.mark.opencl
+def test_a_reference_that_becomes_wrong_is_one_no_more(measured, monkeypatch):
+    """What it takes now says nothing of the device; the next right one follows it."""
+    monkeypatch.setattr(tasks, "_RECHECK_S", 0.0)
+    monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)
+    monkeypatch.setattr(tasks, "_HOT_MS", 0.0)
+    space = counting("BLOCK == 32 && count[i] > 24 ? -1.0f : value")
+    given = dict(zip(("edits", "source"), space, strict=True))
+    assert measured(ONE, **given).status is Status.OK  # in up to 23 launches
+    other = measured(OTHER, **given)
+    assert (other.status, other.recheck) == (Status.OK, None)
+    assert tasks._state.reference.configuration == OTHER
+    assert measured(OTHER, **given).recheck.configuration == OTHER

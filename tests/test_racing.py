@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sample_spaces import write_space
+from sample_spaces import SOURCE, changed, counting, write_space
 
 from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.choose import choose_device
@@ -77,6 +77,9 @@ class Failing:
 
     def hot(self, count):
         return self.timer.hot(count)
+
+    def singly(self, count):
+        return self.timer.singly(count)
 
     def __call__(self, count):
         self.turns += 1
@@ -183,6 +186,18 @@ def test_one_that_fails_is_out_and_the_others_go_on(
     assert [time_ms is None for time_ms in raced.hot_ms] == [False, True, False]
     again = race(worker, given, contenders(given)[::2], 3, 1, 60)
     assert [len(samples) for samples in again.samples_ms] == [3, 3], "the worker is as good as new"
+
+
+def test_one_that_becomes_wrong_in_the_race_is_out(worker, job):
+    """Whatever its samples are; the others, which share its buffers, are right."""
+    space, source = counting(f"BLOCK == {BAD} && count[i] > 6 ? -1.0f : value")
+    given = job(*space)
+    (given.space_file.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
+    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
+    (failure,) = raced.failures.values()
+    assert (list(raced.failures), failure.status) == ([1], Status.WRONG_RESULT)
+    assert failure.message.startswith("after 9 timed launches: out[0] is -1, expected ")
+    assert [len(samples) for samples in raced.samples_ms] == [9, 0, 9]
 
 
 def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tmp_path):

@@ -2,15 +2,26 @@
 
 import os
 import re
+import sys
+from importlib import metadata
 
 import pytest
-from sample_spaces import SPACE, changed
+from sample_spaces import SPACE, changed, write_space
 
+from autotune.cli import run
 from autotune.devices.base import CompileError
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
-from autotune.kernel.source import flattened, spec_fingerprint, text_fingerprint
+from autotune.kernel.catalog import bundled_folder, find_kernel, load_file
+from autotune.kernel.source import (
+    arguments_fingerprint,
+    flattened,
+    spec_fingerprint,
+    text_fingerprint,
+    unfollowed,
+)
+from autotune.measure.data import EXACT, prepare
 
 
 def write(folder, **files):
@@ -207,6 +218,140 @@ def test_the_fingerprint_does_not_depend_on_where_the_file_is(tmp_path, monkeypa
 def test_the_fingerprint_is_the_same_in_every_version_of_python(tmp_path):
     """Records are made with one and read with another: `ast.dump` would not do."""
     file = tmp_path / "tiny.py"
-    file.write_text("def double(x, *, y=None) -> int:\n    return [x * 2 for x in (y, 'a')][0]\n")
-    expected = "0b5032ad6e5e5f30529a949b53430f46fe082f7f355e3f1eb48a9a85f03e3755"
-    assert spec_fingerprint(file) == expected
+    body = "def double(x, *, y=None) -> int:\n    return [x * 2 for x in (y, 'a')][0]\n"
+    file.write_text(body)
+    assert spec_fingerprint(file) == (
+        "0b5032ad6e5e5f30529a949b53430f46fe082f7f355e3f1eb48a9a85f03e3755"
+    )
+    file.write_text(f"import numpy as np\nfrom autotune import Kernel\n{body}")
+    assert spec_fingerprint(file) == (
+        "c287dbbd5de4c41b114b38f0809f42dfec5fc7f7a92f2597cf0021931233bcea"
+    )
+
+
+# ---------------------------------------------------------------- what a space file imports
+
+#: How a space file comes to a module: its edit, and modules by name.
+WAYS = {
+    "a module": ("import _h", {"_h": "FACTOR = 1"}),
+    "a name of a module": ("from _h import FACTOR", {"_h": "FACTOR = 1"}),
+    "all names": ("from _h import *", {"_h": "FACTOR = 1"}),
+    "a module of a module": ("import _g", {"_g": "from _h import FACTOR", "_h": "FACTOR = 1"}),
+    "modules in a circle": ("import _g", {"_g": "import _h", "_h": "import _g\nFACTOR = 1"}),
+    "a package": ("import _p", {"_p/__init__": "from ._h import FACTOR", "_p/_h": "FACTOR = 1"}),
+    "a module in a package": ("from _p import _h", {"_p/__init__": "", "_p/_h": "FACTOR = 1"}),
+    "a module above": (
+        "import _p.a.b",
+        {
+            "_p/__init__": "",
+            "_p/_h": "FACTOR = 1",
+            "_p/a/__init__": "",
+            "_p/a/b": "from .. import _h",
+        },
+    ),
+    "a module imported late": ("def late():\n    import _h", {"_h": "FACTOR = 1"}),
+    "importlib": ("import importlib\nimportlib.import_module('_h')", {"_h": "FACTOR = 1"}),
+    "another space file": ("from other import FACTOR", {"other": SPACE.replace("= 3", "= 1")}),
+}
+
+
+def write_modules(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.py").write_text(text)
+
+
+@pytest.mark.parametrize(("statement", "files"), WAYS.values(), ids=WAYS)
+def test_modules_that_a_space_file_imports_are_in_its_fingerprint(
+    tmp_path, monkeypatch, statement, files
+):
+    """However it comes to them, from its folder or by `sys.path`; not their comments and docstrings."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "library"), *sys.path])
+    (tmp_path / "space").mkdir()
+    (tmp_path / "library").mkdir()
+    space = changed(SPACE, ("FACTOR = 3", f"{statement}\n\nFACTOR = 3"))
+    for folder in (tmp_path / "space", tmp_path / "library"):
+        write_modules(folder, files)
+        before = fingerprint(tmp_path / "space", space)
+        words = {name: f'"""Words."""\n# More.\n{text}' for name, text in files.items()}
+        write_modules(folder, words)
+        assert fingerprint(tmp_path / "space", space) == before
+        write_modules(folder, {name: text.replace("= 1", "= 2") for name, text in files.items()})
+        assert fingerprint(tmp_path / "space", space) != before
+        for name in files:
+            (folder / f"{name}.py").unlink()
+
+
+def test_what_only_baselines_import_is_not_in_the_fingerprint(tmp_path):
+    late = "@scale.baseline('blas')\ndef b(x, **_):\n    import _h, click\n\n\n@scale.launch"
+    space = changed(SPACE, ("@scale.launch", late))
+    write_modules(tmp_path, {"_h": "FACTOR = 1"})
+    assert fingerprint(tmp_path, space) == fingerprint(tmp_path, SPACE)
+
+
+def test_versions_of_packages_are_in_the_fingerprint(tmp_path, monkeypatch):
+    """By the name of the distribution, which is not always the package's; numpy's is not."""
+    texts = {
+        package: changed(SPACE, ("FACTOR = 3", f"import {package}\n\nFACTOR = 3"))
+        for package in (
+            "click",
+            "jinja2.nodes",
+            "pyopencl",
+            "numpy.linalg",
+            "json",
+            "autotune.errors",
+        )
+    }
+    before = {package: fingerprint(tmp_path, text) for package, text in texts.items()}
+    monkeypatch.setattr(metadata, "version", lambda _: "99")
+    after = {package: fingerprint(tmp_path, text) for package, text in texts.items()}
+    assert [package for package in texts if before[package] != after[package]] == list(texts)[:3]
+
+
+def test_a_kernel_may_be_called_like_a_module_of_python(tmp_path):
+    """`import copy` beside copy.py is Python's; so is that of an installed package."""
+    write_modules(tmp_path / "spaces", {"copy": "1 / 0", "click": "1 / 0"})
+    file = write_space(
+        tmp_path, ("FACTOR = 3", "import click\nimport copy\n\nFACTOR = copy.copy(3)")
+    )
+    assert load_file(file).name == "scale"
+
+
+def test_what_cannot_be_followed_is_said(tmp_path, capsys):
+    late = "    import absent_package\n    return np.load('x.npy') * factor * x"
+    edits = (("    return factor * x", late), ("FACTOR = 3", "from _h import *\n\nFACTOR = 3"))
+    write_modules(
+        tmp_path / "spaces", {"_h": "name = 'json'\n__import__(name)\nexec('FACTOR = 4')"}
+    )
+    kernel = load_file(write_space(tmp_path, *edits))
+    assert unfollowed(kernel) == (
+        "scale: changes of what these bring in are not noticed: scale.py:43 import absent_package, "
+        "scale.py:44 load, _h.py:2 __import__ and 1 more; after one, change a constant in scale.py too"
+    )
+    for command in ("run", "check"):
+        which = ("--device", "opencl:99") if command == "run" else ("--arch", "none")
+        assert run([command, "scale", "--spaces", str(tmp_path / "spaces"), *which]) != 0
+        assert f"warning: {unfollowed(kernel)}\n" in capsys.readouterr().err
+    assert unfollowed(load_file(write_space(tmp_path))) == ""
+
+
+def test_all_of_the_bundled_kernels_can_be_followed():
+    for file in bundled_folder("spaces").glob("*.py"):
+        assert unfollowed(find_kernel(file.stem)) == "", file
+
+
+def test_a_corrected_reference_is_the_one_that_is_used(tmp_path):
+    """In one process: also where two folders have modules of one name, and the space files are alike."""
+    factors = {}
+    for name, factor in (("a", 1), ("b", 2), ("a", 5)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        file = write_space(
+            tmp_path / name,
+            ("FACTOR = 3", "import _h\n\nFACTOR = 3"),
+            ("factor * x", "_h.ref(factor * x)"),
+        )
+        write_modules(file.parent, {"_h": f"def ref(x):\n    return {factor} * x\n"})
+        kernel = load_file(file)
+        made = prepare(kernel, kernel.problems["opencl"][0], EXACT)
+        factors[arguments_fingerprint(kernel)] = (made.expected("out") / made.array("x"))[0]
+    assert list(factors.values()) == [3, 6, 15]

@@ -3,6 +3,7 @@
 import math
 import multiprocessing
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +252,7 @@ def test_a_wrong_file_keeps_no_other_from_being_read(data: bytes, tmp_path: Path
     good = record([entry(problem(8, 8))], "Test GPU B")
     write(tmp_path, good)
     write(tmp_path, record()).write_bytes(data)
-    with pytest.warns(RuntimeWarning, match=f"Test_GPU_A/{KERNEL}.json: tuned record left out"):
+    with pytest.warns(RuntimeWarning, match=f"tuned record left out: .*Test_GPU_A/{KERNEL}.json: "):
         assert read_all(tmp_path) == [good]
 
 
@@ -319,6 +320,39 @@ def test_a_failed_write_leaves_the_old_record(
         update(tmp_path, record([entry(problem(9, 9))]))
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def _sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**40)
+
+
+#: What may stand in the place of a record's file.
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "fifo": os.mkfifo,
+    "folder": Path.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "loop": lambda path: path.symlink_to(path),
+    "broken link": lambda path: path.symlink_to("nowhere"),
+    "a terabyte": _sparse,
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_neither_waited_for_nor_in_the_way(kind: str, tmp_path: Path) -> None:
+    """One warning that says where, the others are read, and a new record takes its place."""
+    good = record([entry(problem(8, 8))], "Test GPU B")
+    write(tmp_path, good)
+    path = path_of(tmp_path, record())
+    path.parent.mkdir()
+    NO_FILES[kind](path)
+    with pytest.warns(RuntimeWarning, match=f"{path}: .*autotune run {KERNEL}") as caught:
+        assert read_all(tmp_path) == [good]
+    assert len(caught) == 1
+    new = record([entry(problem(9, 9))])
+    if kind != "loop":  # whose folder would be followed for ever
+        update(tmp_path, new)
+        assert read(path).entries == new.entries
 
 
 # ---------------------------------------------------------------------- the fallback table

@@ -222,8 +222,115 @@ def test_integer_outputs_are_compared_exactly_and_poisoned(data):
     assert verify.verify(made, RANDOM, run(0))[0].bound == 0
     with pytest.raises(WrongResult, match="largest error 1, bound 0"):
         verify.verify(made, RANDOM, run(1))
-    with pytest.raises(WrongResult, match=r"out\[0\] is -1, expected"):
+    with pytest.raises(WrongResult, match=r"out\[0\] is -1 \(not written\?\), expected"):
         verify.verify(made, RANDOM, lambda: None)
+
+
+def typed(dtype, drawn, expected="x"):
+    """Edits for an input and an output of some type."""
+    return (
+        ("x = rng.standard_normal(p.n, dtype=np.float32)", f"x = {drawn}"),
+        ("Out(p.n)", f"Out(p.n, np.{dtype})"),
+        ("return factor * x", f"return {expected}"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "drawn", "off"),
+    [
+        ("int64", "rng.integers(0, 1000, p.n, np.int64) + 2**60", 1),
+        ("uint64", "rng.integers(0, 1000, p.n, np.int64).astype(np.uint64) + np.uint64(2**63)", 1),
+        ("int8", "rng.integers(-128, 127, p.n, np.int8)", 1),
+        ("float64", "1.0 + rng.integers(0, 2, p.n, np.int64) * 2.0**-52", 2.0**-52),
+        ("complex64", "rng.standard_normal(p.n) * np.complex64(1 + 2j)", 1j),
+        ("complex128", "rng.standard_normal(p.n) * np.complex128(1 + 2j)", 2.0**-40),
+    ],
+)
+def test_every_type_is_compared_in_its_own_precision(data, dtype, drawn, off):
+    made = data(*typed(dtype, drawn))
+    host = Host(made)
+    for which in (EXACT, RANDOM):
+        verify.verify(made, which, lambda: host.write("out", host.read("x")))
+
+    def wrong():
+        out = host.read("x")
+        out[5] += np.asarray(off).astype(dtype)
+        host.write("out", out)
+
+    with pytest.raises(WrongResult, match=r"^out\[5\] is (\S+), expected ") as caught:
+        verify.verify(made, EXACT, wrong)
+    got, want = str(caught.value).removeprefix("out[5] is ").split(" on ")[0].split(", expected ")
+    assert got != want, "the message tells them apart"
+    assert caught.value.checks[0].max_error == pytest.approx(abs(off))
+
+
+def test_a_true_that_is_no_bool_is_wrong(data):
+    """Of the first poison every byte is true for NumPy."""
+    made = data(*typed("bool_", "rng.standard_normal(p.n)", "x == x"))
+    host = Host(made)
+    verify.verify(made, EXACT, lambda: host.write("out", np.ones(ROWS)))
+    with pytest.raises(WrongResult, match=r"out\[0\] is 255 \(not written\?\), expected 1"):
+        verify.verify(made, EXACT, lambda: None)
+
+
+@pytest.mark.parametrize(
+    "expected", ["np.where(x > 0, x, np.nan)", "np.full(len(x), 1) * 13323083"]
+)
+def test_what_equals_one_poison_must_be_written_all_the_same(data, expected):
+    """One that writes nothing where NaN is expected, or what the other poison is as float."""
+    made = data(("return factor * x", f"return {expected}"))
+    host = Host(made)
+    for which in (EXACT, RANDOM):
+        want = made.datasets[which].expected("out")
+        skipped = np.isnan(want) | (want == 13323083)
+
+        def run(kept, want=want):
+            out = np.where(kept, host.read("out"), want)
+            return host.write("out", out)
+
+        verify.verify(made, which, lambda run=run: run(kept=False))
+        with pytest.raises(WrongResult, match=r"\(not written\)"):
+            verify.verify(made, which, lambda run=run, skipped=skipped: run(skipped))
+
+
+def test_one_that_writes_only_where_nan_is_found_is_wrong(data):
+    made = data()
+    host = Host(made)
+
+    def run():
+        out = host.read("out")
+        host.write("out", np.where(np.isnan(out), 3 * host.read("x"), 7))
+
+    for which in (EXACT, RANDOM):
+        with pytest.raises(WrongResult, match=r"^out\[0\] is 7, expected "):
+            verify.verify(made, which, run, repeats=2 if which == EXACT else 1)
+
+
+def test_a_single_number_is_told_without_an_index(data):
+    made = data(("Out(p.n)", "Out((), np.complex64)"), ("return factor * x", "return x.sum() + 1j"))
+    host = Host(made)
+    want = made.datasets[EXACT].expected("out")
+    assert verify.verify(made, EXACT, lambda: host.write("out", want))[0].is_right
+    with pytest.raises(WrongResult, match=r"^out\[\] is nan\+nanj \(not written\), expected"):
+        verify.verify(made, EXACT, lambda: None)
+
+
+@pytest.mark.parametrize("part", ["real", "imag"])
+def test_a_nan_in_one_part_is_expected_in_that_part_only(data, part):
+    made = data(*typed("complex64", "rng.standard_normal(p.n) * np.complex64(1)", f"spoilt(x, {part!r})"),
+                ("@scale.reference", """\
+def spoilt(x, part):
+    x = x + 5j
+    getattr(x, part)[3] = np.nan
+    return x
+
+
+@scale.reference"""))  # fmt: skip
+    host, want = Host(made), made.datasets[EXACT].expected("out").copy()
+    assert verify.verify(made, EXACT, lambda: host.write("out", want))[0].is_right
+    want[3] = complex(want[3].imag, want[3].real)
+    with pytest.raises(WrongResult, match=r"^out\[3\] is .*nan"):
+        verify.verify(made, EXACT, lambda: host.write("out", want))
 
 
 def test_every_output_is_checked(data):
@@ -330,7 +437,7 @@ def test_a_sequence_that_works_only_once_is_wrong(data):
         runs.append(fresh)
         host.write("out", 3 * host.read("x") if fresh else 0 * host.read("x"))
 
-    with pytest.raises(WrongResult, match=r"\(second run only: it relies on a fresh workspace\)"):
+    with pytest.raises(WrongResult, match=r"\(second run only: it relies on a fresh workspace, or"):
         verify.verify(made, EXACT, run)
     assert runs == [True, False]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli import emit_json
-from autotune.cli.options import FOLDER, JSON, SPACES
+from autotune.cli import emit_json, warn
+from autotune.cli.options import FOLDER, JSON, SPACES, TRUST
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.command("list")
 @click.argument("what", type=click.Choice(["kernels", "strategies", "devices"]), default="kernels")
 @SPACES
+@TRUST
 @JSON
 def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     """List kernels (default), strategies or devices.
@@ -86,6 +87,7 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 @click.option("--problem", metavar="FIELD=N,...", help="Problem of the configuration's launch.")
 @click.option("--device", metavar="NAME", help="cuda:0, opencl:cpu, or an architecture: sm_90.")
 @SPACES
+@TRUST
 @JSON
 def show(
     kernel: str,
@@ -241,6 +243,7 @@ def new(name: str, into: Path) -> None:
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of the sample.")
 @SPACES
+@TRUST
 @JSON
 def check(
     kernel: str, archs: tuple[str, ...], samples: int, seed: int, spaces: Path | None, as_json: bool
@@ -257,8 +260,11 @@ def check(
     from autotune.cli.tables import print_table
     from autotune.errors import NothingValidError
     from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.source import unfollowed
 
     declared = find_kernel(kernel, spaces)
+    if text := unfollowed(declared):
+        warn(text)
     report = check_kernel(declared, archs, samples, seed)
     if as_json:
         emit_json(report.as_json())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import JSON, PATH, SPACES, out_option
+from autotune.cli.options import JSON, PATH, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def lookup(
         "grid": found.grid,
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
+        "exclusive": found.exclusive,
         "stale_reasons": list(found.stale_reasons),
         "source": found.source,
     }
@@ -61,6 +62,8 @@ def lookup(
     for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
         if facts[name] is not None:
             click.echo(f"  {name}: {facts[name]}")
+    if found.exclusive:
+        click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in found.stale_reasons:
         click.echo(f"  stale: {reason}")
 
@@ -153,6 +156,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     help="Folder of tuned records, which are then all that is told; default: yours and the store.",
 )
 @SPACES
+@TRUST
 @_OUT
 def report(
     kernel: str, device: str | None, source: Path | None, spaces: Path | None, out: Path
@@ -201,6 +205,7 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
 )
 @_OUT
+@TRUST
 def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
     """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
 

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, out_option
+from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import drift
@@ -98,6 +98,7 @@ _DRIFT = 0.03
 )
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
+@TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
 def run(
     kernel: str,
@@ -145,9 +146,12 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.source import unfollowed
     from autotune.run.request import EFFORTS, Request
 
     declared = find_kernel(kernel, spaces)
+    if text := unfollowed(declared):
+        warn(text)
     find(strategy)
     first, *others = choose_devices(device, declared.backends)
     request = Request(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import EFFORT_NAMES, FOLDER, JSON, SPACES, out_option
+from autotune.cli.options import EFFORT_NAMES, FOLDER, JSON, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
 @_ARCH
 @_how_to_search
 @SPACES
+@TRUST
 @_OUT
 @JSON
 def retune(
@@ -200,6 +201,7 @@ def _show_outcomes(outcomes: Iterable[Mended]) -> None:
 @_ARCH
 @_how_to_search
 @SPACES
+@TRUST
 @_OUT
 @JSON
 def check_tuned(
@@ -387,6 +389,7 @@ def schedule(
     help="Folder of tuned records, read and written; default: yours.",
 )
 @SPACES
+@TRUST
 def portfolio(
     kernel: str, device: str | None, budget: str, records: Path | None, spaces: Path | None
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,14 +17,25 @@ from numpy.typing import NDArray
 from autotune.devices.binary import Binary
 from autotune.devices.device import Clocks, Device
 
-#: Bytes before and after every buffer that no kernel may touch.
-GUARD_BYTES = 65536
-#: Value of every guard byte. Not 0xFF, which is the poison of outputs.
+#: Bytes before and after every buffer that no kernel may touch: where a matrix is small, a whole tile
+#: or row beyond its end is in them.
+GUARD_BYTES = 1 << 20
+#: Value of every guard byte: none of `Poison`.
 GUARD_VALUE = 0xA5
-#: Every byte of a poisoned buffer: NaN as float, -1 as integer.
-POISON_VALUE = 0xFF
 #: A batch of hot calls lasts so long, or holds so many.
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
+
+
+class Poison(IntEnum):
+    """Every byte of an output before a launch.
+
+    An output that nobody wrote passes where its poison is what is expected, so there are two.
+    """
+
+    #: As floating-point number; -1 as integer, true as bool.
+    NAN = 0xFF
+    #: 1.3e7 as float, 14.6 as half, 1,263,225,675 as 32-bit integer; no bool.
+    FINITE = 0x4B
 
 
 class CompileError(Exception):
@@ -63,6 +75,30 @@ class BoundFill:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """An output and what it must hold."""
+
+    buffer: Any
+    #: Of its elements: floating-point, integer or bool.
+    dtype: np.dtype[Any]
+    #: Buffer of as many elements: integers and bools of the same type; float64 for floating-point
+    #: numbers, or float32 where it has four bytes for each.
+    expected: Any
+    count: int
+    #: Largest absolute error allowed.
+    bound: float
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the sequences that run at the same time; see `Executor.at_once`."""
+
+    #: Enqueues, by the same executor, what makes the side's buffers fresh for a run.
+    renew: Callable[[], object]
+    steps: Sequence[BoundLaunch | BoundFill]
+
+
+@dataclass(frozen=True)
 class Difference:
     """Size of an output's deviation from the expected values."""
 
@@ -86,6 +122,9 @@ class Timer(Protocol):
 
     def __call__(self, count: int) -> list[float]:
         """Milliseconds per call, ``count`` samples: cold or hot, as it was made."""
+
+    def singly(self, count: int) -> list[float]:
+        """Milliseconds of so many calls, one by one also where hot samples are batches."""
 
     def hot(self, count: int) -> list[float]:
         """Milliseconds per call of calls back to back, ``count`` batches of them."""
@@ -120,27 +159,25 @@ class Executor(Protocol):
     def copy(self, target: Any, source: Any) -> None:
         """Copy one buffer's contents to another of the same size, on the device."""
 
-    def poison(self, buffer: Any) -> None:
-        """Set every byte to `POISON_VALUE`."""
-
-    def unharmed(
-        self, buffers: Sequence[Any], pairs: Sequence[tuple[Any, Any]]
-    ) -> tuple[list[bool], list[bool]]:
-        """Check guard bands and bytes, waiting for the device once.
-
-        Returns whether both guard bands are intact, for each buffer, and whether both hold the same
-        bytes, for each pair of buffers of equal size.
-        """
+    def poison(self, buffer: Any, poison: Poison = Poison.NAN) -> None:
+        """Set every byte."""
 
     def mend_guards(self, buffer: Any) -> None:
         """Write the guard bands again."""
 
-    def compare(
-        self, buffer: Any, dtype: np.dtype[Any], expected: Any, count: int, bound: float
-    ) -> Difference:
-        """Compare ``count`` elements of ``dtype`` with expected values, as float64.
+    def inspect(
+        self,
+        comparisons: Sequence[Comparison],
+        buffers: Sequence[Any] = (),
+        pairs: Sequence[tuple[Any, Any]] = (),
+    ) -> tuple[list[Difference], list[bool], list[bool]]:
+        """Compare outputs, and check guard bands and bytes, waiting for the device once.
 
-        ``expected`` holds float64, or float32 where it has four bytes for each.
+        Integers are compared as they are, floating-point numbers as float64: NaN is right only where
+        NaN is expected, and so are infinities.
+
+        Returns the difference of each output; whether both guard bands are intact, for each buffer;
+        and whether both hold the same bytes, for each pair of buffers of equal size.
         """
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
@@ -156,6 +193,12 @@ class Executor(Protocol):
         -------
         float
             Milliseconds on the device, what launching costs between the steps included.
+        """
+
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        """Make sequences that have run before ready to run at the same time.
+
+        What is returned runs each of them so many times, on a queue of its own, and waits for all.
         """
 
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> Timer:

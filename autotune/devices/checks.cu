@@ -7,7 +7,7 @@
 #ifndef TYPE
 #define TYPE float
 #endif
-#ifndef EXPECTED  // type of the expected values: float where each of them is one, else double
+#ifndef EXPECTED  // type of the expected values: an integer's own; float where each is one, else double
 #define EXPECTED double
 #endif
 
@@ -16,17 +16,29 @@ typedef unsigned long long u64;
 #define FOR_EACH(i, count)                                                                   \
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < (count); i += gridDim.x * (u64)blockDim.x)
 
-// Error size of an output of TYPE against expected values, in float64, and the first index over the
-// bound. NaN is right only where NaN is expected. The three results start as 0, 0 and all ones.
+#ifdef TYPE_IS_INTEGER
+// Exact in 64 bits, where the larger minus the smaller has room; rounded only then.
+__device__ double distance(TYPE got, TYPE want) {
+    return (double)(got > want ? (u64)got - (u64)want : (u64)want - (u64)got);
+}
+#else
+// NaN is right only where NaN is expected.
+__device__ double distance(TYPE found, EXPECTED expected) {
+    const double got = (double)found, want = (double)expected;
+    const bool both_nan = got != got && want != want;
+    const double error = got == want || both_nan ? 0.0 : fabs(got - want);
+    return error == error ? error : __longlong_as_double(0x7ff0000000000000ll);
+}
+#endif
+
+// Error size of an output of TYPE against expected values, and the first index over the bound. The
+// three results start as 0, 0 and all ones.
 extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u64 count, double bound,
                                    u64* max_error, double* square_sum, u64* first_wrong) {
     double worst = 0.0, squares = 0.0;
     u64 first = ~0ull;
     FOR_EACH(i, count) {
-        const double got = (double)out[i], want = (double)expected[i];
-        const bool both_nan = got != got && want != want;
-        double error = got == want || both_nan ? 0.0 : fabs(got - want);
-        if (error != error) error = __longlong_as_double(0x7ff0000000000000ll);
+        const double error = distance(out[i], expected[i]);
         worst = fmax(worst, error);
         squares += error * error;
         // The first wrong element of this thread is its smallest index: i only grows.
@@ -58,10 +70,12 @@ extern "C" __global__ void differ(const unsigned char* one, const unsigned char*
     if (found) *differs = 1;
 }
 
-// Sets *differs where a range of bytes is not all of one value.
-extern "C" __global__ void not_all(const unsigned char* bytes, u64 count, unsigned value, unsigned* differs) {
+// Sets *differs where one of two ranges of bytes is not all of one value.
+extern "C" __global__ void not_all(const unsigned char* one, u64 bytes, const unsigned char* other,
+                                   u64 other_bytes, unsigned value, unsigned* differs) {
     bool found = false;
-    FOR_EACH(i, count) found |= bytes[i] != value;
+    FOR_EACH(i, bytes) found |= one[i] != value;
+    FOR_EACH(i, other_bytes) found |= other[i] != value;
     if (found) *differs = 1;
 }
 

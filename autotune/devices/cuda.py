@@ -21,12 +21,14 @@ from autotune.devices import nvrtc
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
-    POISON_VALUE,
     BoundFill,
     BoundLaunch,
+    Comparison,
     ContextLostError,
     Difference,
     LaunchError,
+    Poison,
+    Side,
     batch_size,
 )
 from autotune.devices.binary import Binary
@@ -124,7 +126,7 @@ class CudaBackend:
         with suppress(ImportError):  # which `open` reports
             import cupy  # noqa: F401
 
-            _checks_code(device.arch, "float")
+            _checks_code(device.arch, "float", "double")
 
     def open(self, device: Device) -> CudaExecutor:
         try:
@@ -160,8 +162,6 @@ class CudaExecutor:
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.stream.use()
         self._uploader = Uploader(cupy, device.index)
-        #: Where the kernels of checks.cu leave their results.
-        self._flags = cupy.empty(24, cupy.uint8)
         #: Events before and after what `run` launches.
         self._around = cupy.cuda.Event(), cupy.cuda.Event()
 
@@ -197,55 +197,75 @@ class CudaExecutor:
             self.stream.ptr,
         )
 
-    def poison(self, buffer: _Buffer) -> None:
-        self._memset(buffer.inner, POISON_VALUE)
-
-    def unharmed(
-        self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
-    ) -> tuple[list[bool], list[bool]]:
-        if not buffers and not pairs:
-            return [], []
-        flags = self.cupy.zeros(len(buffers) + len(pairs), np.uint32)
-        module = _checks(self.cupy, self.device.arch, "float")
-        not_all, differ = (module.get_function(name) for name in ("not_all", "differ"))
-        value = np.uint32(GUARD_VALUE)
-
-        def check() -> None:
-            for index, buffer in enumerate(buffers):
-                for guard in buffer.guards:
-                    size = np.uint64(guard.nbytes)
-                    not_all(self._grid(guard.nbytes), (256,), (guard, size, value, flags[index:]))
-            for index, (buffer, other) in enumerate(pairs, len(buffers)):
-                size = np.uint64(buffer.nbytes)
-                grid = self._grid(buffer.nbytes // 16)
-                differ(grid, (256,), (buffer.inner, other.inner, size, flags[index:]))
-
-        self._guarded(check)
-        right = (self._guarded(lambda: flags.get(stream=self.stream)) == 0).tolist()
-        return right[: len(buffers)], right[len(buffers) :]
+    def poison(self, buffer: _Buffer, poison: Poison = Poison.NAN) -> None:
+        self._memset(buffer.inner, poison)
 
     def mend_guards(self, buffer: _Buffer) -> None:
         for guard in buffer.guards:
             self._memset(guard, GUARD_VALUE)
 
-    def compare(
-        self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
-    ) -> Difference:
-        wanted = "float" if expected.nbytes == 4 * count else "double"
-        module = _checks(self.cupy, self.device.arch, _c_type(dtype), wanted)
-        kernel = module.get_function("compare")
-        worst, squares, first = (self._flags[8 * i : 8 * i + 8] for i in range(3))
-        self._memset(self._flags[:16], 0)
-        self._memset(first, 0xFF)
-        args = (buffer.inner, expected.inner, np.uint64(count), np.float64(bound))
-        self._guarded(lambda: kernel(self._grid(count), (256,), (*args, worst, squares, first)))
-        found = self._guarded(lambda: self._flags.get(stream=self.stream))
-        sizes, index = found[:16].view(np.float64), int(found[16:].view(np.uint64)[0])
-        return Difference(
-            max_error=float(sizes[0]),
-            rms_error=float(np.sqrt(sizes[1] / max(count, 1))),
-            first_wrong=None if index == np.iinfo(np.uint64).max else index,
+    def inspect(
+        self,
+        comparisons: Sequence[Comparison],
+        buffers: Sequence[_Buffer] = (),
+        pairs: Sequence[tuple[_Buffer, _Buffer]] = (),
+    ) -> tuple[list[Difference], list[bool], list[bool]]:
+        # For each comparison the first wrong index, the largest error and the sum of squares; then a
+        # flag for each buffer and pair.
+        begin, end = 8 * len(comparisons), 24 * len(comparisons)
+        results = self.cupy.empty(end + 4 * (len(buffers) + len(pairs)), np.uint8)
+        if not results.nbytes:
+            return [], [], []
+
+        def check() -> None:
+            self._memset(results, 0)
+            for index, comparison in enumerate(comparisons):
+                self._compare(comparison, results[8 * index :], results[begin + 16 * index :])
+            module = _checks(self.cupy, self.device.arch, "float")
+            not_all, differ = (module.get_function(name) for name in ("not_all", "differ"))
+            flags = results[end:]
+            for index, buffer in enumerate(buffers):
+                (head, tail), value = buffer.guards, np.uint32(GUARD_VALUE)
+                bands = (head, np.uint64(head.nbytes), tail, np.uint64(tail.nbytes))
+                not_all(self._grid(tail.nbytes), (256,), (*bands, value, flags[4 * index :]))
+            for index, (buffer, other) in enumerate(pairs, len(buffers)):
+                size = np.uint64(buffer.nbytes)
+                grid = self._grid(buffer.nbytes // 16)
+                differ(grid, (256,), (buffer.inner, other.inner, size, flags[4 * index :]))
+
+        self._guarded(check)
+        found = self._guarded(lambda: results.get(stream=self.stream))
+        first, sizes = found[:begin].view(np.uint64), found[begin:end].view(np.float64)
+        differences = [
+            Difference(
+                max_error=float(sizes[2 * i]),
+                rms_error=float(np.sqrt(sizes[2 * i + 1] / max(comparison.count, 1))),
+                first_wrong=None if first[i] == np.iinfo(np.uint64).max else int(first[i]),
+            )
+            for i, comparison in enumerate(comparisons)
+        ]
+        right = (found[end:].view(np.uint32) == 0).tolist()
+        return differences, right[: len(buffers)], right[len(buffers) :]
+
+    def _compare(self, comparison: Comparison, first: Any, sizes: Any) -> None:
+        """Enqueue a comparison; it finds the first wrong index, and the size of the error."""
+        self._memset(first[:8], 0xFF)
+        dtype, count = comparison.dtype, comparison.count
+        wanted = "float" if comparison.expected.nbytes == 4 * count else "double"
+        c_type = _c_type(dtype)
+        module = _checks(
+            self.cupy, self.device.arch, c_type, wanted if dtype.kind == "f" else c_type
         )
+        args = (
+            comparison.buffer.inner,
+            comparison.expected.inner,
+            np.uint64(count),
+            np.float64(comparison.bound),
+            sizes,
+            sizes[8:],
+            first,
+        )
+        module.get_function("compare")(self._grid(count), (256,), args)
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:
         module = self.cupy.cuda.function.Module()
@@ -276,6 +296,28 @@ class CudaExecutor:
         self._guarded(enqueue)
         self._guarded(self.stream.synchronize)
         return float(self.cupy.cuda.get_elapsed_time(before, after))
+
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        # As graphs: launches one by one from this thread would hardly meet on the device.
+        streams = [self.cupy.cuda.Stream(non_blocking=True) for _ in sides]
+        graphs, own = [], self.stream
+        try:
+            for self.stream, side in zip(streams, sides, strict=True):
+                calls = (side.renew, self._sequence(module, side.steps))
+                graphs.append(Graph(self.stream.ptr, partial(_repeat, partial(_all, calls), times)))
+        except CaptureError as error:
+            raise LaunchError(f"launches cannot be captured: {error}") from error
+        finally:
+            self.stream = own
+
+        def run() -> None:
+            self._guarded(own.synchronize)  # what was enqueued before, on the same buffers
+            for graph in graphs:
+                self._guarded(graph.launch)
+            for stream in streams:
+                self._guarded(stream.synchronize)
+
+        return run
 
     def timer(self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool) -> CudaTimer:
         return CudaTimer(self, self._sequence(module, steps), cold)
@@ -362,7 +404,7 @@ class CudaExecutor:
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill]
     ) -> Callable[[], object]:
         calls = [self._call(module, step) for step in steps]
-        return calls[0] if len(calls) == 1 else lambda: [call() for call in calls]
+        return calls[0] if len(calls) == 1 else partial(_all, calls)
 
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], None]:
         """Prepare one step so that enqueueing it costs as little host time as possible."""
@@ -493,6 +535,11 @@ class _Sample:
         return float(self._executor.cupy.cuda.get_elapsed_time(*self._events))
 
 
+def _all(calls: Sequence[Callable[[], object]]) -> None:
+    for call in calls:
+        call()
+
+
 def _repeat(call: Callable[[], object], times: int) -> None:
     for _ in range(times):
         call()
@@ -508,7 +555,8 @@ def _c_type(dtype: np.dtype[Any]) -> str:
     types = {
         "float16": "__half", "float32": "float", "float64": "double", "int8": "signed char",
         "uint8": "unsigned char", "int16": "short", "uint16": "unsigned short", "int32": "int",
-        "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long", "bool": "bool",
+        "uint32": "unsigned", "int64": "long long", "uint64": "unsigned long long",
+        "bool": "unsigned char",
     }  # fmt: skip
     if dtype.name not in types:
         raise LaunchError(f"outputs of type {dtype} cannot be compared (known: {', '.join(types)})")
@@ -516,13 +564,15 @@ def _c_type(dtype: np.dtype[Any]) -> str:
 
 
 @cache
-def _checks_code(arch: str, c_type: str, expected: str = "double") -> bytes:
+def _checks_code(arch: str, c_type: str, expected: str) -> bytes:
     """What `_checks` loads."""
     source = Path(__file__).with_name("checks.cu").read_text(encoding="utf-8")
-    half = ["-DTYPE_IS_HALF"] if c_type == "__half" else []
+    kind = {"__half": ["-DTYPE_IS_HALF"], "float": [], "double": []}.get(
+        c_type, ["-DTYPE_IS_INTEGER"]
+    )
     # A #define, because an option cannot hold a type of two words.
     text = f"#define TYPE {c_type}\n#define EXPECTED {expected}\n" + source
-    return nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *half]).code
+    return nvrtc.compile_cubin(text, [f"-arch={arch}", "-std=c++17", *kind]).code
 
 
 @cache

@@ -6,7 +6,8 @@ Knows the driver's graph interface; neither kernels nor what a graph is good for
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: CU_EVENT_RECORD_EXTERNAL of the driver API: an event recorded by a node of the graph at every
@@ -87,6 +88,27 @@ class Graph:
         if int(result[0]) != 0:
             raise CaptureError(str(result[0]).rpartition(".")[2])
         return result[1] if len(result) == 2 else result[1:]
+
+
+def capture_of(stream: int) -> int:
+    """The number of the capture that a stream is part of; no other in this process has it."""
+    from cuda.bindings import driver
+
+    _, _, number, *_ = driver.cuStreamGetCaptureInfo(driver.CUstream(stream))
+    return int(number)
+
+
+@contextmanager
+def everything_allowed() -> Iterator[None]:
+    """Let this thread allocate and load code while a stream is captured, whatever the mode."""
+    from cuda.bindings import driver
+
+    relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    _, before = driver.cuThreadExchangeStreamCaptureMode(relaxed)
+    try:
+        yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(before)
 
 
 def record(event: int, stream: int) -> None:

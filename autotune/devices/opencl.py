@@ -26,13 +26,15 @@ from autotune.arrays import in_pieces
 from autotune.devices.base import (
     GUARD_BYTES,
     GUARD_VALUE,
-    POISON_VALUE,
     BoundFill,
     BoundLaunch,
+    Comparison,
     CompileError,
     ContextLostError,
     Difference,
     LaunchError,
+    Poison,
+    Side,
     batch_size,
 )
 from autotune.devices.binary import Binary, CompiledFunction
@@ -170,8 +172,20 @@ class OpenclExecutor:
     def copy(self, target: _Buffer, source: _Buffer) -> None:
         self.cl.enqueue_copy(self.queue, target.inner, source.inner, byte_count=source.nbytes)
 
-    def poison(self, buffer: _Buffer) -> None:
-        self._fill(buffer.inner, np.uint8(POISON_VALUE), 0, buffer.nbytes)
+    def poison(self, buffer: _Buffer, poison: Poison = Poison.NAN) -> None:
+        self._fill(buffer.inner, np.uint8(poison), 0, buffer.nbytes)
+
+    def inspect(
+        self,
+        comparisons: Sequence[Comparison],
+        buffers: Sequence[_Buffer] = (),
+        pairs: Sequence[tuple[_Buffer, _Buffer]] = (),
+    ) -> tuple[list[Difference], list[bool], list[bool]]:
+        differences = [
+            self.compare(asked.buffer, asked.dtype, asked.expected, asked.count, asked.bound)
+            for asked in comparisons
+        ]
+        return differences, *self.unharmed(buffers, pairs)
 
     def unharmed(
         self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
@@ -193,16 +207,17 @@ class OpenclExecutor:
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
-        stored = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
-        got, want = self.read(buffer, dtype, (count,)), self.read(expected, stored, (count,))
+        floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
+        raw = (
+            np.dtype(np.uint8) if dtype.kind == "b" else dtype
+        )  # of what is true one byte is right
+        stored = floats if dtype.kind == "f" else raw
+        got, want = self.read(buffer, raw, (count,)), self.read(expected, stored, (count,))
 
         def differ(_: int, begin: int, end: int) -> tuple[float, float, int | None]:
             """Largest error of a piece, the sum of its squares, and where the first wrong one is."""
-            values, wanted = (part[begin:end].astype(np.float64) for part in (got, want))
-            with np.errstate(invalid="ignore", over="ignore"):
-                error = np.where(values == wanted, 0.0, np.abs(values - wanted))
-                error[np.isnan(values) & np.isnan(wanted)] = 0.0
-                error[np.isnan(error)] = np.inf
+            error = _errors(got[begin:end], want[begin:end])
+            with np.errstate(over="ignore"):
                 squares = float(np.sum(error * error))
             wrong = np.flatnonzero(error > bound)
             return float(error.max()), squares, begin + int(wrong[0]) if len(wrong) else None
@@ -228,7 +243,27 @@ class OpenclExecutor:
         pass  # events tell of the kernel alone
 
     def run(self, module: Any, steps: Sequence[BoundLaunch | BoundFill]) -> float:
-        return self.timer(module, steps, cold=False).singly(1, cold=False)[0]
+        return self.timer(module, steps, cold=False).singly(1)[0]
+
+    def at_once(self, module: Any, sides: Sequence[Side], times: int) -> Callable[[], None]:
+        queues = [self.cl.CommandQueue(self.context, self.live) for _ in sides]
+        calls = [[side.renew, *(self._call(module, step) for step in side.steps)] for side in sides]
+
+        def run() -> None:
+            own = self.queue
+            own.finish()  # what was enqueued before, on the same buffers
+            try:
+                for _ in range(times):
+                    for self.queue, mine in zip(queues, calls, strict=True):
+                        for call in mine:
+                            self._guarded(call)
+                        self.queue.flush()
+            finally:
+                self.queue = own
+            for queue in queues:
+                self._guarded(queue.finish)
+
+        return run
 
     def timer(
         self, module: Any, steps: Sequence[BoundLaunch | BoundFill], cold: bool
@@ -304,13 +339,12 @@ class OpenclTimer:
         self._calls = 0  # of a hot sample, once it is known
 
     def __call__(self, count: int) -> list[float]:
-        return self.singly(count, cold=True) if self._cold else self.hot(count)
+        return self.singly(count) if self._cold else self.hot(count)
 
-    def singly(self, count: int, cold: bool) -> list[float]:
-        """Milliseconds of calls that wait for each other."""
+    def singly(self, count: int) -> list[float]:
         samples = []
         for _ in range(count):
-            if cold:
+            if self._cold:
                 self._executor._flush_cache()
             samples.append(self._batch_ms(1))
         return samples
@@ -329,7 +363,22 @@ class OpenclTimer:
         guarded = self._executor._guarded
         events = [guarded(enqueue) for _ in range(calls) for enqueue in self._sequence]
         guarded(self._executor.queue.finish)
-        return float(events[-1].profile.end - events[0].profile.start) / 1e6 / calls
+        # Where the clock stood still, its unit: no call takes no time.
+        taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
+        return float(taken_ns) / 1e6 / calls
+
+
+def _errors(got: NDArray[Any], want: NDArray[Any]) -> NDArray[np.float64]:
+    """How far each value is off: infinitely where NaN is on one side only."""
+    if got.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
+        values, wanted = got.astype(np.uint64), want.astype(np.uint64)
+        return np.where(got > want, values - wanted, wanted - values).astype(np.float64)
+    values, wanted = got.astype(np.float64), want.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.where(values == wanted, 0.0, np.abs(values - wanted))
+    error[np.isnan(values) & np.isnan(wanted)] = 0.0
+    error[np.isnan(error)] = np.inf
+    return error
 
 
 @cache

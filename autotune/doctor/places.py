@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -86,15 +86,20 @@ def disk(
 
 
 def spaces(_: Nvidia) -> Iterator[Finding]:
-    from autotune.kernel.catalog import anybody_may_write, space_folders
+    from autotune.kernel.catalog import space_folders
+    from autotune.kernel.trust import TRUST, Fault, fault_of
 
     folders = space_folders()
-    places = itertools.chain(folders, *(folder.glob("*.py") for folder in folders))
-    opened = [place for place in places if anybody_may_write(place)]
-    for place in opened:
-        text = f"anybody may write {place}, and it is code: it is not run"
-        yield Finding("spaces", "bad", text, f"chmod o-w '{place}'")
-    if not opened:
+    faults: dict[Path, Fault] = {}
+    for folder in folders:
+        for file in (folder, *folder.glob("*.py")):
+            if fault := fault_of(file):
+                faults.setdefault(fault.place, fault)
+    for place, fault in faults.items():
+        text = f"{place}: {fault.what}, and it leads to code: that is not run"
+        known = f"export {TRUST}={shlex.quote(str(fault.project))}  # if you know what is there"
+        yield Finding("spaces", "bad", text, fault.mend or known)
+    if not faults:
         yield Finding("spaces", "ok", ", ".join(str(folder) for folder in folders) or "none found")
 
 

@@ -174,16 +174,8 @@ class _Writer:
         }
         folders = list(self.table.devices)
         self.devices = _enum("device", "", folders)
-        self.enums = {
-            name: _enum(self._types[name], f"Values of {name}.", map(str, values))
-            for name, values in self.table.parameters.items()
-            if isinstance(values[0], str)
-        } | {
-            name: _enum(self._types[name], f"Values of {name}.", self._categories(i))
-            for i, (name, integer) in enumerate(self.table.fields.items())
-            if not integer
-        }
         self.plans: dict[bytes, Plan] = {}
+        self.positions: dict[bytes, int] = {}
         self.shapes: list[str] = []
         self.conditions: list[str] = []
         self.default = self.number(self.table.default.plan)
@@ -197,6 +189,15 @@ class _Writer:
                 self.predictions.append(row.prediction)
         for _, cost in self._costs():
             self.number(cost.plan)
+        self.enums = {
+            name: _enum(self._types[name], f"Values of {name}.", self._values(name))
+            for name, values in self.table.parameters.items()
+            if isinstance(values[0], str)
+        } | {
+            name: _enum(self._types[name], f"Values of {name}.", self._categories(i))
+            for i, (name, integer) in enumerate(self.table.fields.items())
+            if not integer
+        }
         named = [arch for plan in self.plans.values() for arch in plan.archs or ()]
         numbers = {arch_number(arch) for arch in named} - {None}
         self.archs = sorted(number for number in numbers if number is not None) or [0]
@@ -209,6 +210,11 @@ class _Writer:
             for cost in prediction.costs:
                 yield prediction, cost
 
+    def _values(self, parameter: str) -> list[str]:
+        """What is declared now, and what an older entry that stayed has beside it."""
+        held = (plan.configuration[parameter] for plan in self.plans.values())
+        return [str(value) for value in dict.fromkeys((*self.table.parameters[parameter], *held))]
+
     def _categories(self, position: int) -> list[str]:
         rows = [row for group in self.table.devices.values() for row in _rows(group)]
         return sorted({str(row.problem[position]) for row in rows}) or ["none"]
@@ -217,7 +223,7 @@ class _Writer:
         """The position of a plan among those of the header."""
         key = msgspec.json.encode(plan)
         self.plans.setdefault(key, plan)
-        return list(self.plans).index(key)
+        return self.positions.setdefault(key, len(self.positions))
 
     def arch_id(self, arch: str) -> int:
         """90 for ``sm_90``; below -1 for what has no number, so that no integer asks for it."""
@@ -234,9 +240,10 @@ class _Writer:
             condition = _index(self.conditions, expression(plan.requires))
         archs = plan.archs or ()
         bits = sum(1 << i for i, number in enumerate(self.archs) if f"sm_{number}" in archs)
-        about = [str(plan.shared_bytes), str(shape), str(condition), f"{bits}ULL"]
+        sizes = [_extent(plan.block), str(plan.shared_bytes)]
+        about = [_bool(plan.exclusive), str(shape), str(condition), f"{bits}ULL"]
         examined = _bool(plan.archs is not None)
-        return _joined([*values, _extent(plan.block), *about, examined])
+        return _joined([*values, *sizes, *about, examined])
 
     def value(self, name: str, value: Value) -> str:
         """The value of a parameter."""

@@ -1,7 +1,7 @@
 """Finds kernels: which space files there are, and the `Kernel` in one of them.
 
 Knows nothing of tuning. Listing reads names and docstrings without running anything; only the
-space file that was asked for is imported, so that one broken file hurts no other.
+space file that was asked for is run, so that one broken file hurts no other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ast
 import importlib.util
 import os
 import stat
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -18,8 +17,10 @@ from pathlib import Path
 
 from autotune.errors import SpecError, UsageError, unknown
 from autotune.files import bundled_path
+from autotune.kernel import modules
 from autotune.kernel.hooks import line_of, signals_kept, stdout_aside
 from autotune.kernel.spec import Kernel
+from autotune.kernel.trust import fault_of, is_mine, refuse_foreign
 
 #: A larger space file is none: reading and parsing it would stop every list.
 _MOST_BYTES = 1 << 20
@@ -44,7 +45,7 @@ def bundled_folder(kind: str) -> Path:
 
 
 def space_folders(spaces: Path | None = None) -> list[Path]:
-    """Folders to look for space files in, nearest first.
+    """Folders to look for space files in, nearest first, as they were named.
 
     Raises
     ------
@@ -61,7 +62,11 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
         *_plugin_folders(),
         bundled_folder("spaces"),
     ]
-    return list(dict.fromkeys(folder.resolve() for folder in candidates if folder.is_dir()))
+    # By the first name of each: links on the way to it have to be mine, too.
+    named = {
+        folder.resolve(): folder.absolute() for folder in reversed(candidates) if folder.is_dir()
+    }
+    return list(reversed(named.values()))
 
 
 def listings(spaces: Path | None = None) -> list[Listing]:
@@ -101,19 +106,14 @@ def load_file(file: Path) -> Kernel:
     Raises
     ------
     SpecError
-        If it cannot be run, declares no kernel or several, or may be written by anybody.
+        If it cannot be run, declares no kernel or several, or is not mine; see `trust`.
     """
+    refuse_foreign(file)
     file = file.resolve()
-    _refuse_world_writable(file)
-    spec = importlib.util.spec_from_file_location(f"autotune_space_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise SpecError(f"{file.name}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         _parsed(file)
         with stdout_aside, signals_kept():
-            spec.loader.exec_module(module)
+            module = modules.run(file)
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
     except KeyboardInterrupt:
@@ -121,8 +121,6 @@ def load_file(file: Path) -> Kernel:
     except BaseException as error:  # SystemExit, and what no code should raise
         kind = "" if isinstance(error, SpecError) else f"{type(error).__name__}: "
         raise SpecError(f"{file.name}: {kind}{error}{line_of(error, file)}") from error
-    finally:
-        sys.dont_write_bytecode = writes_bytecode
     kernel = _only_kernel(file, list(vars(module).values()))
     kernel.validate()
     return kernel
@@ -138,21 +136,6 @@ def _only_kernel(file: Path, values: list[object]) -> Kernel:
             f"write {file.stem} = autotune.Kernel({file.stem + '.cu'!r}, ...)"
         )
     return named[0]
-
-
-def anybody_may_write(place: Path) -> bool:
-    """Whether a file or folder is open to all; a sticky folder protects what is in it."""
-    mode = place.stat().st_mode
-    return bool(mode & stat.S_IWOTH) and not (place.is_dir() and mode & stat.S_ISVTX)
-
-
-def _refuse_world_writable(file: Path) -> None:
-    """Space files are code: one that anybody may change is not run."""
-    for place in (file, file.parent):
-        if anybody_may_write(place):
-            raise SpecError(
-                f"{place}: anybody may write it, and it is code; run: chmod o-w {place}"
-            )
 
 
 def _parsed(file: Path) -> ast.Module:
@@ -176,6 +159,8 @@ def _parsed(file: Path) -> ast.Module:
 
 def _listing(file: Path) -> Listing:
     try:
+        if fault := fault_of(file):
+            return Listing(file.stem, file, f"not run: {fault.place}: {fault.what}", True)
         tree = _parsed(file)
     except SyntaxError as error:
         return Listing(file.stem, file, f"line {error.lineno}: syntax error: {error.msg}", True)
@@ -186,9 +171,11 @@ def _listing(file: Path) -> Listing:
 
 
 def _nearest_spaces() -> Iterator[Path]:
-    """The nearest ``spaces/`` at or above the current folder, within the project."""
+    """The nearest ``spaces/`` at or above the current folder, within the project and what is mine."""
     here = Path.cwd()
     for folder in (here, *here.parents):
+        if folder != here and not is_mine(folder):
+            return
         if (folder / "spaces").is_dir():
             yield folder / "spaces"
             return

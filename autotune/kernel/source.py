@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from autotune.errors import SpecError
 from autotune.kernel.catalog import bundled_folder
+from autotune.kernel.modules import files_of, home_of, is_installed
 from autotune.kernel.spec import Kernel
+from autotune.kernel.trust import refuse_foreign
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 #: Options of `Kernel` that say what to try or where, not what is computed.
@@ -22,7 +26,16 @@ _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
 )
 #: Hooks that decide which configurations are tried or how results are judged against others.
-_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "call"})
+_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "exclusive", "call"})
+#: Packages whose versions are not in the fingerprint: `measure.data` has numpy's, beside a version of its own.
+_OWN_PACKAGES = frozenset({"numpy", "autotune"})
+#: Functions that bring what no syntax tree shows, by their last names: code, and files.
+_CODE = frozenset(
+    ("exec", "eval", "import_module", "__import__", "run_path", "run_module", "CDLL", "LoadLibrary")
+)
+_FILES = frozenset(
+    ("open", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes")
+)
 
 
 def flattened(file: Path) -> str:
@@ -35,7 +48,7 @@ def flattened(file: Path) -> str:
     Raises
     ------
     SpecError
-        If a file cannot be read.
+        If a file cannot be read, or is not mine; see `trust`.
     """
     return _inlined(file, set())
 
@@ -43,6 +56,7 @@ def flattened(file: Path) -> str:
 def _inlined(file: Path, seen: set[Path]) -> str:
     seen.add(file.resolve())
     try:
+        refuse_foreign(file)
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
@@ -84,14 +98,120 @@ def spec_fingerprint(file: Path) -> str:
 
     Parameter lists, constraints, seeds, problems, comments and docstrings are left out, so that a
     new value in a list makes nothing already measured obsolete; what arguments, reference, launch
-    and everything they call do is in.
+    and everything they call do is in: the person's own modules that the file imports, and those
+    that they import, too, and the versions of installed packages.
     """
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    kept = [node for node in tree.body if not _only_searches(node)]
-    for node in kept:
+    return text_fingerprint("\n".join(_Reached(file).texts))
+
+
+def unfollowed(kernel: Kernel) -> str:
+    """Say where a space file brings in what its fingerprint cannot hold; empty where nowhere.
+
+    Files that it reads, and code that it finds or makes as it runs, itself or in its own modules.
+    """
+    assert kernel.file is not None
+    places = list(dict.fromkeys(_Reached(kernel.file).unfollowed))
+    if not places:
+        return ""
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    return (
+        f"{kernel.name}: changes of what these bring in are not noticed: {', '.join(places[:3])}"
+        f"{more}; after one, change a constant in {kernel.file.name} too"
+    )
+
+
+class _Reached:
+    """What decides the results of a space file: texts of it and of all that it imports."""
+
+    def __init__(self, space: Path) -> None:
+        self._beside = space.resolve().parent
+        #: The person's own modules, and the folder of the outermost package of each; they grow.
+        self._files, self._homes = [space.resolve()], [self._beside]
+        self._packages: set[str] = set()
+        self.unfollowed: list[str] = []
+        modules = (self._text(number) for number, _ in enumerate(self._files))
+        self.texts = [next(modules), *sorted(modules)]
+        self.texts += [f"{package} {_version(package)}" for package in sorted(self._packages)]
+
+    def _text(self, number: int) -> str:
+        file, home, is_space = self._files[number], self._homes[number], number == 0
+        name = "" if is_space else f"{os.path.relpath(file, home)}\n"
+        try:
+            nodes = _deciding(ast.parse(file.read_text(encoding="utf-8")), is_space)
+        except (SyntaxError, ValueError):  # a compiled module, or a broken one
+            if is_space:
+                raise
+            return name + hashlib.sha256(file.read_bytes()).hexdigest()
+        for node in (inner for outer in nodes for inner in ast.walk(outer)):
+            if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
+                for what in self._follow(node, file, home):
+                    self.unfollowed.append(f"{file.name}:{node.lineno} {what}")
+        return name + "\n".join(map(_dumped, nodes))
+
+    def _follow(
+        self, node: ast.Import | ast.ImportFrom | ast.Call, file: Path, home: Path
+    ) -> Iterator[str]:
+        """Note what a piece of code imports; yield what of that cannot be followed."""
+        if isinstance(node, ast.ImportFrom) and node.level:
+            folder = file.parents[min(node.level, len(file.parents)) - 1]
+            for name in _imported(node):
+                self._add(files_of(folder, name), home)
+            return
+        names = _imported(node)
+        if isinstance(node, ast.Call) and not names and _called_name(node.func) in _CODE | _FILES:
+            yield _called_name(node.func)
+        for name in names:
+            top = name.partition(".")[0]
+            if top in _OWN_PACKAGES or top in sys.stdlib_module_names:
+                continue
+            if start := home_of(top, self._beside if home == self._beside else None):
+                self._add(files_of(start, name), start)
+            elif is_installed(top):
+                self._packages.add(top)
+            else:
+                yield f"import {name}"
+
+    def _add(self, files: Iterable[Path], home: Path) -> None:
+        for file in files:
+            if file not in self._files:
+                self._files.append(file)
+                self._homes.append(home)
+
+
+def _imported(node: ast.Import | ast.ImportFrom | ast.Call) -> list[str]:
+    """The modules that a piece of code imports; the last part of a name may be something in one."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [
+            f"{node.module}.{alias.name}" if node.module else alias.name for alias in node.names
+        ]
+    is_import = _called_name(node.func) in ("import_module", "__import__")
+    match node.args:
+        case [ast.Constant(str(name))] if is_import and not name.startswith("."):
+            return [name]
+    return []
+
+
+def _deciding(tree: ast.Module, is_space: bool) -> list[ast.stmt]:
+    """The statements of a module, less those that decide no result."""
+    drop = _only_searches if is_space else _is_text
+    nodes = [node for node in tree.body if not drop(node)]
+    for node in nodes:
         for inner in ast.walk(node):
             _strip(inner)
-    return text_fingerprint("\n".join(map(_dumped, kept)))
+    return nodes
+
+
+def _version(package: str) -> str:
+    """The version of the distributions that bring a package."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # most are called like what they bring
+        brought = sorted(set(metadata.packages_distributions().get(package, ())))
+        return " ".join(f"{name} {metadata.version(name)}" for name in brought)
 
 
 def _dumped(node: object) -> str:
@@ -111,8 +231,12 @@ def _dumped(node: object) -> str:
     return f"{type(node).__name__}({','.join(fields)})"
 
 
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
 def _only_searches(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+    if _is_text(node):
         return True
     if not isinstance(node, ast.FunctionDef):
         return False

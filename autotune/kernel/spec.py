@@ -285,6 +285,14 @@ class Kernel(Hooks):
         """
         return self._hook("requires", function, ("c", "p"))
 
+    def exclusive(self, function: Function) -> Function:
+        """Attach ``(c) -> bool``: whether two launches of one loaded module must not overlap.
+
+        So it is where a kernel keeps something in its module (a ``__device__`` counter, say). Others
+        are run twice at once before they can win; record, header and lookup say it, load obeys it.
+        """
+        return self._hook("exclusive", function, ("c",))
+
     def call(self, function: Function) -> Function:
         """Attach the signature of the tuned kernel for `autotune.load`.
 
@@ -401,6 +409,16 @@ class Kernel(Hooks):
             If the requires hook raises.
         """
         return "requires" not in self.hooks or bool(self.call_hook("requires", c, p))
+
+    def is_exclusive(self, c: Configuration) -> bool:
+        """Whether launches of one loaded module must not overlap; False where nothing is declared.
+
+        Raises
+        ------
+        SpecError
+            If the exclusive hook raises.
+        """
+        return "exclusive" in self.hooks and bool(self.call_hook("exclusive", c))
 
     def all_problems(self) -> tuple[Problem, ...]:
         """Every odd size and every problem of any backend and effort; some of them twice."""

@@ -40,6 +40,8 @@ _DEFAULT_ROUNDINGS = 64
 #: Data sets kept on disk, in bytes and as a share of what is free; the least recently used go first.
 _CACHE_LIMIT_BYTES, _LARGEST_SHARE = 48 << 30, 0.5
 _MANIFEST = "manifest.json"
+#: Of what is stored; what another version made is not looked at.
+_VERSION = 2
 #: Folders in the making begin with this; one this old was left by a process that was killed.
 _SCRATCH, _ABANDONED_S = ".making.", 86400.0
 
@@ -87,7 +89,8 @@ class Dataset:
     def expected(self, name: str) -> NDArray[Any]:
         """Expected values of an output, mapped read-only.
 
-        float64; float32 where the output is, and every value is one: half the bytes, the same values.
+        Integers and bools in the output's type; else float64 or complex128, and half of that where
+        the output is of that type and every value is one: half the bytes, the same values.
         """
         return _mapped(self.folder / f"{name}.expected.npy")
 
@@ -198,26 +201,46 @@ def _make(
             argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
             if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
                 raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
+            if argument.kind in ("out", "inout"):
+                _check_comparable(
+                    kernel, name, np.dtype(value.dtype if array is None else array.dtype)
+                )
             arguments.append(argument)
             if array is not None:
                 arrays[name] = array
                 written = write(name, array)
                 # The reference may change what it is not given a copy of.
-                if array.dtype.kind != "f" or array.dtype == np.float64:
+                if array.dtype == _wide(array.dtype):
                     written.result()
         expected = expected_outputs(kernel, arguments, arrays)
         dtypes = {argument.name: np.dtype(argument.dtype) for argument in arguments}
         for name in list(expected):
-            wide, dtype = expected.pop(name), dtypes[name]
-            narrow = narrowed(wide, dtype) if dtype.kind == "f" else None
-            bounds[name] = _bound(kernel, problem, which, wide, dtype, narrow is not None)
-            if narrow is None or dtype != np.float32:
-                narrow = converted(wide, np.float64)
-            write(f"{name}.expected", narrow)
+            wide = expected.pop(name)
+            # Of exact data it may be so: all of them are integers, some of them negative.
+            if which == RANDOM and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
+                raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
+            bounds[name], stored = _bounded(kernel, problem, which, wide, dtypes[name])
+            write(f"{name}.expected", stored)
     for written in writing:
         written.result()
     manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
     (folder / _MANIFEST).write_text(json.dumps(manifest))
+
+
+def _check_comparable(kernel: Kernel, name: str, dtype: np.dtype[Any]) -> None:
+    """Refuse outputs of a type that no backend compares."""
+    if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise kernel.error(
+            f"arguments: the output {name} is {dtype}, which cannot be compared (known: bool, "
+            "integers, float16, float32, float64, complex64, complex128); of bfloat16 declare uint16 "
+            "where the bits are known, else let the kernel write float32"
+        )
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in which a reference computes what is given or expected in a type."""
+    wide = {"f": np.float64, "c": np.complex128}.get(dtype.kind, dtype)
+    return np.dtype(wide)
 
 
 def _replaced(
@@ -271,15 +294,17 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
 
 def expected_outputs(
     kernel: Kernel, arguments: list[Argument], arrays: Mapping[str, NDArray[Any]]
-) -> dict[str, NDArray[np.float64]]:
-    """Call the reference with float64 arrays; return the expected float64 values of every output.
+) -> dict[str, NDArray[Any]]:
+    """Call the reference with float64 arrays; return the expected values of every output.
 
-    They may be views of other arrays, in any order of strides.
+    float64 or complex128, integers and bools in the output's type. They may be views of other
+    arrays, in any order of strides.
 
     Raises
     ------
     SpecError
-        If the reference fails, or an output is missing or has the wrong shape.
+        If the reference fails, or an output is missing, or has the wrong shape or values that its
+        type does not hold.
     """
     import inspect
 
@@ -300,7 +325,7 @@ def expected_outputs(
         if name not in available:
             known = ", ".join(available)
             raise kernel.error(f"reference: no input argument {name!r} (known: {known})")
-    given = {name: _floats_as_float64(available[name]) for name in wanted}
+    given = {name: _widened(available[name]) for name in wanted}
     with np.errstate(all="ignore"):
         result = kernel.guarded("reference", reference, **given)
     if result is None:
@@ -318,31 +343,72 @@ def expected_outputs(
                 f"reference: {name} has shape {values.shape}, arguments declare {output.shape}"
             )
         shaped = values if values.shape == output.shape else values.reshape(output.shape)
-        expected[name] = kernel.guarded("reference", np.asarray, shaped, np.float64)
+        expected[name] = _typed(kernel, name, shaped, np.dtype(output.dtype))
     return expected
 
 
-def _floats_as_float64(value: Any) -> Any:
-    is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
-    return converted(value, np.float64) if is_float else value
+def _widened(value: Any) -> Any:
+    return converted(value, _wide(value.dtype)) if isinstance(value, np.ndarray) else value
 
 
-def _bound(
-    kernel: Kernel,
-    problem: Problem,
-    which: str,
-    expected: NDArray[np.float64],
-    dtype: np.dtype[Any],
-    representable: bool,
-) -> float:
-    """Largest absolute error allowed; 0 where the result must be exact."""
-    if dtype.kind != "f" or (which == EXACT and representable):
-        return 0.0
+def _typed(kernel: Kernel, name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """What a reference returned for an output, in the type that it is compared in.
+
+    Raises
+    ------
+    SpecError
+        If that would change a value, but for rounding.
+    """
+    wide = _wide(dtype)
+    if values.dtype.kind == "O":  # Python's own integers, say
+        values = kernel.guarded("reference", np.asarray, values.tolist())
+    if values.dtype.kind not in "biufc":
+        raise kernel.error(f"reference: {name} is {values.dtype}; return numbers")
+    if values.dtype.kind == "c" and wide.kind != "c":
+        raise kernel.error(
+            f"reference: {name} is {values.dtype}, arguments declare {dtype}, which has no imaginary "
+            f"part; return {name}.real, or declare complex64"
+        )
+    if wide.kind in "fc":
+        return np.asarray(values, wide)
+    whole = narrowed(values, wide)
+    if whole is None:
+        with np.errstate(all="ignore"):
+            changed = values[values != values.astype(wide)]
+        example = changed[0] if changed.size else values.max()
+        raise kernel.error(
+            f"reference: {name} holds {example}, which is no {dtype}; declare another type, or return "
+            "what the kernel makes of it"
+        )
+    return whole
+
+
+def _bounded(
+    kernel: Kernel, problem: Problem, which: str, expected: NDArray[Any], dtype: np.dtype[Any]
+) -> tuple[float, NDArray[Any]]:
+    """Largest absolute error allowed, 0 where the result must be exact; expected values to store.
+
+    Of complex numbers each part is compared by itself.
+    """
+    if dtype.kind not in "fc":
+        return 0.0, expected
+    is_complex, info = dtype.kind == "c", np.finfo(dtype)
+    parts = (
+        converted(expected, expected.dtype).reshape(-1).view(np.float64) if is_complex else expected
+    )
+    narrow = narrowed(parts, info.dtype)
+    stored = (
+        narrow if narrow is not None and info.dtype == np.float32 else converted(parts, np.float64)
+    )
+    if is_complex:
+        stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
+    if which == EXACT and narrow is not None:
+        return 0.0, stored
     declared = kernel.tolerance_of(problem)
     if declared is not None:
-        return declared
-    largest = largest_finite(converted(expected, np.float64))
-    return _DEFAULT_ROUNDINGS * float(np.finfo(dtype).eps) * max(1.0, largest)
+        return declared, stored
+    largest = largest_finite(converted(parts, np.float64))
+    return _DEFAULT_ROUNDINGS * float(info.eps) * max(1.0, largest), stored
 
 
 def _key(
@@ -353,7 +419,7 @@ def _key(
     inputs: Mapping[str, NDArray[Any]] | None,
 ) -> str:
     spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
-    versions = f"{np.__version__} {draw.VERSION}"
+    versions = f"{np.__version__} {draw.VERSION} {_VERSION}"
     drawn_from = f"{spec} {problem.canonical_json()} {which} {seed} {versions}"
     return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))
 
@@ -393,8 +459,12 @@ def _check_arrays(dataset: Dataset) -> None:
                 raise ValueError(argument.name)
         if argument.kind in ("out", "inout"):
             expected = dataset.expected(argument.name)
-            is_known = expected.dtype.str in ("<f8", argument.dtype)
-            if not is_known or expected.shape != argument.shape:
+            declared = np.dtype(argument.dtype)
+            halved = declared in (np.float32, np.complex64) and expected.dtype == declared
+            if (
+                not (halved or expected.dtype == _wide(declared))
+                or expected.shape != argument.shape
+            ):
                 raise ValueError(argument.name)
 
 

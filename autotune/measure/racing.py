@@ -21,7 +21,7 @@ from autotune.measure import tasks
 from autotune.measure.measurement import Status
 from autotune.measure.process import ChildDied, ChildTimeout
 from autotune.measure.tasks import Contender, Job
-from autotune.measure.verify import WrongResult
+from autotune.measure.verify import Scratch, WrongResult
 from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
 
 #: Batches of hot calls of each contender after the race.
@@ -235,6 +235,9 @@ def run_heat(
         executor, _ = tasks.current()
         samples = tasks.interleaved(executor, entrants, rounds, seed, max_seconds)
         hot = [entrant.hot(_HOT_BATCHES) if entrant else [] for entrant in entrants]
+        for entrant, taken in zip(entrants, samples, strict=True):
+            if entrant:
+                entrant.verify(len(taken))
     except ContextLostError as error:
         failures[progress.running] = Elimination(Status.CRASHED, str(error))
         return Raced((), (), "", failures, context_lost=True)
@@ -266,7 +269,8 @@ def _entrant(
             raise
         failures[place] = Elimination(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
     else:
-        return Entrant(timer, place, progress, failures) if timer is not None else None
+        scratch = tasks.current()[1].scratch
+        return Entrant(timer, scratch, place, progress, failures) if timer is not None else None
     return None
 
 
@@ -277,9 +281,14 @@ class Entrant:
     """
 
     def __init__(
-        self, timer: Timer, place: int, progress: Progress, failures: dict[int, Elimination]
+        self,
+        timer: Timer,
+        scratch: Scratch,
+        place: int,
+        progress: Progress,
+        failures: dict[int, Elimination],
     ) -> None:
-        self._timer, self._place = timer, place
+        self._timer, self._scratch, self._place = timer, scratch, place
         self._progress, self._failures = progress, failures
 
     @property
@@ -295,6 +304,15 @@ class Entrant:
     def hot(self, count: int) -> list[float]:
         return self._tried(self._timer.hot, count)
 
+    def verify(self, launches: int) -> None:
+        """Leave the race if one more launch, after so many samples, is wrong."""
+
+        def verified(launches: int) -> list[float]:
+            tasks.verify_timed(self._timer, launches, self._scratch, afresh=True)
+            return []
+
+        self._tried(verified, launches)
+
     def _tried(self, take: Callable[[int], list[float]], count: int) -> list[float]:
         if self._place in self._failures:
             return []
@@ -303,4 +321,6 @@ class Entrant:
             return take(count)
         except (LaunchError, MemoryError) as error:
             self._failures[self._place] = Elimination(Status.LAUNCH_FAILED, str(error))
-            return []
+        except WrongResult as error:
+            self._failures[self._place] = Elimination(Status.WRONG_RESULT, str(error))
+        return []

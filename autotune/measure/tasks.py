@@ -25,7 +25,7 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure import verify
-from autotune.measure.data import EXACT, RANDOM, Dataset, present
+from autotune.measure.data import RANDOM, Dataset, present
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
 from autotune.measure.timing import Samples, StoppingRule, proven_slow, sample
@@ -89,6 +89,8 @@ class _Reference:
     configuration: Configuration
     before_ms: float
     timer: Timer
+    #: What it was bound to; others may have made theirs since.
+    scratch: verify.Scratch
     #: Of `time.monotonic`.
     since_s: float
     due_s: float
@@ -272,11 +274,11 @@ class _Loaded:
         self.verified_ms.append(taken_ms - _LAUNCHING_MS * len(steps))
 
     def verify(self) -> tuple[CheckResult, ...]:
-        """Check every data set; leaves the working buffers holding the last one."""
+        """Check every data set, the first twice; leaves the working buffers holding the last one."""
         checks: tuple[CheckResult, ...] = ()
         for name in self.data.datasets:
             run = partial(self._run, *self.bind(name))
-            checks += verify.verify(self.data, name, run, repeats=2 if name == EXACT else 1)
+            checks += verify.verify(self.data, name, run, repeats=1 if checks else 2)
         return checks
 
 
@@ -289,13 +291,16 @@ def _timed(
 ) -> Measurement:
     start = time.perf_counter()
     timer = ready.executor.timer(*ready.bind(RANDOM), job.cold)
+    ready.data.poison_outputs()
     taken, clocks = _unthrottled(ready.executor, lambda: sample(timer, rule, best_samples_ms))
+    hot_samples_ms = () if taken.stopped_early else _hot(timer, taken.samples_ms, job)
+    verify_timed(timer, len(taken.samples_ms), ready.data.scratch, afresh=False)
     timed = replace(
         draft,
         status=Status.STOPPED_EARLY if taken.stopped_early else Status.OK,
         message=_why_stopped(taken, best_samples_ms, "samples") if taken.stopped_early else "",
         samples_ms=taken.samples_ms,
-        hot_samples_ms=() if taken.stopped_early else _hot(timer, taken.samples_ms, job),
+        hot_samples_ms=hot_samples_ms,
         launched_by=timer.launched_by,
         overhead_ms=timer.overhead_ms,
         measure_s=time.perf_counter() - start,
@@ -305,9 +310,33 @@ def _timed(
     if _state.reference is None and timed.status is Status.OK and timed.median_ms:
         now_s = time.monotonic()
         _state.reference = _Reference(
-            timed.configuration, timed.median_ms, timer, now_s, now_s + _RECHECK_S
+            timed.configuration,
+            timed.median_ms,
+            timer,
+            ready.data.scratch,
+            now_s,
+            now_s + _RECHECK_S,
         )
     return done
+
+
+def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: bool) -> None:
+    """Check what a timer launches after so many launches: the last of them, or one more.
+
+    One more, on restored data, where others launched in between (``afresh``) or where arguments are
+    read and written, since those hold what all launches together made of them. Workspaces stay as
+    they were left.
+
+    Raises
+    ------
+    WrongResult
+    """
+    _, data = current()
+    data.scratch = scratch
+    if afresh or data.accumulates:
+        data.refresh(RANDOM, wholly=afresh)
+        timer.singly(1)
+    verify.verify_last(data, RANDOM, launches)
 
 
 def _slow_when_verified(
@@ -347,15 +376,23 @@ def _why_stopped(taken: Samples, best_samples_ms: Sequence[float], what: str) ->
 
 
 def _rechecked() -> Recheck | None:
-    """Time the reference again when it is due: the first that was timed in full."""
+    """Time the reference again when it is due: the first that was timed in full.
+
+    One that has become wrong is the reference no longer, and says nothing of the device.
+    """
     reference, now_s = _state.reference, time.monotonic()
     if reference is None or now_s < reference.due_s:
         return None
     assert _state.data and _state.executor
-    _state.data.refresh(RANDOM, with_scratch=False)
+    _state.data.refresh(RANDOM, wholly=False)
     samples_ms, clocks = _unthrottled(
         _state.executor, lambda: reference.timer(1 + _RECHECK_SAMPLES)[1:]
     )
+    try:
+        verify_timed(reference.timer, len(samples_ms), reference.scratch, afresh=True)
+    except verify.WrongResult:
+        _state.reference = None
+        return None
     done_s = time.monotonic()
     reference.due_s = done_s + max(_RECHECK_S, _RECHECK_TIMES * (done_s - now_s))
     return Recheck(
@@ -427,7 +464,8 @@ def take(job: Job, contender: Contender) -> Timer | None:
         return _take_baseline(job, contender.baseline)
     assert contender.binary is not None
     ready = _Loaded(job, contender.configuration, contender.binary)
-    ready.data.refresh(RANDOM, with_scratch=True)
+    ready.data.poison_scratch()
+    ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     ready.executor.run(module, steps)  # the first launch pays for loading
     return ready.executor.timer(module, steps, job.cold)
@@ -439,7 +477,7 @@ def _take_baseline(job: Job, name: str) -> Timer | None:
     baseline = baselines.get((name, job.device.backend))
     if baseline is None:  # OpenCL has no vendor library to call
         return None
-    _state.data.refresh(RANDOM, with_scratch=True)
+    _state.data.refresh(RANDOM, wholly=True)
     call = _state.executor.time_calls(baseline.prepare, vendor_arguments(_state.data))
     if call is None:  # the library has nothing like this problem
         return None

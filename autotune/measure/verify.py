@@ -11,13 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import BoundFill, BoundLaunch, Executor
+from autotune.devices.base import BoundFill, BoundLaunch, Comparison, Difference, Executor, Poison
 from autotune.errors import SpecError
 from autotune.kernel.spec import Out
 from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import CheckResult
 
 Steps = Sequence[BoundLaunch | BoundFill]
+#: Of an output that is wrong in the second run only.
+_AGAIN = " (second run only: it relies on a fresh workspace, or on NaN in its outputs)"
+#: Workspaces by name: how each was declared, and its buffer.
+Scratch = dict[str, tuple[Out, Any]]
 
 
 class WrongResult(Exception):
@@ -40,7 +44,7 @@ class DeviceData:
     buffers: dict[str, Any] = field(default_factory=dict)
     pristine: dict[tuple[str, str], Any] = field(default_factory=dict)
     expected: dict[tuple[str, str], Any] = field(default_factory=dict)
-    scratch: dict[str, tuple[Out, Any]] = field(default_factory=dict)
+    scratch: Scratch = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for dataset in self.datasets.values():
@@ -51,6 +55,10 @@ class DeviceData:
     def arguments(self) -> tuple[Argument, ...]:
         """The kernel's arguments, in order."""
         return next(iter(self.datasets.values())).arguments
+
+    def argument(self, name: str) -> Argument:
+        """The argument of a name."""
+        return next(argument for argument in self.arguments if argument.name == name)
 
     @property
     def names(self) -> list[str]:
@@ -90,19 +98,35 @@ class DeviceData:
             kept[name] = old if same and old else (out, self.executor.allocate(_nbytes(out)))
         self.scratch = kept
 
-    def refresh(self, dataset: str, with_scratch: bool) -> None:
-        """Restore inputs and poison outputs; with scratch, poison that and mend all guard bands."""
+    @property
+    def accumulates(self) -> bool:
+        """Whether a launch finds what the one before it made of an argument."""
+        return any(argument.kind == "inout" for argument in self.arguments)
+
+    def refresh(self, dataset: str, wholly: bool, poison: Poison = Poison.FINITE) -> None:
+        """Poison outputs and restore what is read and written.
+
+        Wholly: restore inputs and mend all guard bands too.
+        """
+        self.poison_outputs(poison)
         for argument in self.datasets[dataset].arguments:
-            if argument.kind in ("input", "inout"):
+            if argument.kind == "inout" or (argument.kind == "input" and wholly):
                 pristine = self.pristine[dataset, argument.name]
                 self.executor.copy(self.buffers[argument.name], pristine)
-            elif argument.kind == "out":
-                self.executor.poison(self.buffers[argument.name])
-        if with_scratch:
-            for _, buffer in self.scratch.values():
-                self.executor.poison(buffer)
+        if wholly:
             for buffer in self.all_buffers().values():
                 self.executor.mend_guards(buffer)
+
+    def poison_outputs(self, poison: Poison = Poison.FINITE) -> None:
+        """Let outputs hold nothing that a kernel writes."""
+        for argument in self.arguments:
+            if argument.kind == "out":
+                self.executor.poison(self.buffers[argument.name], poison)
+
+    def poison_scratch(self) -> None:
+        """Let workspaces hold nothing that an earlier launch left."""
+        for _, buffer in self.scratch.values():
+            self.executor.poison(buffer)
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
@@ -122,9 +146,10 @@ def verify(
 ) -> tuple[CheckResult, ...]:
     """Run a launch sequence on a data set and check everything it must and must not do.
 
-    ``run()`` executes the sequence once on the working buffers, and waits. They are refreshed before
-    each run, but scratch keeps what a run left in it: the sequence must not rely on a fresh one.
-    Guard bands are mended before the first: another configuration may have damaged them.
+    ``run()`` executes the sequence once on the working buffers, and waits. Outputs are poisoned
+    before each run, with NaN but for the last. Scratch keeps what a run left in it: the sequence must
+    not rely on a fresh one. Guard bands are mended before the first: another configuration may have
+    damaged them.
 
     Raises
     ------
@@ -132,60 +157,114 @@ def verify(
         If an output is wrong, an input changed, or a guard band was written.
     """
     checks: tuple[CheckResult, ...] = ()
+    data.poison_scratch()
     for repeat in range(repeats):
-        data.refresh(dataset, with_scratch=repeat == 0)
+        is_last = repeat == repeats - 1
+        poison = Poison.FINITE if is_last else Poison.NAN
+        data.refresh(dataset, repeat == 0, poison)
         run()
-        checks = outputs(data, dataset)
-        wrong = next((check for check in checks if not check.is_right), None)
-        if wrong is not None:
-            raise WrongResult(_wrong_message(data, wrong, repeat), checks)
-    _nothing_else_written(data, dataset, checks)
+        checks = _inspected(data, dataset, poison, is_last, _AGAIN if repeat else None)
     return checks
+
+
+def verify_last(data: DeviceData, dataset: str, launches: int) -> tuple[CheckResult, ...]:
+    """Check what the last of so many timed launches left; outputs were poisoned before the first.
+
+    Raises
+    ------
+    WrongResult
+        As `verify` does.
+    """
+    try:
+        return _inspected(data, dataset, Poison.FINITE, with_harm=True, again="")
+    except WrongResult as error:
+        raise WrongResult(f"after {launches} timed launches: {error}", error.checks) from None
 
 
 def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:
     """Compare every output with its expected values, on the device."""
-    checks = []
+    found, _, _ = data.executor.inspect(_comparisons(data, dataset))
+    return _checked(data, dataset, found)
+
+
+def _comparisons(data: DeviceData, dataset: str) -> list[Comparison]:
+    """Every output and what it must hold, of complex numbers the parts."""
+    comparisons = []
     for name, bound in data.datasets[dataset].bounds.items():
-        argument = next(argument for argument in data.arguments if argument.name == name)
+        argument = data.argument(name)
+        dtype = np.dtype(argument.dtype)
         count = int(np.prod(argument.shape, dtype=np.int64))
-        wanted, dtype = data.expected[dataset, name], np.dtype(argument.dtype)
-        found = data.executor.compare(data.buffers[name], dtype, wanted, count, bound)
-        checks.append(
-            CheckResult(name, dataset, found.max_error, found.rms_error, bound, found.first_wrong)
-        )
+        if dtype.kind == "c":
+            dtype, count = np.finfo(dtype).dtype, 2 * count
+        expected = data.expected[dataset, name]
+        comparisons.append(Comparison(data.buffers[name], dtype, expected, count, bound))
+    return comparisons
+
+
+def _checked(
+    data: DeviceData, dataset: str, found: Sequence[Difference]
+) -> tuple[CheckResult, ...]:
+    """What the comparisons found, by output."""
+    checks = []
+    for (name, bound), of in zip(data.datasets[dataset].bounds.items(), found, strict=True):
+        first, parts = of.first_wrong, 1 + (np.dtype(data.argument(name).dtype).kind == "c")
+        first = first // parts if first is not None else None
+        checks.append(CheckResult(name, dataset, of.max_error, of.rms_error, bound, first))
     return tuple(checks)
 
 
-def _wrong_message(data: DeviceData, check: CheckResult, repeat: int) -> str:
-    """One line: which output, where first, what was got and expected, and how far off at most."""
-    argument = next(argument for argument in data.arguments if argument.name == check.output)
-    flat = check.first_wrong or 0
-    where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
-    got = data.executor.read(
-        data.buffers[check.output], np.dtype(argument.dtype), (int(np.prod(argument.shape)),)
-    )[flat]
-    want = data.datasets[check.dataset].expected(check.output).reshape(-1)[flat]
-    again = " (second run only: it relies on a fresh workspace)" if repeat else ""
-    unwritten = " (not written)" if np.isnan(got) and not np.isnan(want) else ""
-    return (
-        f"{check.output}[{where}] is {got:.9g}{unwritten}, expected {want:.9g} on {check.dataset} "
-        f"data; largest error {check.max_error:.3g}, bound {check.bound:.3g}{again}"
-    )
+def _inspected(
+    data: DeviceData, dataset: str, poison: Poison, with_harm: bool, again: str | None
+) -> tuple[CheckResult, ...]:
+    """Look at outputs and, with harm, at guard bands of all buffers and bytes of all inputs: one wait.
 
+    ``again`` is what to add to what is said of an output; None after the first launch on these
+    inputs. Later ones may be wrong because one before changed an input, which is told then.
 
-def _nothing_else_written(data: DeviceData, dataset: str, checks: tuple[CheckResult, ...]) -> None:
-    """Guard bands of all buffers and bytes of all inputs, looked at together: one wait."""
-    buffers = data.all_buffers()
-    inputs = [argument.name for argument in data.arguments if argument.kind == "input"]
+    Raises
+    ------
+    WrongResult
+    """
+    buffers = data.all_buffers() if with_harm else {}
+    inputs = [
+        argument.name for argument in data.arguments if argument.kind == "input" and with_harm
+    ]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
-    intact, unchanged = data.executor.unharmed(list(buffers.values()), pairs)
-    for name, is_intact in zip(buffers, intact, strict=True):
-        if not is_intact:
-            raise WrongResult(f"wrote outside the bounds of {name}", checks)
-    for name, is_unchanged in zip(inputs, unchanged, strict=True):
-        if not is_unchanged:
-            raise WrongResult(f"changed its input {name}", checks)
+    found, intact, unchanged = data.executor.inspect(
+        _comparisons(data, dataset), list(buffers.values()), pairs
+    )
+    checks = _checked(data, dataset, found)
+    harmed = [name for name, is_intact in zip(buffers, intact, strict=True) if not is_intact]
+    changed = [name for name, is_same in zip(inputs, unchanged, strict=True) if not is_same]
+    harm = [f"wrote outside the bounds of {name}" for name in harmed]
+    harm += [f"changed its input {name}" for name in changed]
+    wrong = next((check for check in checks if not check.is_right), None)
+    if wrong and (again is None or not harm):
+        raise WrongResult(_wrong_message(data, wrong, poison) + (again or ""), checks)
+    if harm:
+        raise WrongResult(harm[0], checks)
+    return checks
+
+
+def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
+    """One line: which output, where first, what was got and expected, and how far off at most."""
+    argument = data.argument(check.output)
+    dtype = np.dtype(argument.dtype)
+    dtype = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # which shows what is no bool
+    flat, count = check.first_wrong or 0, int(np.prod(argument.shape, dtype=np.int64))
+    where = ", ".join(str(i) for i in np.unravel_index(flat, argument.shape))
+    got = data.executor.read(data.buffers[check.output], dtype, (count,))[flat]
+    want = data.datasets[check.dataset].expected(check.output).reshape(-1)[flat]
+    unwritten = ""
+    if argument.kind == "out" and set(got.tobytes()) == {poison}:  # a wrong integer may well be -1
+        unwritten = " (not written?)" if dtype.kind in "iu" else " (not written)"
+    form = ".9g" if dtype.kind in "fc" else "d"
+    if form != "d" and format(got, form) == format(want, form):
+        form = ".17g"
+    return (
+        f"{check.output}[{where}] is {got:{form}}{unwritten}, expected {want:{form}} on "
+        f"{check.dataset} data; largest error {check.max_error:.3g}, bound {check.bound:.3g}"
+    )
 
 
 def _nbytes(out: Out) -> int:

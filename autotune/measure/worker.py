@@ -15,7 +15,7 @@ from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError
-from autotune.measure import tasks
+from autotune.measure import overlap, tasks
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.process import Child, ChildDied, Children, ChildTimeout
 from autotune.measure.tasks import Job, Reply
@@ -78,6 +78,10 @@ class Worker:
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""
         return self._guarded(tasks.check, job, configuration, binary)
+
+    def check_at_once(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
+        """Run two launches of a configuration that is right alone at the same time."""
+        return self._guarded(overlap.check, job, configuration, binary)
 
     def prepare(self, job: Job) -> None:
         """Make the context and upload the data of a job.

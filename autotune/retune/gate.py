@@ -107,9 +107,8 @@ def check_tuned(
     found = {entry.kernel for _, entries in listed for entry in entries}
     for name in names:
         if name not in found:
-            recorded = sorted(
-                {kernel for device in devices for kernel in kernel_names(device.folder)}
-            )
+            files = {kernel for device in devices for kernel in kernel_names(device.folder)}
+            recorded = sorted(files - {name})  # its own would be one that cannot be read
             message = unknown("tuned kernel", name, recorded)
             raise UsageError(f"{message}; make a record with: autotune run {name}")
     for device, entries in listed:

@@ -244,8 +244,8 @@ class Mending(ExitStack):
             on=now,
             driver=made.driver,
             toolchain=toolchain,
-            ratio=round(ratio.value, 4),
-            ratio_interval=(round(ratio.low, 4), round(ratio.high, 4)),
+            ratio=_brief(ratio.value),
+            ratio_interval=(_brief(ratio.low), _brief(ratio.high)),
         )
         entry = msgspec.structs.replace(known.entry, confirmed=confirmed, stale_reasons=())
         return msgspec.structs.replace(known.record, entries=(entry,), provenance=made)
@@ -405,3 +405,8 @@ def _entry_at(path: Path, problem: Mapping[str, int | str]) -> Entry | None:
     except RecordError as error:
         warnings.warn(str(error), stacklevel=2)
         return None
+
+
+def _brief(ratio: float) -> float:
+    """Five significant digits; the smallest stays above nothing, which no record holds."""
+    return float(f"{ratio:.5g}")

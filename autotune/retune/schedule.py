@@ -25,6 +25,7 @@ from autotune.errors import UsageError, unknown
 #: hold a password.
 SETTINGS = (
     "AUTOTUNE_PATH",
+    "AUTOTUNE_TRUST",
     "AUTOTUNE_TUNED",
     "AUTOTUNE_CACHE_DIR",
     "XDG_DATA_HOME",

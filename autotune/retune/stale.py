@@ -279,8 +279,6 @@ def _changed(kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reas
             )
     if Timing(entry.timing) is Timing.OTHER:
         yield Reason(f"it was timed in another way ({entry.timing})", Action.SEARCH)
-    if not entry.median_ms > 0:
-        yield Reason(f"its recorded time is {entry.median_ms:g} ms", Action.SEARCH, fresh=True)
 
 
 def _aged(question: Question, device: Device, known: KnownEntry) -> Iterator[Reason]:

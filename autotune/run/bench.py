@@ -5,6 +5,8 @@ What search, finals and the check of recorded winners share. Searches nothing, s
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -74,21 +76,35 @@ class Bench:
     def other_jobs(self, job: Job) -> list[Job]:
         """The odd sizes with another seed, and the same problem with random data of another seed.
 
+        Where the kernel names no odd sizes, the smallest of its problems. Inputs that were given serve
+        again.
+
         Exact data of the problem itself serve again: they are half of what takes time to make, and
         a lost or doubled element shows in any of them.
 
         Static fields are compiled in, so an odd size with other values of those needs another
         binary and is left to the kernel's own tests.
         """
-        static = self.kernel.static
-        edges = [
-            problem
-            for problem in self.kernel.edge_problems
-            if all(problem[name] == job.problem[name] for name in static)
-        ]
+
+        def alike(problems: Iterable[Problem]) -> list[Problem]:
+            static = self.kernel.static
+            return [
+                problem
+                for problem in problems
+                if all(problem[name] == job.problem[name] for name in static)
+            ]
+
+        edges = alike(self.kernel.edge_problems)
+        if not edges:
+            smallest = min(
+                alike(self.kernel.problems[self.device.backend]), key=_size, default=None
+            )
+            edges = [smallest] if smallest not in (None, job.problem) else []
         other = self.request.seed + 1
         jobs = [self.job(problem, other) for problem in edges]
-        if not self.request.inputs:
+        if self.request.inputs:
+            jobs.append(job)
+        else:
             drawn = prepare(self.kernel, job.problem, RANDOM, other)
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
@@ -113,6 +129,10 @@ class Bench:
             timing=self.request.timing.value,
             arch=self.device.arch,
         )
+
+
+def _size(problem: Problem) -> int:
+    return math.prod(value for value in problem.values() if isinstance(value, int))
 
 
 def stopping_rule(device: Device) -> StoppingRule:

@@ -107,7 +107,7 @@ class Finals:
 
         The rest had no turn before ``until``.
         """
-        kernel, worker = self.bench.kernel, self.bench.worker
+        kernel = self.bench.kernel
         binaries = [(row, evaluator.binary(row.configuration)) for row in chosen]
         right = [_Finalist(row, binary) for row, binary in binaries if binary is not None]
         wrong = [
@@ -124,14 +124,36 @@ class Finals:
                 elif len(passed) >= _LEAST_FINALISTS and time.monotonic() > until:
                     unverified.append(finalist.measurement)
                 else:
-                    again = worker.check(job, finalist.configuration, finalist.binary)
+                    again = self._checked(job, finalist)
                     if again.status is Status.OK:
                         passed.append(finalist)
                     else:
-                        message = f"on {job.problem} with other inputs: {again.message}"
-                        wrong.append(replace(again, message=message))
+                        wrong.append(again)
             right = passed
         return right, wrong, unverified
+
+    def _checked(self, job: Job, finalist: _Finalist) -> Measurement:
+        """A finalist verified on a job, alone and run twice at once; what is wrong is its message."""
+        kernel, worker = self.bench.kernel, self.bench.worker
+        alone = worker.check(job, finalist.configuration, finalist.binary)
+        if alone.status is not Status.OK:
+            message = f"on {job.problem} with other inputs: {alone.message}"
+            return replace(alone, message=message)
+        if kernel.is_exclusive(finalist.configuration):
+            return alone
+        twice = worker.check_at_once(job, finalist.configuration, finalist.binary)
+        if twice.status is not Status.OK:
+            return replace(
+                twice,
+                message=f"shares state between launches: two at once on {job.problem}: "
+                f"{twice.message}; declare @{kernel.name}.exclusive if launches of it must not overlap",
+            )
+        if twice.message:
+            text = (
+                f"{kernel.name} ({job.problem}): launches at once were checked on smaller problems"
+            )
+            warnings.warn(f"{text} only: {twice.message}", stacklevel=2)
+        return alone
 
     def _raced(
         self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float

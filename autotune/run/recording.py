@@ -210,6 +210,7 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
         grid=_completed(traced_grid(traced(kernel, configuration, device, problem))),
         requires=requirement(kernel, configuration),
         archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
+        exclusive=kernel.is_exclusive(configuration),
     )
 
 

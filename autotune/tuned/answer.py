@@ -63,6 +63,7 @@ def tuned_config(
         expected_fraction=row.expected_fraction if quality in (EXACT, NEAREST_PROBLEM) else None,
         stale_reasons=row.stale_reasons,
         source=row.source,
+        exclusive=row.plan.exclusive,
         requires_met=row.plan.allows(fields),
     )
 

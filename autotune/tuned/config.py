@@ -29,6 +29,8 @@ class TunedConfig(Mapping[str, Any]):
         Expected share of the best possible speed; 1 for an exact hit, None where it is not known.
     stale_reasons : tuple of str
         Why it should be tuned again; empty while it is current.
+    exclusive : bool
+        Whether two launches of one loaded module must not overlap: on two streams, say.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
     requires_met : bool
@@ -38,6 +40,7 @@ class TunedConfig(Mapping[str, Any]):
     __slots__ = (
         "_values",
         "block",
+        "exclusive",
         "expected_fraction",
         "grid",
         "quality",
@@ -54,6 +57,7 @@ class TunedConfig(Mapping[str, Any]):
     quality: str
     expected_fraction: float | None
     stale_reasons: tuple[str, ...]
+    exclusive: bool
     source: str
     requires_met: bool
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from autotune.devices.base import Executor
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
+from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import MissingDependencyError, NothingValidError, UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.launches import LaunchSequence, bound, launch_sequence
@@ -36,6 +38,8 @@ from autotune.values import Configuration, Problem
 
 #: Problems whose launch is kept ready; a serving process may see ever new sizes.
 MAX_READY = 256
+#: CU_STREAM_PER_THREAD of the driver API: the default stream of whichever thread says so.
+_PER_THREAD = 2
 #: CUfunction_attribute
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 
@@ -120,11 +124,16 @@ class TunedKernel:
 
     What it takes is what the space file's ``call`` function takes. Outputs that are not passed are
     allocated, and returned: one as itself, several as a tuple, of the library the inputs are of.
+
+    Calls on different streams, and captured graphs, may run at the same time. What a captured call
+    refers to beside the caller's arrays lives as long as this object.
     """
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self._ready: OrderedDict[object, _OnGpu | _OnHost] = OrderedDict()
+        #: What graphs refer to, however many problems came after it.
+        self._captured: set[_OnGpu] = set()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the tuned kernel.
@@ -166,7 +175,8 @@ class TunedKernel:
             made: _OnGpu | _OnHost = _OnHost(_Prepared.of(self.kernel, problem, device))
         else:
             device = backend("cuda").devices()[index]
-            made = _OnGpu(_Prepared.of(self.kernel, problem, device), _cupy())
+            prepared = _Prepared.of(self.kernel, problem, device)
+            made = _OnGpu(prepared, _cupy(), self._captured)
         self._ready[key] = made
         if len(self._ready) > MAX_READY:
             self._ready.popitem(last=False)
@@ -184,20 +194,26 @@ class _Prepared:
     sequence: LaunchSequence
     arguments: dict[str, Argument]
     scratch: dict[str, Argument]
+    #: Whether launches of one loaded module must not overlap.
+    exclusive: bool
 
     @classmethod
     def of(cls, kernel: Kernel, problem: Problem, device: Device) -> _Prepared:
         """Look up, check, compile and plan."""
         configuration = choose(kernel, problem, device).configuration
         scratch = kernel.workspaces(configuration, problem, device)
+        arguments = declared_arguments(kernel, problem)
+        # Module symbols are set before every launch, maybe to other values.
+        has_symbols = any(argument.kind == "constant" for argument in arguments.values())
         return cls(
             kernel=kernel,
             problem=problem,
             device=device,
             binary=compiled_for(kernel, configuration, problem, device),
             sequence=launch_sequence(kernel, configuration, problem, device),
-            arguments=declared_arguments(kernel, problem),
+            arguments=arguments,
             scratch={name: _declared(kernel, name, out) for name, out in scratch.items()},
+            exclusive=has_symbols or kernel.is_exclusive(configuration),
         )
 
     @cached_property
@@ -254,12 +270,10 @@ class _Prepared:
                 raise UsageError(f"{self.kernel.name}: the output {name} must be C-contiguous")
 
 
-class _OnGpu:
-    """Launches on the caller's device arrays and stream, with nothing but CuPy between."""
+class _Module:
+    """A binary on the device: its functions by entry, ready to be launched."""
 
     def __init__(self, prepared: _Prepared, cupy: Any) -> None:
-        self.prepared = prepared
-        self.cupy = cupy
         self.module = cupy.cuda.function.Module()
         self.module.load(prepared.binary.code)
         self.functions = {}
@@ -271,20 +285,59 @@ class _OnGpu:
                 cupy.cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
             self.functions[launch.entry] = function
 
+
+class _OnGpu:
+    """Launches on the caller's device arrays and stream, with nothing but CuPy between.
+
+    Of an exclusive configuration there is a module for each stream that it is called on, since what
+    is enqueued on one is done in order, and one for each stream of each capture.
+    """
+
+    def __init__(self, prepared: _Prepared, cupy: Any, captured: set[_OnGpu]) -> None:
+        self.prepared = prepared
+        self.cupy = cupy
+        self._captured = captured
+        #: By stream and capture where exclusive, else one.
+        self._modules: dict[object, _Module] = {}
+        #: By capture and name: a graph is launched long after the pool would have given them away.
+        self._workspaces: dict[object, Any] = {}
+        self._copies: list[Any] = []
+        if not prepared.exclusive:
+            self._module(None)
+
     def __call__(self, given: Mapping[str, Any]) -> list[Any]:
+        self.prepared.check(given)
+        stream = self.cupy.cuda.get_current_stream().ptr
+        # The default stream cannot be captured, and must not be asked while another is.
+        if stream and self.cupy.cuda.runtime.streamIsCapturing(stream):
+            self._captured.add(self)
+            with everything_allowed():
+                return self._enqueue(given, (stream, capture_of(stream)), is_captured=True)
+        return self._enqueue(given, (stream, get_ident()) if stream == _PER_THREAD else stream)
+
+    def _enqueue(
+        self, given: Mapping[str, Any], place: object, is_captured: bool = False
+    ) -> list[Any]:
+        """Launch on the current stream, which is ``place`` by a name of its own."""
         cupy, prepared = self.cupy, self.prepared
-        prepared.check(given)
+        loaded = self._module(place if prepared.exclusive else None)
         values: dict[str, Any] = {}
-        for name, argument in (*prepared.arguments.items(), *prepared.scratch.items()):
+        for name, argument in prepared.arguments.items():
             if argument.kind == "constant":
-                self._set_constant(name, given[name])
+                self._set_constant(loaded, name, given[name], is_captured)
             elif argument.kind != "scalar":
                 array = given.get(name)
                 values[name] = (
                     cupy.empty(argument.shape, argument.dtype)
                     if array is None
-                    else cupy.ascontiguousarray(array)
+                    else self._contiguous(array, is_captured)
                 )
+        for name, argument in prepared.scratch.items():
+            values[name] = self._workspaces.get((place, name))
+            if values[name] is None:
+                values[name] = cupy.empty(argument.shape, argument.dtype)
+                if is_captured:
+                    self._workspaces[place, name] = values[name]
         values |= prepared.scalars(given)
         for step in prepared.sequence.steps:
             if isinstance(step, Fill):
@@ -294,14 +347,28 @@ class _OnGpu:
             args = tuple(
                 values[value] if isinstance(value, str) else np.int32(value) for value in names
             )
-            self.functions[step.entry](step.grid, step.block, args, shared_mem=step.shared_bytes)
+            function = loaded.functions[step.entry]
+            function(step.grid, step.block, args, shared_mem=step.shared_bytes)
         return [values[name] for name in prepared.outputs]
 
-    def _set_constant(self, name: str, array: Any) -> None:
+    def _module(self, key: object) -> _Module:
+        found = self._modules.get(key)
+        # Of two threads that load for one stream, both launch what was kept.
+        return found or self._modules.setdefault(key, _Module(self.prepared, self.cupy))
+
+    def _contiguous(self, array: Any, is_captured: bool) -> Any:
+        made = self.cupy.ascontiguousarray(array)
+        if is_captured and made is not array:
+            self._copies.append(made)
+        return made
+
+    def _set_constant(self, loaded: _Module, name: str, array: Any, is_captured: bool) -> None:
         """Copy to a module symbol, in order with the launches of the current stream."""
         runtime = self.cupy.cuda.runtime
         source = self.cupy.asarray(array)
-        target = int(self.module.get_global_var(name))
+        if is_captured:
+            self._copies.append(source)
+        target = int(loaded.module.get_global_var(name))
         stream = self.cupy.cuda.get_current_stream().ptr
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target, source.data.ptr, source.nbytes, kind, stream)

@@ -21,8 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+#: Most bytes of a record: a hundred times the largest that ships, and read in half a second.
+MAX_BYTES = 32 << 20
+#: Most letters of what is said about a file's content.
+_MAX_REASON = 300
+
+
 class DamagedRecord(RecordError):
-    """Ours, but cut off or altered: may be set aside, unlike what is foreign or newer."""
+    """Cut off, altered or no file at all: may be set aside, unlike what is foreign or newer."""
 
 
 class Loaded(NamedTuple):
@@ -67,15 +73,13 @@ def device_folders(layer: str, directory: str) -> list[str]:
     Only what was measured on GPUs ships: a CPU's records that a run left in the checkout's
     reports are in the user's layer too.
     """
-    try:
-        with os.scandir(directory) as found:
-            names = sorted(file.name for file in found if file.is_dir())
-        return [name for name in names if layer != "shipped" or not name.startswith("opencl_")]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        warn(f"{directory}: cannot read tuned records: {error.strerror}")
-        return []
+    return [
+        file.name
+        for file in _listed(directory)
+        # Asked of a link that leads nowhere, `is_dir` raises.
+        if (os.path.isdir(file.path) if file.is_symlink() else file.is_dir())
+        and (layer != "shipped" or not file.name.startswith("opencl_"))
+    ]
 
 
 def path_of(directory: Path, record: TunedRecord) -> Path:
@@ -98,13 +102,25 @@ def stamp(kernel: str) -> tuple[object, ...]:
 def kernel_names(wanted: str | None = None) -> set[str]:
     """The kernels that have a record in some layer, of one device's folder or of any."""
     return {
-        file[:-5]
+        file.name[:-5]
         for layer, directory in layers()
         for folder in device_folders(layer, directory)
         if wanted in (None, folder)
-        for file in os.listdir(os.path.join(directory, folder))
-        if file.endswith(".json")
+        for file in _listed(os.path.join(directory, folder))
+        if file.name.endswith(".json")
     }
+
+
+def _listed(directory: str) -> list[os.DirEntry[str]]:
+    """What a folder holds, by name; nothing, with a warning, where it cannot be read."""
+    try:
+        with os.scandir(directory) as found:
+            return sorted(found, key=lambda file: file.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        warn(f"{directory}: cannot read tuned records: {error.strerror}")
+        return []
 
 
 def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
@@ -112,7 +128,7 @@ def _files(kernel: str) -> Iterator[tuple[str, str, str]]:
     for layer, directory in layers():
         for folder in device_folders(layer, directory):
             path = os.path.join(directory, folder, f"{kernel}.json")
-            if os.path.exists(path):
+            if os.path.lexists(path):  # a link that leads nowhere is told of
                 yield layer, folder, path
 
 
@@ -133,30 +149,42 @@ def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
 
 def _readable(path: Path | str) -> TunedRecord | None:
     """A record where its kernel's is expected; None, with a warning, where it cannot be used."""
+    kernel = os.path.basename(path).removesuffix(".json")
     try:
         record = read(path)
-        if os.path.basename(path) != f"{record.kernel}.json":
-            raise RecordError(f"it is of another kernel, {record.kernel!r}")
+        if record.kernel != kernel:
+            raise RecordError(f"{path}: it is of another kernel, {_brief(record.kernel)!r}")
     except RecordError as error:
-        warn(f"{path}: tuned record left out: {error}")
+        warn(
+            f"tuned record left out: {error}; others answer until it is mended or removed, "
+            f"or tuned anew: autotune run {kernel}"
+        )
         return None
     return record
 
 
 def read(path: Path | str) -> TunedRecord:
-    """Read one record.
+    """Read one record, in a time that its length bounds.
 
     Raises
     ------
     RecordError
         If the file cannot be read, is damaged, is something else, or of a newer schema.
     """
+    # Asked before it is opened, since that alone has effects on some devices. What takes its place
+    # in between, or only says that it is a file, is not waited for either.
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise DamagedRecord(f"{path}: not a file, so no tuned record")
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        with open(path, "rb", opener=_open_at_once) as file:
+            data = file.read(MAX_BYTES + 1) or b""  # None: it would have to wait
     except OSError as error:
         raise RecordError(f"{path}: cannot read the tuned record: {error.strerror}") from error
-    return decode(data, os.path.basename(path))
+    return decode(data, str(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 class _Head(msgspec.Struct):
@@ -178,26 +206,34 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     RecordError
         If they are damaged, something else, or of a newer schema.
     """
+    if len(data) > MAX_BYTES:
+        raise DamagedRecord(f"{name}: more than {MAX_BYTES >> 20} MiB, so no tuned record")
     try:
         head = _HEAD.decode(data)
     except msgspec.ValidationError:
         head = _Head()
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{name}: not a tuned record, or damaged: {error}") from error
+        raise DamagedRecord(f"{name}: not a tuned record, or damaged: {_brief(error)}") from error
     if head.format != FORMAT:
         raise RecordError(f"{name}: not a tuned record of autotune")
     version = head.schema_version
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise RecordError(
-            f"{name}: tuned record of schema {version!r}, this autotune reads up to "
+            f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
             f"{SCHEMA_VERSION}; upgrade kernel-autotune"
         )
     try:
         record = _RECORD.decode(data)
         check(record)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise DamagedRecord(f"{name}: damaged tuned record: {error}") from error
+        raise DamagedRecord(f"{name}: damaged tuned record: {_brief(error)}") from error
     return record
+
+
+def _brief(said: object) -> str:
+    """A message, or a part of one, however much of the file it quotes."""
+    text = str(said)
+    return text if len(text) <= _MAX_REASON else f"{text[:_MAX_REASON]} …"
 
 
 def warn(message: str) -> None:

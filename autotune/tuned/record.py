@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
-from autotune.kernel.expression import OPERATORS, value_of
+from autotune.kernel.expression import MAX_INTEGER, OPERATORS, value_of
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -29,16 +30,26 @@ COMMON_SHARED_BYTES = 48 * 1024
 #: they can be walked wherever lookup is called.
 MAX_DEPTH = 64
 
-Value: TypeAlias = int | bool | str
+#: What a number of a file may be, so that nobody who reads one need ask: an integer is of 64 bits,
+#: there are so many of something, a time in milliseconds or a ratio of two is neither nothing nor
+#: absurd, a rate or an error may be nothing.
+Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
+Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
+
+Value: TypeAlias = Integer | bool | str
+#: Values of a problem's fields.
+Sizes: TypeAlias = Mapping[str, Integer | str]
+ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]
 #: Threads or blocks in x, y, z.
-Triple: TypeAlias = tuple[int, int, int]
+Triple: TypeAlias = tuple[Positive, Positive, Positive]
 #: An expression over integer problem fields as JSON; see `autotune.kernel.expression`.
 StoredExpression: TypeAlias = int | str | list[Any]
 Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
 Term: TypeAlias = tuple[float, tuple[str, ...]]
-#: What slots and multiples may be.
-Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 
 
 class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,15 +57,15 @@ class RecordedDevice(msgspec.Struct, frozen=True, kw_only=True):
 
     backend: str
     name: str
-    arch: str
+    arch: Annotated[str, msgspec.Meta(max_length=32)]
     uuid: str = ""
     driver: str = ""
-    sm_count: int = 1
-    shared_bytes_per_block: int = 0
-    l2_bytes: int = 0
-    memory_bytes: int = 0
-    peak_gb_per_s: float = 0.0
-    peak_gflop_per_s: float = 0.0
+    sm_count: Count = 1
+    shared_bytes_per_block: Count = 0
+    l2_bytes: Count = 0
+    memory_bytes: Count = 0
+    peak_gb_per_s: Amount = 0.0
+    peak_gflop_per_s: Amount = 0.0
 
     @classmethod
     def of(cls, device: Device) -> RecordedDevice:
@@ -86,7 +97,7 @@ class LaunchStep(msgspec.Struct, frozen=True, kw_only=True, tag="launch", tag_fi
     #: Grid for the entry's own problem.
     concrete_grid: Triple
     block: Triple
-    shared_bytes: int = 0
+    shared_bytes: Count = 0
     #: None where the launch cannot be traced.
     grid: Grid | None = None
     #: Names of arguments and scratch buffers, integers, or stored operations on problem fields.
@@ -105,13 +116,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     configuration: Mapping[str, Value]
     block: Triple
-    shared_bytes: int = 0
+    shared_bytes: Count = 0
     #: None where the launch cannot be traced.
     grid: Grid | None = None
     #: Condition that a problem must satisfy; None where every problem is fine.
     requires: StoredExpression | None = None
     #: Architectures whose declared space holds this configuration; None where not examined.
     archs: tuple[str, ...] | None = None
+    #: Whether two launches of one loaded module must not overlap.
+    exclusive: bool = False
 
     def allows(self, fields: Mapping[str, object]) -> bool:
         """Whether a problem satisfies what this plan requires."""
@@ -133,28 +146,28 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     """The vendor library on the same problem, measured in the same finals."""
 
     name: str
-    median_ms: float
+    median_ms: Measured
     #: Vendor time over ours: above 1 ours is faster.
-    ratio: float
-    ratio_interval: tuple[float, float]
+    ratio: Measured
+    ratio_interval: tuple[Measured, Measured]
     #: Median of calls back to back; None where not taken.
-    hot_ms: float | None = None
+    hot_ms: Measured | None = None
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """Largest error of the winner against the float64 reference, and the bound it kept."""
 
-    max_error: float
-    rms_error: float
-    bound: float
+    max_error: Amount
+    rms_error: Amount
+    bound: Amount
 
 
 class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
     """Another finalist, measured in the same rounds as the winner."""
 
     configuration: Mapping[str, Value]
-    median_ms: float
-    interval_ms: tuple[float, float]
+    median_ms: Measured
+    interval_ms: tuple[Measured, Measured]
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,42 +178,42 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     toolchain: str
     #: Time then over the recorded one: above 1 it was slower.
-    ratio: float
-    ratio_interval: tuple[float, float]
+    ratio: Measured
+    ratio_interval: tuple[Measured, Measured]
 
 
 class Entry(Plan, frozen=True, kw_only=True):
     """The winner of one problem, and the evidence."""
 
-    problem: Mapping[str, int | str]
-    median_ms: float
-    interval_ms: tuple[float, float]
-    samples: int
+    problem: Sizes
+    median_ms: Measured
+    interval_ms: tuple[Measured, Measured]
+    samples: Count
     #: Fingerprint of all sources of the kernel, not only of the winner's.
     source: str
     #: How it was timed: ``cold:graph``, ``cold:flush`` …; see `autotune.measure.timing.Timing`.
     timing: str
     effort: Literal["quick", "full"]
     strategy: str
-    evaluations: int
+    evaluations: Count
     seed: int
     #: When; see `timestamp`.
     tuned_on: str
     steps: tuple[LaunchStep | FillStep, ...] = ()
-    gb_per_s: float | None = None
-    gflop_per_s: float | None = None
+    gb_per_s: Amount | None = None
+    gflop_per_s: Amount | None = None
     #: Share of the device's measured limit that binds, and which limit that is.
-    limit_fraction: float | None = None
+    limit_fraction: Amount | None = None
     limit_name: str | None = None
     vendor: Vendor | None = None
     #: Median of calls back to back, from warm caches; None where not taken.
-    hot_ms: float | None = None
+    hot_ms: Measured | None = None
     #: Size of the tied set: configurations within noise of the winner, itself included.
-    tied: int = 1
+    tied: Count = 1
     checks: Checks | None = None
-    registers: int | None = None
-    spill_bytes: int | None = None
-    static_shared_bytes: int | None = None
+    registers: Count | None = None
+    spill_bytes: Count | None = None
+    static_shared_bytes: Count | None = None
     #: Fingerprint of the space file's arguments, reference, launch and options.
     arguments: str
     #: Names of arguments that a file gave in place of drawn ones.
@@ -248,9 +261,9 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
     """Every configuration of the finals measured on every problem."""
 
     configurations: tuple[Mapping[str, Value], ...] = ()
-    problems: tuple[Mapping[str, int | str], ...] = ()
+    problems: tuple[Sizes, ...] = ()
     #: One row per configuration, one column per problem; None where it failed or does not apply.
-    median_ms: tuple[tuple[float | None, ...], ...] = ()
+    median_ms: tuple[tuple[Measured | None, ...], ...] = ()
     #: Fitted to the times; one for each combination of categories where that answers best.
     predictions: tuple[Prediction, ...] = ()
 
@@ -258,10 +271,10 @@ class Portfolio(msgspec.Struct, frozen=True, kw_only=True):
 class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
     """What to use for problems nearest to this one."""
 
-    problem: Mapping[str, int | str]
+    problem: Sizes
     plan: Plan
     #: Expected share of the best possible speed; None where too little was measured to tell.
-    expected_fraction: float | None = None
+    expected_fraction: Amount | None = None
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
 
@@ -276,7 +289,7 @@ class Provenance(msgspec.Struct, frozen=True, kw_only=True):
     created: str
 
 
-class TunedRecord(msgspec.Struct, frozen=True, kw_only=True):
+class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All that is known about one kernel on one device."""
 
     kernel: str
@@ -296,7 +309,21 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def entry(self, problem: Mapping[str, int | str]) -> Entry | None:
         """The entry of one problem, or None."""
-        return next((entry for entry in self.entries if dict(entry.problem) == dict(problem)), None)
+        return self._by_problem.get(key_of(problem))
+
+    @cached_property
+    def _by_problem(self) -> dict[ProblemItems, Entry]:
+        return {key_of(entry.problem): entry for entry in self.entries}
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What records must share to be merged, or asked together: names and kinds of values."""
+        return self.fields, {name: type(values[0]) for name, values in self.parameters.items()}
+
+
+def key_of(problem: Mapping[str, int | str]) -> ProblemItems:
+    """A problem as a key, whatever order its fields came in."""
+    return frozenset(problem.items())
 
 
 def timestamp() -> str:
@@ -337,17 +364,25 @@ def check(record: TunedRecord) -> None:
         moment(record.provenance.created)
     except ValueError as error:
         raise ValueError(f"provenance.created: {error}") from error
+    for name, values in record.parameters.items():
+        if len({type(value) for value in values}) > 1:
+            raise ValueError(f"parameter {name} has values of several kinds")
     rows: list[Entry | FallbackRow] = [*record.entries, *record.fallback]
     for problem in [*(row.problem for row in rows), *record.portfolio.problems]:
         _check_problem(record, problem)
+    if len({key_of(entry.problem) for entry in record.entries}) < len(record.entries):
+        raise ValueError("several entries of one problem")
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
     for plan in _plans(record):
-        _check_names(record, plan.configuration)
+        _check_configuration(record, plan.configuration)
         for form in (*(plan.grid or ()), *(() if plan.requires is None else (plan.requires,))):
             _check_expression(form, integers)
-    for entry in record.entries:
-        for other in entry.runners_up:
-            _check_names(record, other.configuration)
+    runners_up = (other for entry in record.entries for other in entry.runners_up)
+    for configuration in (
+        *(other.configuration for other in runners_up),
+        *record.portfolio.configurations,
+    ):
+        _check_configuration(record, configuration)
     _check_portfolio(record, integers)
 
 
@@ -360,16 +395,19 @@ def _plans(record: TunedRecord) -> Iterator[Plan]:
 
 
 def _check_problem(record: TunedRecord, problem: Mapping[str, int | str]) -> None:
-    if set(problem) != set(record.fields):
+    if problem.keys() != record.fields.keys():
         raise ValueError(f"problem {dict(problem)} has other fields than {list(record.fields)}")
     for name, kind in record.fields.items():
         if isinstance(problem[name], int) != (kind == "integer"):
             raise ValueError(f"problem field {name} is {kind}, not {problem[name]!r}")
 
 
-def _check_names(record: TunedRecord, configuration: Mapping[str, Value]) -> None:
-    if set(configuration) != set(record.parameters):
+def _check_configuration(record: TunedRecord, configuration: Mapping[str, Value]) -> None:
+    if configuration.keys() != record.parameters.keys():
         raise ValueError(f"configuration {dict(configuration)} lacks or adds parameters")
+    for name, value in configuration.items():
+        if type(value) is not type(record.parameters[name][0]):
+            raise ValueError(f"{name}={value!r} is of another kind than its declared values")
 
 
 def _check_expression(form: object, integers: set[str], depth: int = 0) -> None:
@@ -393,8 +431,8 @@ def _check_portfolio(record: TunedRecord, integers: set[str]) -> None:
         len(times) != len(portfolio.problems) for times in portfolio.median_ms
     ):
         raise ValueError("the portfolio's times do not match its configurations and problems")
-    known = (None, *range(len(portfolio.predictions)))
-    if any(row.prediction not in known for row in record.fallback):
+    known = range(len(portfolio.predictions))
+    if any(row.prediction not in known for row in record.fallback if row.prediction is not None):
         raise ValueError("a row of the fallback table names a prediction that is not there")
     for prediction in portfolio.predictions:
         for cost in prediction.costs:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import isqrt
+from math import inf, isqrt
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -31,6 +31,7 @@ from autotune.tuned.record import (
     FallbackRow,
     LaunchStep,
     Plan,
+    Portfolio,
     Prediction,
     Triple,
     Value,
@@ -218,9 +219,9 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     than the newest.
     """
     newest = max(loaded, key=lambda known: moment(known.record.provenance.created))
-    fitting = [known for known in loaded if _shape(known) == _shape(newest)]
+    fitting = [known for known in loaded if known.record.shape == newest.record.shape]
     for known in loaded:
-        if _shape(known) != _shape(newest):
+        if known.record.shape != newest.record.shape:
             skipped(f"{known.source}: left out: other problem fields or parameters than the newest")
     record = newest.record
     fields = {name: kind == "integer" for name, kind in record.fields.items()}
@@ -230,14 +231,13 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
+    times: dict[str, list[_Times]] = {}
+    for known in fitting:
+        times.setdefault(known.folder, []).append(_Times(table, known.record.portfolio))
     for arch in {group.arch: None for group in table.devices.values()}:
         groups = [group for group in table.devices.values() if group.arch == arch]
-        table.archs[arch] = _of_arch(arch, groups, fitting)
+        table.archs[arch] = _of_arch(arch, groups, times)
     return table
-
-
-def _shape(loaded: Loaded) -> tuple[object, ...]:
-    return (loaded.record.fields, set(loaded.record.parameters))
 
 
 def _add_device(table: LookupTable, loaded: Loaded) -> None:
@@ -287,7 +287,7 @@ def _fallback_row(table: LookupTable, row: FallbackRow, loaded: Loaded) -> Looku
     )
 
 
-def _of_arch(arch: str, groups: Sequence[Group], loaded: Sequence[Loaded]) -> Group:
+def _of_arch(arch: str, groups: Sequence[Group], times: Mapping[str, Sequence[_Times]]) -> Group:
     """The rows of all devices of an architecture.
 
     Where several have the same problem, the plan with the least worst-case loss over them is
@@ -295,36 +295,50 @@ def _of_arch(arch: str, groups: Sequence[Group], loaded: Sequence[Loaded]) -> Gr
     """
     merged = Group(arch, arch)
     for kind in ("exact", "nearest"):
+        owners: dict[ProblemKey, list[Group]] = {}
+        for group in groups:
+            for problem in getattr(group, kind):
+                owners.setdefault(problem, []).append(group)
         rows: dict[ProblemKey, LookupRow] = getattr(merged, kind)
-        for problem in {problem: None for group in groups for problem in getattr(group, kind)}:
-            owners = [group for group in groups if problem in getattr(group, kind)]
-            candidates = [getattr(group, kind)[problem] for group in owners]
-            rows[problem] = min(candidates, key=lambda row: _worst_loss(row, owners, loaded))
+        for problem, having in owners.items():
+            candidates = [getattr(group, kind)[problem] for group in having]
+            rows[problem] = min(candidates, key=lambda row: _worst_loss(row, having, times))
     return merged
 
 
-def _worst_loss(row: LookupRow, owners: Sequence[Group], loaded: Sequence[Loaded]) -> float:
+def _worst_loss(
+    row: LookupRow, owners: Sequence[Group], times: Mapping[str, Sequence[_Times]]
+) -> float:
     """Largest slowdown of a row's plan over devices that know its problem; infinite if unknown."""
     if len(owners) == 1:
         return 0.0
-    return max(_loss(row, owner, loaded) for owner in owners)
+    return max(_loss(row, owner, times[owner.name]) for owner in owners)
 
 
-def _loss(row: LookupRow, owner: Group, loaded: Sequence[Loaded]) -> float:
+def _loss(row: LookupRow, owner: Group, times: Sequence[_Times]) -> float:
     best = owner.exact.get(row.problem)
     if best and best.plan.configuration == row.plan.configuration:
         return 0.0
-    for record in (known.record for known in loaded if known.folder == owner.name):
-        portfolio = record.portfolio
-        problems = [
-            tuple(problem[name] for name in record.fields) for problem in portfolio.problems
-        ]
-        if row.problem not in problems:
-            continue
-        column = problems.index(row.problem)
-        times = [times[column] for times in portfolio.median_ms]
+    known = (measured.loss(row) for measured in times)
+    return next((loss for loss in known if loss is not None), inf)
+
+
+class _Times:
+    """The times of a record's portfolio, by problem: they are asked for every row of a table."""
+
+    def __init__(self, table: LookupTable, portfolio: Portfolio) -> None:
+        self.configurations, self.median_ms = portfolio.configurations, portfolio.median_ms
+        problems = map(table.key, portfolio.problems)
+        self.columns = {problem: column for column, problem in enumerate(problems)}
+
+    def loss(self, row: LookupRow) -> float | None:
+        """Slowdown of a row's plan beside the best for its problem; None where it has no time."""
+        column = self.columns.get(row.problem)
+        if column is None:
+            return None
+        times = [times[column] for times in self.median_ms]
         least_ms = min((median_ms for median_ms in times if median_ms), default=0.0)
-        for configuration, median_ms in zip(portfolio.configurations, times, strict=True):
+        for configuration, median_ms in zip(self.configurations, times, strict=True):
             if configuration == row.plan.configuration and median_ms:
                 return median_ms / least_ms - 1
-    return float("inf")
+        return None

@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -26,8 +26,10 @@ from autotune.tuned.record import (
     Plan,
     Portfolio,
     Prediction,
+    ProblemItems,
     RunnerUp,
     TunedRecord,
+    key_of,
 )
 
 Configured = TypeVar("Configured", bound=Plan | RunnerUp)
@@ -146,12 +148,13 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
         raise UsageError(
             f"cannot merge {new.kernel} on {new.device.name} into {old.kernel} on {old.device.name}"
         )
-    if (set(old.parameters), old.fields) != (set(new.parameters), new.fields):
+    if old.shape != new.shape:
         return _all_of(new, "replaced", "parameters or problem fields changed since")
     outcomes = tuple(_outcome(old.entry(entry.problem), entry) for entry in new.entries)
-    kept = [outcome.problem for outcome in outcomes if outcome.action == "kept"]
-    taken = [entry for entry in new.entries if entry.problem not in kept]
-    stay = [_aged(entry, new) for entry in old.entries if not _holds(taken, entry.problem)]
+    kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
+    taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
+    sources = {entry.source for entry in new.entries}
+    stay = [_aged(entry, sources) for entry in _without(old.entries, _keys(taken))]
     record = msgspec.structs.replace(
         new,
         entries=(*stay, *taken),
@@ -180,10 +183,9 @@ def _outcome(old: Entry | None, new: Entry) -> MergedProblem:
     return MergedProblem(new.problem, "replaced", f"tuned again with effort {new.effort}")
 
 
-def _aged(entry: Entry, new: TunedRecord) -> Entry:
+def _aged(entry: Entry, sources: Set[str]) -> Entry:
     """An old entry that stays, marked stale where its source is no longer the kernel's."""
     reason = "the source changed since"
-    sources = {entry.source for entry in new.entries}
     if not sources or entry.source in sources or reason in entry.stale_reasons:
         return entry
     return msgspec.structs.replace(entry, stale_reasons=(*entry.stale_reasons, reason))
@@ -195,24 +197,28 @@ def _is_wider(old: Portfolio, new: Portfolio) -> bool:
 
 
 def _merged_fallback(
-    old: TunedRecord, new: TunedRecord, kept: Sequence[Mapping[str, int | str]]
+    old: TunedRecord, new: TunedRecord, kept: Set[ProblemItems]
 ) -> tuple[FallbackRow, ...]:
     """Rows of the wider portfolio first; the other's rows for problems that it lacks.
 
     Where an entry was kept, the row that came with it is kept too.
     """
-    outdone = [row for row in old.fallback if dict(row.problem) in map(dict, kept)]
-    first = tuple(row for row in new.fallback if not _holds(outdone, row.problem))
+    first = _without(new.fallback, kept & _keys(old.fallback))
     second = old.fallback
     if _is_wider(old.portfolio, new.portfolio):
         first, second = second, first
     # The other portfolio is left out, and its predictions with it.
-    rest = (row for row in second if not _holds(first, row.problem))
+    rest = _without(second, _keys(first))
     return (*first, *(msgspec.structs.replace(row, prediction=None) for row in rest))
 
 
-def _holds(rows: Sequence[Entry | FallbackRow], problem: Mapping[str, int | str]) -> bool:
-    return any(dict(row.problem) == dict(problem) for row in rows)
+def _keys(rows: Sequence[Entry | FallbackRow]) -> set[ProblemItems]:
+    return {key_of(row.problem) for row in rows}
+
+
+def _without(rows: Sequence[Placed], problems: Set[ProblemItems]) -> tuple[Placed, ...]:
+    """The rows that are of other problems."""
+    return tuple(row for row in rows if key_of(row.problem) not in problems)
 
 
 # ---------------------------------------------------------------------- bytes

@@ -90,6 +90,7 @@ struct config {
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
+  bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -238,6 +239,7 @@ struct plan {
   int MIN_BLOCKS;
   extent block;
   unsigned shared_bytes;
+  bool exclusive;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -245,16 +247,16 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, 0, -1, 1023ULL, true},
-    {1024, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {1024, 1, 1}, 0, 0, -1, 1023ULL, true},
-    {512, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::bypass, STORE_value::plain, 4, {512, 1, 1}, 0, 0, -1, 226ULL, true},
-    {512, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, 1, -1, 1023ULL, true},
-    {256, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, 1, -1, 1023ULL, true},
-    {256, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, 2, -1, 1023ULL, true},
-    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, 2, -1, 1023ULL, true},
-    {1024, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::stream, 1, {1024, 1, 1}, 0, 3, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::stream, STORE_value::plain, 4, {128, 1, 1}, 0, 4, -1, 1023ULL, true},
-    {512, 1, 8, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, 0, -1, 1023ULL, true}
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
+    {1024, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {1024, 1, 1}, 0, false, 0, -1, 1023ULL, true},
+    {512, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::bypass, STORE_value::plain, 4, {512, 1, 1}, 0, false, 0, -1, 226ULL, true},
+    {512, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 2, -1, 1023ULL, true},
+    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 2, -1, 1023ULL, true},
+    {1024, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::stream, 1, {1024, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::stream, STORE_value::plain, 4, {128, 1, 1}, 0, false, 4, -1, 1023ULL, true},
+    {512, 1, 8, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, 0, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -435,8 +437,8 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.BLOCK, p_.VEC, p_.ITEMS, p_.GRID_MODE, p_.WAVES, p_.PEEL, p_.LOAD, p_.STORE, p_.MIN_BLOCKS, p_.block, p_.shared_bytes, how_,
-          share_, allows(p_, asked_), chosen_};
+  return {p_.BLOCK, p_.VEC, p_.ITEMS, p_.GRID_MODE, p_.WAVES, p_.PEEL, p_.LOAD, p_.STORE, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
+          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.

@@ -65,6 +65,7 @@ struct config {
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
+  bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -211,6 +212,7 @@ struct plan {
   int ROUNDS;
   extent block;
   unsigned shared_bytes;
+  bool exclusive;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -218,13 +220,13 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {MODE_value::reg_batch, 4, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, 0, -1, 1023ULL, true},
-    {MODE_value::smem_roll_async, 32, LAYOUT_value::slots, 0, 4, 64, 0, {64, 1, 1}, 0, 1, -1, 1022ULL, true},
-    {MODE_value::none, 1, LAYOUT_value::slots, 0, 4, 512, 1, {512, 1, 1}, 0, 2, 0, 1023ULL, true},
-    {MODE_value::reg_batch, 16, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, 0, -1, 1023ULL, true},
-    {MODE_value::smem_roll_async, 1, LAYOUT_value::threads, 0, 4, 1024, 2, {1024, 1, 1}, 0, 3, 0, 1022ULL, true},
-    {MODE_value::smem_roll, 1, LAYOUT_value::slots, 0, 4, 256, 4, {256, 1, 1}, 0, 4, 0, 1023ULL, true},
-    {MODE_value::smem_roll_async, 16, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, 0, -1, 1022ULL, true}
+    {MODE_value::reg_batch, 4, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, false, 0, -1, 1023ULL, true},
+    {MODE_value::smem_roll_async, 32, LAYOUT_value::slots, 0, 4, 64, 0, {64, 1, 1}, 0, false, 1, -1, 1022ULL, true},
+    {MODE_value::none, 1, LAYOUT_value::slots, 0, 4, 512, 1, {512, 1, 1}, 0, false, 2, 0, 1023ULL, true},
+    {MODE_value::reg_batch, 16, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, false, 0, -1, 1023ULL, true},
+    {MODE_value::smem_roll_async, 1, LAYOUT_value::threads, 0, 4, 1024, 2, {1024, 1, 1}, 0, false, 3, 0, 1022ULL, true},
+    {MODE_value::smem_roll, 1, LAYOUT_value::slots, 0, 4, 256, 4, {256, 1, 1}, 0, false, 4, 0, 1023ULL, true},
+    {MODE_value::smem_roll_async, 16, LAYOUT_value::slots, 0, 4, 128, 0, {128, 1, 1}, 0, false, 0, -1, 1022ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -387,8 +389,8 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.MODE, p_.PDIST, p_.LAYOUT, p_.PADDING, p_.VEC, p_.BLOCK, p_.ROUNDS, p_.block, p_.shared_bytes, how_,
-          share_, allows(p_, asked_), chosen_};
+  return {p_.MODE, p_.PDIST, p_.LAYOUT, p_.PADDING, p_.VEC, p_.BLOCK, p_.ROUNDS, p_.block, p_.shared_bytes,
+          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.

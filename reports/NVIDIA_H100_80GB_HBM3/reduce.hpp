@@ -102,6 +102,7 @@ struct config {
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
+  bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -255,6 +256,7 @@ struct plan {
   int WARP;
   extent block;
   unsigned shared_bytes;
+  bool exclusive;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -262,16 +264,16 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::portable, 256, 4, 4, LOAD_value::plain, GRID_MODE_value::stride, 8, BLOCK_RED_value::shuffle, WARP_TAIL_value::shfl_down, FINISH_value::ticket, COLLECT_value::words, SENDER_value::block_, 1, 32, {256, 1, 1}, 0, 0, -1, 1023ULL, true},
-    {VARIANT_value::cuda, 64, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::warp, 1, 32, {64, 1, 1}, 0, 1, 0, 32ULL, true},
-    {VARIANT_value::cuda, 512, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 1, 32, {512, 1, 1}, 0, 2, -1, 32ULL, true},
-    {VARIANT_value::cuda, 256, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, 3, -1, 32ULL, true},
-    {VARIANT_value::cuda, 512, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 1, 32, {512, 1, 1}, 0, 4, -1, 32ULL, true},
-    {VARIANT_value::portable, 768, 4, 2, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::shuffle, WARP_TAIL_value::shfl_down, FINISH_value::atomic, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, 5, -1, 1023ULL, true},
-    {VARIANT_value::cuda, 256, 4, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 1, 32, {256, 1, 1}, 0, 3, -1, 32ULL, true},
-    {VARIANT_value::portable, 512, 2, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::shuffle, WARP_TAIL_value::shfl_down, FINISH_value::atomic, COLLECT_value::words, SENDER_value::block_, 1, 32, {512, 1, 1}, 0, 3, -1, 1023ULL, true},
-    {VARIANT_value::cuda, 256, 1, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, 6, 0, 32ULL, true},
-    {VARIANT_value::cuda, 256, 2, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, 3, -1, 32ULL, true}
+    {VARIANT_value::portable, 256, 4, 4, LOAD_value::plain, GRID_MODE_value::stride, 8, BLOCK_RED_value::shuffle, WARP_TAIL_value::shfl_down, FINISH_value::ticket, COLLECT_value::words, SENDER_value::block_, 1, 32, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 64, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::warp, 1, 32, {64, 1, 1}, 0, true, 1, 0, 32ULL, true},
+    {VARIANT_value::cuda, 512, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 1, 32, {512, 1, 1}, 0, true, 2, -1, 32ULL, true},
+    {VARIANT_value::cuda, 256, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, 3, -1, 32ULL, true},
+    {VARIANT_value::cuda, 512, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 1, 32, {512, 1, 1}, 0, true, 4, -1, 32ULL, true},
+    {VARIANT_value::portable, 768, 4, 2, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::shuffle, WARP_TAIL_value::shfl_down, FINISH_value::atomic, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, false, 5, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 4, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 1, 32, {256, 1, 1}, 0, true, 3, -1, 32ULL, true},
+    {VARIANT_value::portable, 512, 2, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::shuffle, WARP_TAIL_value::shfl_down, FINISH_value::atomic, COLLECT_value::words, SENDER_value::block_, 1, 32, {512, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 1, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, 6, 0, 32ULL, true},
+    {VARIANT_value::cuda, 256, 2, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::pair, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, 3, -1, 32ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -424,8 +426,8 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.BLOCK, p_.VEC, p_.ITEMS, p_.LOAD, p_.GRID_MODE, p_.WAVES, p_.BLOCK_RED, p_.WARP_TAIL, p_.FINISH, p_.COLLECT, p_.SENDER, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes, how_,
-          share_, allows(p_, asked_), chosen_};
+  return {p_.VARIANT, p_.BLOCK, p_.VEC, p_.ITEMS, p_.LOAD, p_.GRID_MODE, p_.WAVES, p_.BLOCK_RED, p_.WARP_TAIL, p_.FINISH, p_.COLLECT, p_.SENDER, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
+          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.

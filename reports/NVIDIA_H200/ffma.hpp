@@ -52,6 +52,7 @@ struct config {
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
+  bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -196,6 +197,7 @@ struct plan {
   int WAVES;
   extent block;
   unsigned shared_bytes;
+  bool exclusive;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -203,10 +205,10 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 4, 32, SHEAR_value::uniform, 0, {256, 1, 1}, 0, 0, -1, 1023ULL, true},
-    {256, 2, 64, SHEAR_value::uniform, 0, {256, 1, 1}, 0, 1, -1, 1023ULL, true},
-    {128, 4, 64, SHEAR_value::uniform, 0, {128, 1, 1}, 0, 1, -1, 1023ULL, true},
-    {128, 4, 32, SHEAR_value::uniform, 4, {128, 1, 1}, 0, 2, -1, 1023ULL, true}
+    {256, 4, 32, SHEAR_value::uniform, 0, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
+    {256, 2, 64, SHEAR_value::uniform, 0, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {128, 4, 64, SHEAR_value::uniform, 0, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {128, 4, 32, SHEAR_value::uniform, 4, {128, 1, 1}, 0, false, 2, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -348,8 +350,8 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.BLOCK, p_.CHAINS, p_.DEPTH, p_.SHEAR, p_.WAVES, p_.block, p_.shared_bytes, how_,
-          share_, allows(p_, asked_), chosen_};
+  return {p_.BLOCK, p_.CHAINS, p_.DEPTH, p_.SHEAR, p_.WAVES, p_.block, p_.shared_bytes,
+          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.

@@ -66,6 +66,7 @@ struct config {
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
+  bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -216,6 +217,7 @@ struct plan {
   int MIN_BLOCKS;
   extent block;
   unsigned shared_bytes;
+  bool exclusive;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -223,13 +225,13 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 198656, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 4, 2, {128, 1, 1}, 73728, 1, -1, 117ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 8, 1, {128, 1, 1}, 73728, 1, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 8, 1, {384, 1, 1}, 165888, 2, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 8, 1, {384, 1, 1}, 198656, 3, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 4, 1, {384, 1, 1}, 133120, 3, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 67584, 2, -1, 16ULL, true}
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 4, 2, {128, 1, 1}, 73728, false, 1, -1, 117ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 8, 1, {128, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 8, 1, {384, 1, 1}, 165888, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 4, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -486,8 +488,8 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes, how_,
-          share_, allows(p_, asked_), chosen_};
+  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
+          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.

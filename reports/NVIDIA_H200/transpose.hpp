@@ -84,6 +84,7 @@ struct config {
 
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
+  bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -237,6 +238,7 @@ struct plan {
   int RESIDENT;
   extent block;
   unsigned shared_bytes;
+  bool exclusive;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -244,15 +246,15 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {128, 1, 1}, 16384, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 32, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {64, 1, 1}, 4096, 1, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 256, 256, 1, LAYOUT_value::padded, ORDER_value::group_, 16, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 65792, 2, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {128, 1, 1}, 45798, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, 0, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 128, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 2, {256, 1, 1}, 76928, 3, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {256, 1, 1}, 57472, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {256, 1, 1}, 45798, 0, -1, 1022ULL, true}
+    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {128, 1, 1}, 16384, false, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 32, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {64, 1, 1}, 4096, false, 1, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 256, 256, 1, LAYOUT_value::padded, ORDER_value::group_, 16, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 65792, false, 2, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 128, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {128, 1, 1}, 45798, false, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, false, 0, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 128, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 2, {256, 1, 1}, 76928, false, 3, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {256, 1, 1}, 57472, false, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, false, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {256, 1, 1}, 45798, false, 0, -1, 1022ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -401,8 +403,8 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.TILE_X, p_.TILE_Y, p_.BLOCK, p_.VEC, p_.LAYOUT, p_.ORDER, p_.GROUP, p_.LOAD, p_.STORE, p_.MIN_BLOCKS, p_.RESIDENT, p_.block, p_.shared_bytes, how_,
-          share_, allows(p_, asked_), chosen_};
+  return {p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.TILE_X, p_.TILE_Y, p_.BLOCK, p_.VEC, p_.LAYOUT, p_.ORDER, p_.GROUP, p_.LOAD, p_.STORE, p_.MIN_BLOCKS, p_.RESIDENT, p_.block, p_.shared_bytes,
+          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.

@@ -12,9 +12,12 @@ from autotune.devices.base import (
     GUARD_BYTES,
     BoundFill,
     BoundLaunch,
+    Comparison,
     CompileError,
     Executor,
     LaunchError,
+    Poison,
+    Side,
 )
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Clocks, Device
@@ -24,7 +27,18 @@ KERNELS = Path(__file__).parents[1] / "data" / "kernels"
 ONE = (1, 1, 1)
 #: Sizes around what hardware likes: a byte, a warp, an alignment, a page, several pieces of the compare.
 ODD_COUNTS = (1, 3, 31, 257, 1023, 600_001)
-DTYPES = ("float16", "float32", "float64", "int8", "uint8", "int16", "int32", "uint32", "int64")
+DTYPES = (
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "uint8",
+    "int16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+)
 
 
 def source() -> str:
@@ -109,12 +123,12 @@ class ExecutorContract:
 
     def intact(self, executor: Executor, buffer: Any) -> bool:
         """Whether the guard bands of a buffer are as allocated."""
-        (found,), _ = executor.unharmed([buffer], [])
+        _, (found,), _ = executor.inspect([], [buffer])
         return found
 
     def same(self, executor: Executor, buffer: Any, other: Any) -> bool:
         """Whether two buffers hold the same bytes."""
-        _, (found,) = executor.unharmed([], [(buffer, other)])
+        _, _, (found,) = executor.inspect([], [], [(buffer, other)])
         return found
 
     # ------------------------------------------------------------ devices
@@ -188,13 +202,16 @@ class ExecutorContract:
         executor.run(module, [BoundLaunch("poke", ONE, ONE, 0, args)])
 
     @pytest.mark.parametrize("count", ODD_COUNTS)
-    def test_poison_is_nan_and_minus_one_and_stays_inside(
+    def test_poison_is_nan_or_a_large_number_and_stays_inside(
         self, executor: Executor, count: int
     ) -> None:
         buffer = self.buffer(executor, np.zeros(count, np.int32))
-        executor.poison(buffer)
+        executor.poison(buffer, Poison.NAN)
         assert np.isnan(executor.read(buffer, np.dtype("f4"), (count,))).all()
         assert (executor.read(buffer, np.dtype("i4"), (count,)) == -1).all()
+        executor.poison(buffer, Poison.FINITE)
+        assert (executor.read(buffer, np.dtype("f4"), (count,)) == 13323083).all()
+        assert (executor.read(buffer, np.dtype("i4"), (count,)) == 1263225675).all()
         assert self.intact(executor, buffer)
 
     @pytest.mark.parametrize("nbytes", ODD_COUNTS)
@@ -227,19 +244,29 @@ class ExecutorContract:
         arrays = [np.full(count, count, np.int32) for count in (5, 300, 70_001)]
         ones, others = ([self.buffer(executor, array) for array in arrays] for _ in range(2))
         pairs = list(zip(ones, others, strict=True))
-        assert executor.unharmed(ones, pairs) == ([True] * 3, [True] * 3)
-        assert executor.unharmed([], []) == ([], [])
+        assert executor.inspect([], ones, pairs) == ([], [True] * 3, [True] * 3)
+        assert executor.inspect([]) == ([], [], [])
         self.poke(executor, module, ones[1], 300, 1)
         self.poke(executor, module, others[2], 70_000, 1)
-        assert executor.unharmed(ones, pairs) == ([True, False, True], [True, True, False])
+        assert executor.inspect([], ones, pairs) == ([], [True, False, True], [True, True, False])
 
     # ------------------------------------------------------------ comparing
 
     def compared(self, executor: Executor, got: Any, want: Any, bound: float = 0.0) -> Any:
-        """How an output differs from its expectation."""
-        found, expected = np.asarray(got), np.asarray(want, np.float64)
-        buffers = self.buffer(executor, found), self.buffer(executor, expected)
-        return executor.compare(buffers[0], found.dtype, buffers[1], found.size, bound)
+        """How an output differs from its expectation: of float64, or an integer of its own type."""
+        found = np.asarray(got)
+        expected = np.asarray(want, np.float64 if found.dtype.kind == "f" else found.dtype)
+        return self.differences(executor, (found, expected, bound))[0]
+
+    def differences(self, executor: Executor, *asked: tuple[Any, Any, float]) -> Any:
+        """How outputs differ from expectations that are stored as they come."""
+        comparisons = [
+            Comparison(
+                self.buffer(executor, got), got.dtype, self.buffer(executor, want), got.size, bound
+            )
+            for got, want, bound in asked
+        ]
+        return executor.inspect(comparisons)[0]
 
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("count", ODD_COUNTS)
@@ -282,25 +309,72 @@ class ExecutorContract:
             assert found.max_error == inf
 
     def test_a_poisoned_output_is_wrong_from_its_first_element(self, executor: Executor) -> None:
-        buffer, expected = executor.allocate(400), self.buffer(executor, np.zeros(100))
-        executor.poison(buffer)
-        assert executor.compare(buffer, np.dtype("f4"), expected, 100, 1e9).first_wrong == 0
-        assert executor.compare(buffer, np.dtype("i4"), expected, 100, 0.0).first_wrong == 0
+        for dtype, wide, bound in (("f4", "f8", 1e7), ("i4", "i4", 0.0), ("?", "?", 0.0)):
+            want = self.buffer(executor, np.ones(100, wide))
+            buffer = executor.allocate(100 * np.dtype(dtype).itemsize)
+            for poison in Poison:
+                executor.poison(buffer, poison)
+                comparison = Comparison(buffer, np.dtype(dtype), want, 100, bound)
+                assert executor.inspect([comparison])[0][0].first_wrong == 0, (dtype, poison)
 
     def test_negative_zero_is_zero(self, executor: Executor) -> None:
         assert self.compared(executor, np.array([-0.0], np.float32), [0.0]).first_wrong is None
 
-    @pytest.mark.parametrize("dtype", ["float16", "float32", "int32"])
+    @pytest.mark.parametrize("dtype", ["float16", "float32"])
     def test_expectations_may_be_stored_as_float32(self, executor: Executor, dtype: str) -> None:
         got = np.arange(1000).astype(dtype)
-        want = self.buffer(executor, got.astype(np.float32))
-        found = self.buffer(executor, got)
-        compared = executor.compare(found, got.dtype, want, 1000, 0.0)
-        assert (compared.max_error, compared.first_wrong) == (0, None)
-        wrong = got.copy()
+        wrong, want = got.copy(), got.astype(np.float32)
         wrong[[700, 999]] += 2
-        compared = executor.compare(self.buffer(executor, wrong), got.dtype, want, 1000, 1.0)
-        assert (compared.max_error, compared.first_wrong) == (2, 700)
+        right, off = self.differences(executor, (got, want, 0.0), (wrong, want, 1.0))
+        assert (right.max_error, right.first_wrong) == (0, None)
+        assert (off.max_error, off.first_wrong) == (2, 700)
+
+    @pytest.mark.parametrize(
+        ("dtype", "got", "want", "off"),
+        [
+            ("int64", 2**60 + 100, 2**60, 100),
+            ("int64", -(2**63), -(2**63) + 1, 1),
+            ("int64", -(2**63), 2**63 - 1, 2**64),
+            ("uint64", 2**64 - 1, 2**64 - 2, 1),
+            ("uint64", 0, 2**64 - 1, 2**64),
+            ("int8", -128, 127, 255),
+            ("uint8", 0, 255, 255),
+            ("uint16", 65535, 0, 65535),
+            ("bool", False, True, 1),
+        ],
+    )
+    def test_integers_are_compared_bit_for_bit(
+        self, executor: Executor, dtype: str, got: int, want: int, off: int
+    ) -> None:
+        """As float64 the first would be equal from 2^53 on; how far they are off is rounded only."""
+        found, expected = np.full(3, want, dtype), np.full(3, want, dtype)
+        found[1] = got
+        right, wrong = self.differences(executor, (expected, expected, 0.0), (found, expected, 0.0))
+        assert (right.max_error, right.first_wrong) == (0, None)
+        assert (wrong.max_error, wrong.first_wrong) == (off, 1)
+
+    def test_float64_keeps_its_last_bit(self, executor: Executor) -> None:
+        found = self.compared(executor, np.array([1.0, 1 + 2.0**-52]), [1.0, 1.0])
+        assert (found.max_error, found.first_wrong) == (2.0**-52, 1)
+
+    def test_everything_is_looked_at_together(self, executor: Executor, module: Any) -> None:
+        """Results of several outputs, of guards and of bytes do not mix."""
+        arrays = [np.arange(7, dtype=dtype) for dtype in ("f4", "i8", "f2")]
+        buffers = [self.buffer(executor, array) for array in arrays]
+        wanted = [self.buffer(executor, np.arange(7, dtype=dtype)) for dtype in ("f8", "i8", "f8")]
+        asked = [
+            Comparison(buffer, array.dtype, want, 7, 0.0)
+            for buffer, array, want in zip(buffers, arrays, wanted, strict=True)
+        ]
+        pairs = [(buffers[1], wanted[1]), (wanted[0], wanted[2])]
+        found, intact, same = executor.inspect(asked, buffers, pairs)
+        assert [one.first_wrong for one in found] == [None] * 3
+        assert (intact, same) == ([True] * 3, [True] * 2)
+        self.poke(executor, module, buffers[1], 2 * 5, 1)
+        self.poke(executor, module, buffers[2], 4, 1)
+        found, intact, same = executor.inspect(asked, buffers, pairs)
+        assert [(one.first_wrong, one.max_error) for one in found] == [(None, 0), (5, 4), (None, 0)]
+        assert (intact, same) == ([True, True, False], [False, True])
 
     def test_expectations_keep_double_precision(self, executor: Executor) -> None:
         """Rounded to the output's type first, an error of half a step would vanish."""
@@ -411,6 +485,36 @@ class ExecutorContract:
             executor.run(modules[factor], [step])
             assert executor.read(out, np.dtype("f4"), (1,))[0] == factor
 
+    def test_sequences_at_once_run_each_on_its_own_buffers(
+        self, executor: Executor, module: Any
+    ) -> None:
+        """So often, each made fresh before; the executor goes on where it was."""
+        n = 100_003
+        x = self.buffer(executor, np.arange(n, dtype=np.float32))
+        outs, fresh = [executor.allocate(4 * n) for _ in range(2)], [0, 0]
+        sides = []
+        for place, out in enumerate(outs):
+            args = (x, out, np.float32(place), np.int32(n))
+
+            def renew(place: int = place, out: Any = out) -> None:
+                fresh[place] += 1
+                executor.poison(out)
+
+            sides.append(
+                Side(renew, [BoundLaunch("scaled", (-(-n // 64), 1, 1), (64, 1, 1), 0, args)])
+            )
+            executor.run(module, sides[-1].steps)
+        run = executor.at_once(module, sides, 3)
+        for _ in range(2):
+            for out in outs:
+                executor.poison(out)
+            run()
+            for place, out in enumerate(outs):
+                expected = 2 * np.arange(n, dtype=np.float32) + place
+                assert np.array_equal(executor.read(out, np.dtype(np.float32), (n,)), expected)
+        assert all(count >= 3 for count in fresh)
+        assert executor.run(module, sides[0].steps) > 0
+
     # ------------------------------------------------------------ timing
 
     def spin(self, executor: Executor, turns: int) -> BoundLaunch:
@@ -463,6 +567,9 @@ class ExecutorContract:
             executor.write(x, np.full(64, number, np.float32))
             executor.poison(out)
             take(2)
+            if number % 2:
+                executor.poison(out)
+                assert len(timer.singly(1)) == 1
             read = executor.read(out, np.dtype("f4"), (64,))
             assert (read == 2 * number + 1).all(), number
         assert self.intact(executor, out)

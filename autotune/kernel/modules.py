@@ -1,0 +1,158 @@
+"""Runs space files and the modules beside them, which each folder has under names of its own.
+
+``import _tables`` in a space file finds ``_tables.py`` in its folder; another folder's ``_tables`` is another
+module in the same process, and both are read anew with the space file. Knows nothing of kernels.
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autotune.kernel.trust import installed_folders, refuse_foreign
+
+
+def run(file: Path) -> ModuleType:
+    """Run a space file, given by its resolved path; whatever it raises comes through.
+
+    Raises
+    ------
+    SpecError
+        If it, or a module beside it, is not mine.
+    """
+    beside = _beside(file.parent)
+    for name in [name for name in sys.modules if name.startswith(beside.prefix)]:
+        del sys.modules[name]
+    spec = beside.spec(f"autotune_space_{file.stem}", file)
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def home_of(module: str, beside: Path | None = None) -> Path | None:
+    """The folder that a person's own module is imported from, by its name without dots.
+
+    ``beside`` is searched before `sys.path`, but hides nothing that is Python's or installed: a kernel may
+    be called ``copy``. None for these, and for what is not there.
+    """
+    if module in sys.stdlib_module_names or is_installed(module):
+        return None
+    if beside is not None and file_of(beside, module):
+        return beside
+    place = _place(module)
+    return place.parent if place else None
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module without dots is Python's or comes with an installed package."""
+    place = _place(module)
+    if place is None:
+        return False
+    # Where packages are linked into place, only the link is there.
+    return any(
+        where.is_relative_to(folder)
+        for folder in installed_folders()
+        for where in (place, place.resolve())
+    )
+
+
+def files_of(folder: Path, module: str) -> Iterator[Path]:
+    """The files that are run to import a module, whose outermost package is in a folder."""
+    for part in module.split("."):
+        if file := file_of(folder, part):
+            yield file
+        folder = folder / part
+
+
+def file_of(folder: Path, module: str) -> Path | None:
+    """The file of a module or package in a folder."""
+    names = (f"{module}/__init__.py", *(module + end for end in (*EXTENSION_SUFFIXES, ".py")))
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _place(module: str) -> Path | None:
+    """The file, or the folder of the package, that `sys.path` has for a module without dots."""
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # as of ``__main__``
+        return None
+    if spec is None:
+        return None
+    places = list(spec.submodule_search_locations or [])
+    if spec.has_location and spec.origin and not places:
+        places = [spec.origin]
+    return Path(places[0]).absolute() if places else None
+
+
+class _Beside:
+    """Finds the modules of one folder, for `sys.meta_path`, and imports for the code in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.prefix = f"autotune_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}_"
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The module of a name that begins with the folder's prefix."""
+        if not name.startswith(self.prefix):
+            return None
+        *packages, last = name.removeprefix(self.prefix).split(".")
+        file = file_of(self.folder.joinpath(*packages), last)
+        return self.spec(name, file) if file else None
+
+    def spec(self, name: str, file: Path) -> ModuleSpec:
+        refuse_foreign(file)
+        loader = _Loader(name, str(file), self) if file.suffix == ".py" else None
+        inside = [str(file.parent)] if file.name == "__init__.py" else None
+        spec = spec_from_file_location(name, file, loader=loader, submodule_search_locations=inside)
+        assert spec is not None
+        return spec
+
+    def import_(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """`__import__` of the code in this folder."""
+        home = None if level else home_of(name.partition(".")[0], self.folder)
+        if home == self.folder:
+            name = self.prefix + name
+        elif home is not None:
+            for file in files_of(home, name):
+                refuse_foreign(file)
+        return builtins.__import__(name, globals, locals, fromlist or (), level)
+
+
+class _Loader(SourceFileLoader):
+    """Runs a file of a folder: what it imports is the folder's, and no bytecode is read or written."""
+
+    def __init__(self, name: str, path: str, beside: _Beside) -> None:
+        super().__init__(name, path)
+        self._beside = beside
+
+    def get_code(self, fullname: str) -> Any:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._beside.import_}
+        super().exec_module(module)
+
+
+@cache
+def _beside(folder: Path) -> _Beside:
+    beside = _Beside(folder)
+    sys.meta_path.insert(0, beside)  # before what would find the inside of its packages
+    return beside

@@ -1,0 +1,90 @@
+"""Do two launches of a configuration, on one loaded module and at the same time, disturb each other?
+
+They do where the kernel keeps something in its module: a ticket that is counted, a sum that is
+collected. Each side has buffers and workspaces of its own, as two callers have, and other data.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+from autotune.devices.base import ContextLostError, LaunchError, Side
+from autotune.devices.binary import Binary
+from autotune.kernel.launches import bound
+from autotune.measure import verify
+from autotune.measure.data import Argument, Dataset
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.tasks import Job, Reply, _Loaded
+from autotune.values import Configuration
+
+#: Outputs are compared after each of so many rounds; after `_LEAST` of them none is begun later than
+#: `_SECONDS` after the first.
+_ROUNDS, _LEAST, _SECONDS = 12, 3, 0.03
+#: Launches of each side in a round: so many, or what takes so long, but a least.
+_LAUNCHES, _LEAST_LAUNCHES, _LAUNCHES_MS = 16, 4, 3.0
+
+
+def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
+    """Run a verified configuration twice at once; whatever fails is its measurement.
+
+    Where the device has no room for the second side, the message of a measurement that is `OK` says
+    so.
+    """
+    draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
+    lost = False
+    try:
+        wrong = _disturbed(_Loaded(job, configuration, binary), binary)
+        status, message = (Status.WRONG_RESULT, wrong) if wrong else (Status.OK, "")
+    except MemoryError as error:
+        status, message = Status.OK, str(error)
+    except (LaunchError, ContextLostError) as error:
+        lost = isinstance(error, ContextLostError)
+        status, message = Status.CRASHED if lost else Status.LAUNCH_FAILED, str(error)
+    return Reply(replace(draft, status=status, message=" ".join(message.split())), lost)
+
+
+class _Twin(verify.DeviceData):
+    """Working buffers of its own beside pristine copies and expected values that are another's."""
+
+    def _upload(self, dataset: Dataset, argument: Argument) -> None:
+        if argument.kind in ("input", "out", "inout") and argument.name not in self.buffers:
+            self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
+
+
+def _disturbed(ready: _Loaded, binary: Binary) -> str:
+    """What was wrong after launches at the same time; empty where nothing was."""
+    data, executor = ready.data, ready.executor
+    first, *others = data.datasets
+    # Module symbols are one data set's: on another's a side of the same module would be wrong.
+    second = others[-1] if others and not data.constants(first) else first
+    twin = _Twin(executor, data.datasets, pristine=data.pristine, expected=data.expected)
+    twin.declare_scratch({name: out for name, (out, _) in data.scratch.items()})
+    pairs = ((data, first), (twin, second))
+    module, _ = ready.bind(first)
+    sides, took_ms = [], 0.0
+    for side, name in pairs:
+        buffers, scalars = side.all_buffers(), side.scalars(name)
+        steps = bound(ready.plan, side.names, buffers, scalars, side.dtypes, binary)
+        side.refresh(name, wholly=True)
+        side.poison_scratch()
+        took_ms = executor.run(module, steps)  # the first launch pays for loading
+        sides.append(Side(partial(_renew, side, name), steps))
+    times = max(_LEAST_LAUNCHES, min(_LAUNCHES, int(_LAUNCHES_MS / max(took_ms, 1e-3))))
+    run, end = executor.at_once(module, sides, times), time.monotonic() + _SECONDS
+    for done in range(_ROUNDS):
+        if done >= _LEAST and time.monotonic() > end:
+            break
+        run()
+        for side, name in pairs:
+            for found in verify.outputs(side, name):
+                if not found.is_right:
+                    return f"{found.output} is wrong, by up to {found.max_error:.3g}"
+    return ""
+
+
+def _renew(data: verify.DeviceData, dataset: str) -> None:
+    """Enqueue what a launch must not find done: outputs and workspaces of the one before."""
+    data.refresh(dataset, wholly=False)
+    data.poison_scratch()

@@ -1,0 +1,270 @@
+"""Launches at once on a GPU: faulty kernels (contracts/overlap.py), the bundled ones, and `load`.
+
+In all of them a contrast shows that the launches do meet: the same without what is tested goes wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from contracts.faults import SPACES
+from contracts.overlap import OverlapContract
+
+from autotune.devices.choose import choose_device
+from autotune.kernel.catalog import bundled_folder, find_kernel
+from autotune.kernel.membership import is_member
+from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import compile_job
+from autotune.measure.measurement import Status
+from autotune.run.bench import Bench
+from autotune.run.request import Request
+from autotune.tuned.load import TunedKernel, load
+from autotune.values import Configuration, Problem
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
+
+BUNDLED = sorted(file.stem for file in bundled_folder("spaces").glob("*.py"))
+#: Keeps a stream busy for so many cycles: what is enqueued meanwhile on others begins at once.
+GATE = r"""
+extern "C" __global__ void gate(long long cycles) {
+  const long long start = clock64();
+  while (clock64() - start < cycles) {}
+}
+"""
+
+
+class TestLaunchesAtOnceOnCuda(OverlapContract):
+    selector = "cuda:0"
+
+
+# ---------------------------------------------------------------- bundled kernels
+
+
+def problems_of(kernel: Kernel, configuration: Configuration) -> list[Problem]:
+    """Odd sizes that a configuration allows, and the smallest problem of the kernel that it does."""
+
+    def size(problem: Problem) -> int:
+        return math.prod(value for value in problem.values() if isinstance(value, int))
+
+    allowed = [p for p in kernel.problems["cuda"] if kernel.allows(configuration, p)]
+    edges = [p for p in kernel.edge_problems if kernel.allows(configuration, p)]
+    return [*sorted(allowed, key=size)[:1], *edges]
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_bundled_configurations_share_state_only_where_they_are_declared_to(name: str) -> None:
+    """Nothing that is not declared is caught, and something that is."""
+    kernel, device = find_kernel(name), choose_device("cuda:0")
+    known = dict.fromkeys([kernel.default(), *map(kernel.completed, kernel.seeds)])
+    pairs = [
+        (configuration, problem)
+        for configuration in known
+        if is_member(kernel, configuration, device)
+        for problem in problems_of(kernel, configuration)
+    ]
+    pairs.sort(key=lambda pair: str(pair[1]))  # so that data are made once for each problem
+    caught: dict[Configuration, str] = {}
+    request = Request(kernel, device, (pairs[0][1],), timeout_s=5.0)
+    with closing(Bench(request)) as bench, ThreadPoolExecutor(16) as threads:
+
+        def compiled(pair: tuple[Configuration, Problem]) -> Any:
+            return bench.compilers.result(compile_job(kernel, *pair, device)).binary
+
+        for pair, binary in zip(pairs, threads.map(compiled, pairs), strict=True):
+            configuration, problem = pair
+            assert binary is not None
+            if configuration not in caught:
+                found = bench.worker.check_at_once(bench.job(problem), configuration, binary)
+                if found.status is not Status.OK or found.message:
+                    caught[configuration] = f"{problem}: {found.status}: {found.message}"
+    declared = {c for c, _ in pairs if kernel.is_exclusive(c)}
+    print(
+        f"\n{name}: {len(dict(pairs))} configurations, {len(declared)} of them declared exclusive"
+    )
+    for configuration in declared:
+        print(f"  {caught.get(configuration, 'not caught')} | {configuration}")
+    assert {c: told for c, told in caught.items() if c not in declared} == {}
+    assert bool(declared) == (name in ("reduce", "sgemm"))
+    assert not declared or declared & set(caught)
+
+
+# ---------------------------------------------------------------- load
+
+
+@pytest.fixture(scope="module")
+def cupy() -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture(scope="module")
+def gate(cupy: Any) -> Callable[[], None]:
+    """Enqueues on the current stream what lasts some 50 ms."""
+    kernel = cupy.RawKernel(GATE, "gate")
+    return lambda: kernel((1,), (1,), (np.int64(75_000_000),))
+
+
+def ticket(kind: str) -> TunedKernel:
+    """A kernel that adds up, with a ticket that is the caller's, the module's, or declared to be."""
+    kernel = find_kernel("ticket", SPACES)
+    kernel.default_values = {"PIECE": 1 << 10, "TICKET": kind}
+    return load(kernel)
+
+
+class Calls:
+    """What four callers call one function with, and what each call must return."""
+
+    def __init__(self, cupy: Any, function: TunedKernel, arguments: list[tuple[Any, ...]]) -> None:
+        self.cupy, self.function, self.arguments = cupy, function, arguments
+        self.expected = [self._exact(*mine) for mine in arguments]
+
+    def _exact(self, first: Any, *others: Any) -> float:
+        """All elements of the result are equal: a sum of one value, or a product of two such matrices."""
+        one = float(first.ravel()[0])
+        return (
+            one * first.size if not others else one * first.shape[1] * float(others[0].ravel()[0])
+        )
+
+    def wrong(self, results: list[list[Any]]) -> int:
+        """How many results, listed by caller, are not what they must be."""
+        self.cupy.cuda.Device().synchronize()
+        return sum(
+            int((self.cupy.stack(mine).reshape(len(mine), -1) != expected).any(axis=1).sum())
+            for mine, expected in zip(results, self.expected, strict=True)
+        )
+
+    def on_streams(self, gate: Callable[[], None], count: int, repeats: int) -> int:
+        """Wrong results of calls on a stream for each caller, let go all at once."""
+        cupy = self.cupy
+        streams = [cupy.cuda.Stream(non_blocking=True) for _ in self.arguments]
+        first = cupy.cuda.Stream(non_blocking=True)
+        wrong = 0
+        for _ in range(repeats):
+            results: list[list[Any]] = [[] for _ in streams]
+            cupy.cuda.Device().synchronize()
+            with first:
+                gate()
+            opened = first.record()
+            for stream in streams:
+                stream.wait_event(opened)
+            for _ in range(count):
+                for stream, mine, into in zip(streams, self.arguments, results, strict=True):
+                    with stream:
+                        into.append(self.function(*mine))
+            wrong += self.wrong(results)
+        return wrong
+
+    def in_graphs(self, count: int, repeats: int) -> int:
+        """Wrong results of graphs of calls, captured one after another and replayed at once."""
+        cupy = self.cupy
+        captor = cupy.cuda.Stream(non_blocking=True)
+        graphs, results = [], []
+        for mine in self.arguments:
+            with captor:
+                self.function(*mine)
+                captor.begin_capture()
+                results.append([self.function(*mine) for _ in range(count)])
+                graphs.append(captor.end_capture())
+        streams = [cupy.cuda.Stream(non_blocking=True) for _ in graphs]
+        wrong = 0
+        for _ in range(repeats):
+            for result in (result for mine in results for result in mine):
+                result.fill(cupy.nan)
+            cupy.cuda.Device().synchronize()
+            for graph, stream in zip(graphs, streams, strict=True):
+                graph.launch(stream)
+            wrong += self.wrong(results)
+        return wrong
+
+
+def sums(cupy: Any, function: TunedKernel, n: int) -> Calls:
+    """Sums of n equal numbers, small enough for float32 to hold them."""
+    return Calls(cupy, function, [(cupy.full(n, i, cupy.float32),) for i in range(1, 5)])
+
+
+@pytest.fixture(params=["reduce", "sgemm", "ticket"])
+def calls(cupy: Any, request: pytest.FixtureRequest) -> Iterator[Calls]:
+    """Of configurations that keep state in their module."""
+    if request.param == "ticket":
+        yield sums(cupy, ticket("declared"), 1 << 16)
+        return
+    function = load(request.param)
+    fields = {"reduce": {"n": 1 << 16}, "sgemm": {"m": 64, "n": 64, "k": 65536}}[request.param]
+    tuned = function.choice(fields).tuned
+    if tuned is None or not tuned.exclusive:
+        pytest.skip(f"{request.param}: what is tuned for {Problem(fields)} here is not exclusive")
+    if request.param == "reduce":
+        yield sums(cupy, function, fields["n"])
+        return
+    m, n, k = fields.values()
+    pairs = [(cupy.full((m, k), i), cupy.full((k, n), 0.5)) for i in range(1, 5)]
+    yield Calls(cupy, function, [(a.astype("f"), b.astype("f")) for a, b in pairs])
+
+
+def test_calls_on_four_streams_are_right(calls: Calls, gate: Callable[[], None]) -> None:
+    assert calls.on_streams(gate, 100, 4) == 0
+
+
+def test_four_graphs_of_a_hundred_calls_replayed_at_once_are_right(calls: Calls) -> None:
+    assert calls.in_graphs(100, 50) == 0
+
+
+def test_without_the_declaration_the_same_calls_go_wrong(
+    cupy: Any, gate: Callable[[], None]
+) -> None:
+    """So that the two tests above can fail."""
+    shared = sums(cupy, ticket("module"), 1 << 16)
+    on_streams, in_graphs = shared.on_streams(gate, 100, 4), shared.in_graphs(100, 5)
+    print(f"\n{on_streams} of 1600 on streams, {in_graphs} of 2000 in graphs are wrong")
+    assert on_streams > 0
+    assert in_graphs > 0
+
+
+def test_graphs_keep_their_workspaces(cupy: Any) -> None:
+    """Right after what was free when they were captured is another's."""
+    shared = sums(cupy, ticket("caller"), 1 << 16)
+    assert shared.in_graphs(100, 5) == 0
+
+
+def test_graphs_of_torch_are_right_too() -> None:
+    """Which captures so that nothing may allocate or load, and without a call before."""
+    torch = pytest.importorskip("torch")
+    function = ticket("declared")
+    xs = [torch.full((1 << 16,), float(i), device="cuda") for i in range(1, 5)]
+    function(xs[0])
+    graphs, results = [], []
+    for x in xs:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results.append([function(x) for _ in range(20)])
+        graphs.append(graph)
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(5):
+        for result in (result for mine in results for result in mine):
+            result.fill_(float("nan"))
+        torch.cuda.synchronize()
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize()
+        for i, mine in enumerate(results, 1):
+            assert [float(result) for result in mine] == [i * float(1 << 16)] * 20
+
+
+def test_a_call_of_an_exclusive_configuration_costs_little_more(cupy: Any) -> None:
+    """Printed, not judged: host time of a call."""
+    import time
+
+    for kind in ("caller", "declared"):
+        function, x = ticket(kind), cupy.ones(1000, cupy.float32)
+        function(x)
+        start = time.perf_counter()
+        for _ in range(2000):
+            function(x)
+        print(f"\n{kind}: {(time.perf_counter() - start) / 2000 * 1e6:.1f} µs per call")
+        cupy.cuda.Device().synchronize()

@@ -1,0 +1,314 @@
+"""Whose code is run: nobody's but root's and mine, by name, path, link, include and import.
+
+As root the tests give files to another user and see which place is named. Where they are not run as
+root, the process is taken for another user's instead, and that the code is refused is all they see.
+"""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sample_spaces import SOURCE, write_space
+
+from autotune.cli import run
+from autotune.errors import SpecError, UsageError
+from autotune.kernel.catalog import bundled_folder, find_kernel, listings, load_file
+from autotune.kernel.source import source_fingerprint
+from autotune.kernel.trust import fault_of
+from autotune.measure.process import Children
+
+ROOT = Path(__file__).parents[1]
+IS_ROOT = os.geteuid() == 0
+EVE = 54321
+RUN = ("FACTOR = 3", "open(__file__ + '.ran', 'w')\nFACTOR = 3")
+HELPED = ("FACTOR = 3", "from _tables import FACTOR")
+
+
+@pytest.fixture
+def give(monkeypatch):
+    """Gives files to another user, with all that is in folders."""
+
+    def give(*places):
+        for place in (inner for outer in places for inner in (outer, *outer.rglob("*"))):
+            if IS_ROOT:
+                os.chown(place, EVE, EVE, follow_symlinks=False)
+        if not IS_ROOT:
+            monkeypatch.setattr(os, "geteuid", lambda: EVE)
+
+    return give
+
+
+def nothing_ran(folder):
+    return not list(folder.rglob("*.ran"))
+
+
+# ---------------------------------------------------------------- attacks
+
+
+def test_the_search_upward_ends_where_others_may_write(tmp_path, monkeypatch, give):
+    """A sticky folder, as /tmp is, where another user has put ``spaces`` beside my folder."""
+    write_space(tmp_path, RUN, name="sgemm")
+    (tmp_path / "victim").mkdir()
+    give(tmp_path / "spaces", tmp_path / "kernels")
+    tmp_path.chmod(0o1777)
+    monkeypatch.chdir(tmp_path / "victim")
+    assert find_kernel("sgemm").file == bundled_folder("spaces") / "sgemm.py"
+    assert nothing_ran(tmp_path)
+
+
+def test_the_search_upward_ends_there_though_all_is_mine(tmp_path, monkeypatch):
+    """Whoever may add to a folder may add ``spaces`` to it: it is not asked whose it is."""
+    write_space(tmp_path)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert find_kernel("scale").file == tmp_path / "spaces" / "scale.py"
+    tmp_path.chmod(0o1777)
+    with pytest.raises(UsageError, match="unknown kernel 'scale'"):
+        find_kernel("scale")
+
+
+def others_file(folder, give):
+    give(write_space(folder, RUN))
+    return folder / "spaces" / "scale.py", "scale.py: belongs to user 54321, not to you"
+
+
+def others_folder(folder, give):
+    file = write_space(folder, RUN)
+    give(folder / "spaces")
+    folder.chmod(0o1777)
+    return file, "spaces: belongs to user 54321, not to you"
+
+
+def open_file(folder, _):
+    file = write_space(folder, RUN)
+    file.chmod(0o666)
+    return file, f"anybody may write it, and it is code; run: chmod o-w {file}"
+
+
+def open_parent(folder, _):
+    file = write_space(folder, RUN)
+    folder.chmod(0o777)
+    return file, f"anybody may write it, and scale.py is .*; run: chmod o-w {folder}"
+
+
+def open_far_above(folder, _):
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a").chmod(0o777)
+    return write_space(folder / "a" / "b", RUN), f"{folder}/a: anybody may write it"
+
+
+def link_in_an_open_folder(folder, _):
+    (folder / "open").mkdir()
+    (folder / "open" / "link.py").symlink_to(write_space(folder, RUN))
+    (folder / "open").chmod(0o777)
+    return folder / "open" / "link.py", "open: anybody may write it, and link.py is code"
+
+
+def linked_folder_in_an_open_folder(folder, _):
+    write_space(folder, RUN)
+    (folder / "open").mkdir()
+    (folder / "open" / "spaces").symlink_to("../spaces")
+    (folder / "open").chmod(0o777)
+    return folder / "open" / "spaces" / "scale.py", "open: anybody may write it"
+
+
+def link_to_an_open_folder(folder, _):
+    (folder / "open").mkdir()
+    (folder / "link.py").symlink_to(write_space(folder / "open", RUN))
+    (folder / "open").chmod(0o777)
+    return folder / "link.py", "open: anybody may write it"
+
+
+def others_link(folder, give):
+    write_space(folder, RUN)
+    (folder / "link.py").symlink_to("spaces/scale.py")
+    give(folder / "link.py")
+    return folder / "link.py", "link.py: belongs to user 54321"
+
+
+ATTACKS = [
+    others_file,
+    others_folder,
+    open_file,
+    open_parent,
+    open_far_above,
+    link_in_an_open_folder,
+    linked_folder_in_an_open_folder,
+    link_to_an_open_folder,
+    others_link,
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+def test_a_space_file_that_others_may_change_is_not_run(tmp_path, monkeypatch, give, attack):
+    """By its path and, where its folder is listed in AUTOTUNE_PATH, by its name."""
+    file, message = attack(tmp_path, give)
+    message = message if IS_ROOT else "belongs to|anybody may write it"
+    with pytest.raises(SpecError, match=message) as caught:
+        load_file(file)
+    assert "add --trust " in str(caught.value) and "\n" not in str(caught.value)
+    monkeypatch.setenv("AUTOTUNE_PATH", str(file.parent))
+    with pytest.raises(SpecError, match=message):
+        find_kernel(file.stem)
+    (listed,) = (listing for listing in listings() if listing.name == file.stem)
+    assert listed.broken and listed.doc.startswith("not run: ")
+    assert nothing_ran(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["scale.cu", "scale.h"])
+@pytest.mark.parametrize("way", ["open", "others"])
+def test_a_source_or_include_that_others_may_change_is_not_compiled(tmp_path, give, name, way):
+    kernel = load_file(write_space(tmp_path))
+    folder = tmp_path / "kernels"
+    (folder / "scale.h").write_text("int x;\n")
+    (folder / "scale.cu").write_text(f'#include "scale.h"\n{SOURCE}')
+    source_fingerprint(kernel)
+    (folder / name).chmod(0o666) if way == "open" else give(folder / name)
+    where = name if way == "open" or IS_ROOT else ""
+    with pytest.raises(SpecError, match=f"{where}: (anybody may write it|belongs to).*is code"):
+        source_fingerprint(kernel)
+
+
+@pytest.mark.parametrize("name", ["_tables.py", "_tables/__init__.py", "_tables/inner.py"])
+@pytest.mark.parametrize("way", ["open", "others"])
+def test_a_module_that_others_may_change_is_not_run(tmp_path, give, name, way):
+    """Which the space file imports from its folder, itself or through another module."""
+    file = write_space(tmp_path, HELPED)
+    module = file.parent / name
+    module.parent.mkdir(exist_ok=True)
+    module.write_text("open(__file__ + '.ran', 'w')\nFACTOR = 3\n")
+    if name == "_tables/inner.py":
+        (module.parent / "__init__.py").write_text("from .inner import FACTOR\n")
+    module.chmod(0o666) if way == "open" else give(module)
+    with pytest.raises(SpecError, match=r"anybody may write it|belongs to"):
+        load_file(file)
+    assert nothing_ran(tmp_path)
+
+
+def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "library").mkdir(mode=0o777)
+    (tmp_path / "library").chmod(0o777)
+    (tmp_path / "library" / "_elsewhere.py").write_text("open(__file__ + '.ran', 'w')\n")
+    add = f"import sys\n\nsys.path.insert(0, {str(tmp_path / 'library')!r})\nimport _elsewhere\n"
+    with pytest.raises(SpecError, match="library: anybody may write it"):
+        load_file(write_space(tmp_path, ("FACTOR = 3", f"{add}\nFACTOR = 3")))
+    assert nothing_ran(tmp_path)
+
+
+def test_a_group_may_write_only_where_it_is_the_owners_own(tmp_path):
+    """As files are with umask 002; not as root, the group is mine, which may have others in it."""
+    file = write_space(tmp_path)
+    file.chmod(0o664)
+    if IS_ROOT:
+        os.chown(file, 0, 0)
+        assert load_file(file).name == "scale"
+        os.chown(file, 0, EVE)
+        with pytest.raises(SpecError, match=r"the group 54321 may write it.*chmod g-w"):
+            load_file(file)
+    else:
+        user, group = (
+            subprocess.run(["id", which], capture_output=True, text=True).stdout
+            for which in ("-un", "-gn")
+        )
+        assert (fault_of(file) is None) == (user == group)
+
+
+def test_a_private_group_is_not_where_a_list_names_others(tmp_path):
+    """An access control list is shown as the group's bits; `chmod g-w` takes them from all it names."""
+    file = write_space(tmp_path)
+    entries = [(1, 6, -1), (2, 6, EVE), (4, 4, -1), (16, 6, -1), (32, 4, -1)]  # acl(5)
+    binary = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    os.setxattr(file, "system.posix_acl_access", binary)
+    fault = fault_of(file)
+    assert fault is not None and fault.mend == f"chmod g-w {file}"
+    subprocess.run(fault.mend.split(), check=True)
+    assert load_file(file).name == "scale"
+
+
+# ---------------------------------------------------------------- trust
+
+
+def test_a_trusted_folder_may_be_anybodys(tmp_path, monkeypatch, give):
+    """It and the way into it; neither what lies beside it nor what a link in it leads to."""
+    (tmp_path / "mine").mkdir()
+    file = write_space(tmp_path / "mine", HELPED)
+    (file.parent / "_tables.py").write_text("FACTOR = 3\n")
+    for name in ("beside", "linked"):
+        (tmp_path / name).mkdir()
+        write_space(tmp_path / name, RUN)
+    (tmp_path / "mine" / "link.py").symlink_to("../linked/spaces/scale.py")
+    give(tmp_path / "mine")
+    for folder in (file.parent, tmp_path, *(tmp_path / name for name in ("beside", "linked"))):
+        folder.chmod(0o777)
+    monkeypatch.setenv("AUTOTUNE_TRUST", f":/nowhere:{tmp_path / 'mine'}:")
+    assert len(source_fingerprint(load_file(file))) == 64
+    for other in (tmp_path / "beside/spaces/scale.py", tmp_path / "mine/link.py"):
+        with pytest.raises(SpecError, match="add --trust"):
+            load_file(other)
+    assert nothing_ran(tmp_path)
+
+
+def refusal(file):
+    """In another process: why it does not run a space file; empty where it does."""
+    try:
+        return load_file(file).name and ""
+    except SpecError as error:
+        return str(error)
+
+
+def test_other_processes_have_the_rule_and_the_trust(tmp_path, monkeypatch):
+    """They load the space file again, by path."""
+    files = []
+    for name in ("trusted", "open"):
+        (tmp_path / name).mkdir()
+        files.append(write_space(tmp_path / name, HELPED))
+        (files[-1].parent / "_tables.py").write_text("FACTOR = 3\n")
+        files[-1].parent.chmod(0o777)
+    monkeypatch.setenv("AUTOTUNE_TRUST", str(tmp_path / "trusted"))
+    children = Children()
+    try:
+        child = children.begin()
+        assert child.ask(60, refusal, files[0]) == ""
+        assert "anybody may write it" in child.ask(60, refusal, files[1])
+    finally:
+        children.end()
+
+
+def test_trust_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("AUTOTUNE_TRUST", "")  # and back to what it was
+    folder = write_space(tmp_path).parent
+    folder.chmod(0o777)
+    command = ["show", "scale", "--device", "sm_90", "--spaces", str(folder)]
+    assert run(command) == 2
+    assert f"add --trust {tmp_path} (or set AUTOTUNE_TRUST)" in capsys.readouterr().err
+    assert run([*command, "--trust", str(tmp_path / "nowhere")]) == 2
+    assert run([*command, "--trust", str(tmp_path)]) == 0
+
+
+def test_the_package_runs_its_own_files_whoever_installed_it(tmp_path, give):
+    """Its Python runs already: a copy that belongs to another user, and a project that does."""
+    for name in ("autotune", "spaces", "kernels"):
+        shutil.copytree(ROOT / name, tmp_path / "copy" / name)
+    (tmp_path / "copy" / "pyproject.toml").touch()
+    write_space(tmp_path)
+    code = (
+        ("" if IS_ROOT else f"import os; os.geteuid = lambda: {EVE}\n")
+        + "from autotune.kernel.catalog import find_kernel\n"
+        "print(find_kernel('copy').file)\n"
+        "find_kernel('scale')\n"
+    )
+    give(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "copy")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == str(tmp_path / "copy" / "spaces" / "copy.py")
+    assert "belongs to" in done.stderr.splitlines()[-1]
