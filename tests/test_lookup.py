@@ -174,6 +174,15 @@ def test_stale_entries_say_so(given_folder: Path) -> None:
         assert config.stale_reasons == ("the driver changed",)
 
 
+def test_unsure_entries_say_so(given_folder: Path) -> None:
+    """They answer all the same, for the problem and near it."""
+    put(given_folder, record([entry(problem(64, 64), unsure="a busy device")]))
+    answers = [lookup(KERNEL, arch=90, **problem(size, size)) for size in (64, 65)]
+    assert [config.unsure for config in answers] == ["a busy device"] * 2
+    put(given_folder, record([entry(problem(64, 64))]))
+    assert not lookup(KERNEL, arch=90, **problem(64, 64)).unsure
+
+
 def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:
     """A half kernel is no answer for float32."""
     assert lookup(KERNEL, arch=90, **problem(512, 512, "float16")).quality == "default"
