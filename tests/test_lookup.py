@@ -130,6 +130,7 @@ def test_what_a_config_says(tuned_folder: Path) -> None:
     assert (config.block, config.shared_bytes, config.grid) == ((128, 2, 1), 16384, (4, 10, 1))
     assert config.source == f"AUTOTUNE_TUNED:Test_GPU_A/{KERNEL}"
     assert (config.expected_fraction, config.stale_reasons, config.requires_met) == (None, (), True)
+    assert config.exclusive is False
     assert len(config) == 3
     assert "BM=128" in repr(config)
 

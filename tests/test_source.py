@@ -186,6 +186,10 @@ SEARCH_ONLY = {
         "@scale.launch",
         "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch",
     ),
+    "what is exclusive": (
+        "@scale.launch",
+        "@scale.exclusive\ndef e(c):\n    return c.BLOCK > 32\n\n\n@scale.launch",
+    ),
     "a comment": ("# threads per block", "# something else"),
     "the file's docstring": ('"""scale: out = factor * x."""', '"""Something else."""'),
     "a hook's docstring": ('"""One thread per element."""\n', '"""Words."""\n'),
