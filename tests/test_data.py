@@ -440,17 +440,20 @@ def test_a_damaged_data_set_is_made_again(kernel, tmp_path, damage):
     assert [folder.name for folder in cache_folder("data").iterdir()] == [again.folder.name]
 
 
-def test_what_a_killed_process_left_half_made_is_removed_in_time(kernel):
-    """It never had a data set's name, so nobody reads it; after a day nobody writes it either."""
-    old, young = (cache_folder("data") / f".making.{name}" for name in ("old", "young"))
-    for folder in (old, young):
+def test_what_a_killed_process_left_half_made_is_removed(kernel):
+    """It has no name, so nobody reads it, and no lock any more, so nobody writes it."""
+    left, young = (cache_folder("data") / f".making.{name}" for name in ("left", "young"))
+    for folder in (left, young):
         folder.mkdir()
         (folder / "x.npy").write_bytes(b"half")
-    yesterday = time.time() - 2 * 86400
-    os.utime(old, (yesterday, yesterday))
-    prepare(kernel(), PROBLEM, EXACT)
-    assert not old.exists()
-    assert young.exists()
+    with cache.scratch() as made:
+        for folder in (left, made):
+            os.utime(folder, (1e9, 1e9))
+        prepare(kernel(), PROBLEM, EXACT)
+        assert not left.exists()
+        assert young.exists()  # nobody has locked it yet
+        assert made.exists()
+    assert not made.exists()
 
 
 def _prepare_at_once(file, barrier, results):
@@ -524,6 +527,8 @@ def test_what_a_run_that_died_worked_with_is_free_again(kernel):
     dataset = prepare(kernel(), PROBLEM, EXACT)
     left = cache_folder("data") / ".in-use.left"
     left.write_text(dataset.folder.name)
+    assert cache.clear("data") == []  # it may be about to be locked
+    os.utime(left, (1e9, 1e9))
     assert [entry.path for entry in cache.clear("data")] == [dataset.folder]
     assert list(cache_folder("data").iterdir()) == []
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -127,20 +126,18 @@ def prepare(
         return found
     damaged = folder.is_dir()  # it was whole when it got its name
     cache.make_room(cache.DATA)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=cache.SCRATCH))
     try:
-        _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch, drawn)
-        if damaged:
-            shutil.rmtree(folder, ignore_errors=True)
-        scratch.rename(folder)
+        with cache.scratch() as scratch:
+            _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch, drawn)
+            if damaged:
+                shutil.rmtree(folder, ignore_errors=True)
+            scratch.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else another process made the same one first
             raise AutotuneError(
                 f"{kernel.name} ({problem}): inputs cannot be written to the cache: {error}; "
                 f"free disk space or point AUTOTUNE_CACHE_DIR elsewhere"
             ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     made = _read(folder, which, seed, bool(inputs))
     if made is None:
         raise AutotuneError(
