@@ -508,19 +508,30 @@ def test_what_is_used_up_goes_first_when_room_is_short(kernel, monkeypatch):
     cache.use_up(newest.folder)  # which is no error
 
 
+def kept():
+    return {entry.path for entry in cache.entries("data")}
+
+
 def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, monkeypatch):
-    """Two problems that together exceed the limit are each made once, however often they take turns."""
+    """Problems that together exceed the limit are each made once, however often they take turns."""
     given = kernel()
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "12K")  # for one of them
     with cache.InUse() as in_use:
-        sets = [prepare(given, PROBLEM, EXACT, seed, None, in_use) for seed in range(3)]
-        assert [entry.path for entry in cache.entries("data")] == [s.folder for s in sets[::-1]]
+        ours = {prepare(given, PROBLEM, EXACT, seed, None, in_use).folder for seed in range(3)}
+        for folder in ours:
+            os.utime(folder, (1e9, 1e9))
+        assert kept() == ours
         assert cache.clear("data") == []
-        sets += [prepare(given, PROBLEM, EXACT, seed) for seed in (3, 4)]  # another run's
-        assert {entry.path for entry in cache.entries("data")} == {
-            s.folder for s in sets if s != sets[3]
-        }
-    assert [path.name for path in cache_folder("data").iterdir()] == [sets[4].folder.name]
+        _, newest = (prepare(given, PROBLEM, EXACT, seed).folder for seed in (3, 4))
+        assert kept() == {*ours, newest}
+    assert kept() == {newest}
+
+
+def test_what_a_run_has_done_with_may_go(kernel):
+    with cache.InUse() as in_use:
+        folder = prepare(kernel(), PROBLEM, EXACT, in_use=in_use).folder
+        in_use.forget()
+        assert [entry.path for entry in cache.clear("data")] == [folder]
 
 
 def test_what_a_run_that_died_worked_with_is_free_again(kernel):

@@ -151,6 +151,11 @@ class InUse:
         self._stream.write(f"{path.name}\n")
         self._stream.flush()
 
+    def forget(self) -> None:
+        """Let go of everything so far: it may be removed to make room."""
+        self._stream.seek(0)
+        self._stream.truncate()
+
     def close(self) -> None:
         """Let go of everything, and remove what is beyond the limit then."""
         self._file.unlink(missing_ok=True)

@@ -22,7 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import available_memory_bytes, converted, largest_finite, narrowed
+from autotune.arrays import (
+    available_memory_bytes,
+    converted,
+    largest_finite,
+    narrowed,
+    usable_cores,
+)
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
@@ -190,7 +196,8 @@ class _Aside:
 
     def consider(self, elements: int) -> None:
         """Begin in a moment; arrays of so many elements are needed twice."""
-        self._has_room = 2 * _PEAK_BYTES * elements < available_memory_bytes()
+        needed = 2 * _PEAK_BYTES * elements
+        self._has_room = usable_cores() > 1 and needed < available_memory_bytes()
         self._timer.start()
 
     def made(self) -> Dataset | None:
