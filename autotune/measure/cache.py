@@ -81,9 +81,13 @@ def entries(kind: str) -> list[Entry]:
     found = []
     for path in cache_folder(kind).glob("[!.]*" if kind == DATA else "*/[!.]*"):
         with suppress(OSError):  # removed meanwhile
-            files = path.iterdir() if path.is_dir() else [path]
-            size = sum(file.stat().st_size for file in files)
-            found.append(Entry(path, size, path.stat().st_mtime))
+            itself = path.stat()
+            size = (
+                itself.st_size
+                if kind == BINARIES
+                else sum(f.stat().st_size for f in path.iterdir())
+            )
+            found.append(Entry(path, size, itself.st_mtime))
     return sorted(found, key=lambda entry: entry.last_used_s, reverse=True)
 
 
@@ -121,7 +125,8 @@ def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's, or gone
+            path.unlink()
 
 
 @contextmanager

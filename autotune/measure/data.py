@@ -171,7 +171,7 @@ def prepare_both(
     """
     in_use.add(_folder(_key(kernel, problem, RANDOM, seed, None)))
     with _Aside(kernel, problem, seed, meanwhile) as aside:
-        exact = prepare(kernel, problem, EXACT, seed, None, in_use, aside.consider)
+        exact = prepare(kernel, problem, EXACT, seed, in_use=in_use, drawn=aside.consider)
         return exact, aside.made() or prepare(kernel, problem, RANDOM, seed)
 
 

@@ -128,7 +128,7 @@ class Bench:
         jobs = [self.job(problem, other) for problem in edges]
         if not self.request.inputs:
             with self.beside():
-                drawn = prepare(self.kernel, job.problem, RANDOM, other, None, self._in_use)
+                drawn = prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
             )
