@@ -904,7 +904,7 @@ def test_a_run_tells_its_phases(tuned, saxpy):
     kinds = [
         event.name if isinstance(event, Phase) else type(event).__name__ for event in tuned.events
     ]
-    assert kinds[:4] == ["inputs", "SearchStarted", "Measured", "finals"]
+    assert kinds[:5] == ["inputs", "SearchStarted", "Measured", "other inputs", "finals"]
 
 
 def test_values_that_nothing_has_end_the_run(tuned, saxpy):

@@ -71,7 +71,7 @@ def cache(_: Nvidia) -> Iterator[Finding]:
     except UsageError as error:
         yield Finding("cache", "bad", first_line(error), f"unset {SETTING}")
         return
-    text = f"{folder}: {wording.size(size)}, of which {wording.size(limit)} stay between runs"
+    text = f"{folder}: {wording.size(size)}; at most {wording.size(limit)} stay between runs"
     if size > 2 * limit:  # a run in progress takes more
         yield Finding("cache", "warn", text, "autotune cache --clear")
     else:
