@@ -41,7 +41,7 @@ _DEFAULT_ROUNDINGS = 64
 _CACHE_LIMIT_BYTES, _LARGEST_SHARE = 48 << 30, 0.5
 _MANIFEST = "manifest.json"
 #: Of what is stored; what another version made is not looked at.
-_VERSION = 2
+_VERSION = 3
 #: Folders in the making begin with this; one this old was left by a process that was killed.
 _SCRATCH, _ABANDONED_S = ".making.", 86400.0
 
@@ -403,10 +403,12 @@ def _bounded(
     parts = (
         converted(expected, expected.dtype).reshape(-1).view(np.float64) if is_complex else expected
     )
-    narrow = narrowed(parts, info.dtype)
-    stored = (
-        narrow if narrow is not None and info.dtype == np.float32 else converted(parts, np.float64)
-    )
+    # Whatever the reference computed is a float64: exact is then what float32 holds as well.
+    narrow = narrowed(parts, np.float32 if info.dtype == np.float64 else info.dtype)
+    if narrow is not None and info.dtype == np.float32:
+        stored = narrow
+    else:
+        stored = converted(parts, np.float64)
     if is_complex:
         stored = stored.view(np.result_type(stored, np.complex64)).reshape(expected.shape)
     if which == EXACT and narrow is not None:
