@@ -45,8 +45,8 @@ _DRIFT = 0.03
 @click.option(
     "--budget",
     metavar="TIME|N",
-    help="For the whole command: 90s, 10m, 2h or 200evals. A time covers inputs, search and finals; "
-    "each problem gets a least of each, whatever the time.",
+    help="For the whole command: 90s, 10m, 2h or 200evals. A time covers search and finals, and begins "
+    "when inputs and reference are there; each problem gets a least of each, whatever the time.",
 )
 @click.option(
     "--strategy",
@@ -263,11 +263,17 @@ def _say_where(result: RunResult, published: Published) -> None:
     """Tell on stderr what was tried, what was kept, and where the files are."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.measured)
-        tried = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        how_many = f"{len(found.measured)} of {len(found.space)} tried, {found.ended_by}"
+        if found.ended_by == "all":
+            how_many = f"all of {len(found.space)} tried"
+        results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         moved = drift(found.measured)
         span = " … ".join(dict.fromkeys(f"{share:+.1%}" for share in moved or ()))
         drifted = f"; drift {span}" if span else ""
-        click.echo(f"{words(found.problem)}: {tried}; {found.seconds:.0f} s{drifted}", err=True)
+        click.echo(
+            f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s{drifted}",
+            err=True,
+        )
         if found.sanitized is not None:
             text = f"  compute-sanitizer: nothing found in {found.sanitized} finalists"
             click.echo(text, err=True)

@@ -107,6 +107,7 @@ def provenance(content: ReportContent) -> Table:
         "Effort": run.get("effort") or listed(entry.effort for entry in entries),
         "Budget": run.get("budget", ""),
         "Runs": run.get("runs", ""),
+        "Rows shown": run.get("rows", ""),
         "Inputs": run.get("inputs", ""),
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),

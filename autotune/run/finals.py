@@ -6,13 +6,12 @@ Measures and records rows; who won is `selection`'s to say.
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.devices.binary import Binary
-from autotune.measure.data import use_up
+from autotune.measure.cache import use_up
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
@@ -25,6 +24,9 @@ from autotune.values import Configuration
 
 #: Longest and shortest time of a problem's race.
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
+#: Share of an effort's time per problem that a race gets at most where times are not steady: there
+#: rounds that take longer than a whole search tell little more.
+_UNSTEADY_SHARE = 1 / 12
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
 
@@ -59,9 +61,8 @@ class Finals:
         Where all finalists turn out to be wrong, or fail in the race, the next best take their
         places.
 
-        Half of the time is for making the other inputs and their references, once for all finalists,
-        and for verifying, after which only the `_LEAST_FINALISTS` best are still verified; the rest,
-        but at least `_LEAST_RACE_SECONDS`, for the race.
+        Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
+        verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
 
         Returns the decision, None where nothing is right, and those that turned out to be wrong, or
         failed; their rows are in the store.
@@ -73,10 +74,12 @@ class Finals:
         """
         count = self.bench.request.effort.finalists
         left = selection.candidates(measured, len(measured))
+        others: list[Job] = []
         if left:
+            self.listener(Phase(evaluator.job.problem, "other inputs"))
+            others = self.bench.other_jobs(evaluator.job)
             self.listener(Phase(evaluator.job.problem, "finals"))
-        end = math.inf if seconds is None else time.monotonic() + seconds
-        others = self.bench.other_jobs(evaluator.job) if left else []
+        end = math.inf if seconds is None else self.bench.clock_s() + seconds
         out: list[Measurement] = []
         result = None
         while left and result is None:
@@ -85,7 +88,9 @@ class Finals:
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
             left = [*unverified, *left]
             if finalists:
-                race_s = min(_RACE_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
+                race_s = min(
+                    self._most_race_s, max(_LEAST_RACE_SECONDS, end - self.bench.clock_s())
+                )
                 result, failed = self._raced(evaluator, finalists, race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(evaluator.job.problem), wrong)
@@ -93,8 +98,14 @@ class Finals:
         made = {dataset.folder: dataset for job in others for dataset in job.datasets}
         for dataset in made.values():
             if dataset not in evaluator.job.datasets:
-                use_up(dataset)  # its own will be needed for the portfolio
+                use_up(dataset.folder)  # its own will be needed for the portfolio
         return result, tuple(out)
+
+    @property
+    def _most_race_s(self) -> float:
+        if self.bench.device.times_steadily:
+            return _RACE_SECONDS
+        return _UNSTEADY_SHARE * self.bench.request.effort.seconds_per_problem
 
     def _verified(
         self,
@@ -121,7 +132,7 @@ class Finals:
             for finalist in right:
                 if not kernel.allows(finalist.configuration, job.problem):
                     passed.append(finalist)  # lookup, header and load keep it from such a problem
-                elif len(passed) >= _LEAST_FINALISTS and time.monotonic() > until:
+                elif len(passed) >= _LEAST_FINALISTS and self.bench.clock_s() > until:
                     unverified.append(finalist.measurement)
                 else:
                     again = self._checked(job, finalist, others)
