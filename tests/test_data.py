@@ -145,6 +145,16 @@ def test_what_the_output_cannot_hold_exactly_is_held_within_the_tolerance(kernel
     assert prepare(given, PROBLEM, EXACT).bounds["out"] > 0
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_in_double_precision_what_was_rounded_has_a_tolerance(kernel, dtype):
+    """Any other order of operations would be wrong; integers are held bit for bit all the same."""
+    bounds = [
+        prepare(kernel(*expecting(dtype, expected)), PROBLEM, EXACT).bounds["out"]
+        for expected in ("np.exp(x)", "3 * x", "x / 2 + 1j" if dtype == "complex128" else "x / 2")
+    ]
+    assert bounds == [pytest.approx(64 * 2.0**-52 * np.exp(2)), 0, 0]
+
+
 @pytest.mark.parametrize("which", [EXACT, RANDOM])
 def test_integer_outputs_are_always_exact(kernel, which):
     given = kernel(
