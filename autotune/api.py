@@ -70,7 +70,7 @@ def tune(
     seed: int = 0,
     fixed: Mapping[str, Sequence[Value]] | None = None,
     fresh: bool = False,
-    sanitize: bool = False,
+    sanitize: bool | None = None,
     out: str | Path = "reports",
     listener: Callable[[Event], None] = ignore,
 ) -> Tuned:
@@ -96,8 +96,9 @@ def tune(
         Values that some parameters are restricted to.
     fresh : bool
         Measure again what is remembered.
-    sanitize : bool
+    sanitize : bool, optional
         Run the finalists under NVIDIA's compute-sanitizer too; what it finds fault with cannot win.
+        Default: with ``effort="full"`` on a GPU, where it is installed.
     out : str or Path
         Record, header and report go to ``out/<device>/``.
     listener : callable

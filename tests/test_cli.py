@@ -357,3 +357,38 @@ def test_a_configuration_that_is_not_valid_is_told_why(capsys: pytest.CaptureFix
     message = fails(capsys, 3, *arguments, "--config", "VARIANT=portable,MIN_BLOCKS=2")
     assert "occupancy_is_cuda (OpenCL has no word" in message
     assert "STAGES" not in message
+
+
+# ---------------------------------------------------------------------- the cache
+
+
+def test_the_cache_is_shown_and_cleared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "1.5M")
+    (tmp_path / "data" / "set").mkdir(parents=True)
+    (tmp_path / "data" / "set" / "x.npy").write_bytes(bytes(20480))
+    (tmp_path / "binaries" / "ab").mkdir(parents=True)
+    (tmp_path / "binaries" / "ab" / "ab1.msgpack").write_bytes(b"code")
+    assert run(["cache"]) == 0
+    shown = capsys.readouterr().out
+    assert "20 KiB" in shown
+    assert "1.5 MiB" in shown
+    assert run(["cache", "--clear", "binaries", "--json"]) == 0
+    captured = capsys.readouterr()
+    rows = {row["kind"]: (row["kept"], row["size_bytes"]) for row in json.loads(captured.out)}
+    assert rows == {"data": (1, 20480), "binaries": (0, 0)}
+    assert "binaries: 4 B removed" in captured.err
+    assert run(["cache", "--clear"]) == 0
+    assert not list((tmp_path / "data").iterdir())
+
+
+@pytest.mark.parametrize("size", ["lots", "-1G", "16X", "1e9", "nan", "9" * 400, "1G 2G"])
+def test_a_bad_size_of_the_cache_is_one_clear_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", size)
+    assert "expected a size in bytes, for example 16G or 500M" in fails(capsys, 2, "cache")
+    message = fails(capsys, 2, "run", "saxpy", "--spaces", SAXPY, "--budget", "1evals")
+    assert "AUTOTUNE_CACHE_SIZE" in message

@@ -10,18 +10,23 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
+from autotune.devices.binary import Binary
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
+from autotune.kernel import source as source_module
 from autotune.kernel.catalog import load_file
 from autotune.measure import compiler
+from autotune.measure.cache import InUse
 from autotune.measure.compiler import (
     CompileJob,
     CompilerPool,
+    CompileTimes,
     compile_job,
     compile_now,
     compiled_for,
@@ -59,7 +64,7 @@ def cached_files():
 
 def keyed(folder, *edits, source=SOURCE, configuration=C, device=None):
     """The key of a configuration; a source file is read anew even within a clock tick."""
-    compiler._flattened.cache_clear()
+    source_module._known.clear()
     kernel = load_file(write_space(folder, *edits))
     (folder / "kernels" / "scale.cu").write_text(source)
     pytest.importorskip("cuda.bindings.nvrtc")
@@ -135,10 +140,10 @@ def test_a_binary_is_compiled_once(job):
     assert first.binary is not None
     assert first.binary.key == job.key
     (file,) = cached_files()
-    before = file.stat().st_mtime_ns
+    before = file.stat().st_ino
     again = compile_now(job)
     assert again.binary == first.binary
-    assert file.stat().st_mtime_ns == before
+    assert file.stat().st_ino == before  # not written again
     assert cached_files() == [file]
 
 
@@ -190,6 +195,20 @@ def test_a_file_under_another_key_is_a_miss(job):
     compiler._cached_file("0" * 64).write_bytes(cached_files()[0].read_bytes())
     assert compiler._read_cached("0" * 64) is None
     assert compiler._read_cached(job.key) == binary
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
+    made = [Binary(bytes(1000), (), "", f"{i:064x}") for i in range(4)]
+    for age, written in enumerate(made):
+        compiler._write_cached(written)
+        os.utime(compiler._cached_file(written.key), (1e9 - age, 1e9 - age))
+    assert compiler._read_cached(made[3].key) == made[3]  # used again
+    size = len(msgspec.msgpack.encode(made[0]))
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(4 * 3 * size))  # a quarter for binaries
+    InUse().close()
+    kept = {file.stem for file in cached_files()}
+    assert kept == {made[number].key for number in (0, 1, 3)}
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(job, monkeypatch, tmp_path):
@@ -301,14 +320,11 @@ def test_the_pool_yields_what_compiling_here_does(pool, job):
     assert compile_now(job).binary == found.binary
 
 
-def test_what_was_submitted_becomes_ready(pool, job):
+def test_what_was_suggested_becomes_ready(pool, job):
     fresh = replace(job, source=job.source + "// ready\n")
     assert not pool.ready(fresh)
-    pool.submit(fresh)
-    deadline = time.monotonic() + 60
-    while not pool.ready(fresh) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert pool.ready(fresh)
+    pool.suggest([fresh])
+    wait_until(lambda: pool.ready(fresh))
     pool.forget()
     assert not pool.ready(fresh)
     assert pool.result(fresh).binary is not None
@@ -374,17 +390,61 @@ def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp
         own.submit(blocked(tmp_path, job))
         pipe = wait_for_reader(tmp_path / "pipe.h")
         own.suggest([old, older])
-        own.submit(asked)
+        submitted = own.submit(asked)
         own.suggest([newer, new, asked])
         own.submit(late)
         os.close(pipe)
         assert own.result(late).binary is not None  # fetched: before what was only submitted
         wait_until(lambda: own.ready(old))
-        assert own.ready(asked)
+        assert submitted.done()
         assert not own.ready(older)  # pushed out: there was room for three
     written = [compiler._cached_file(made.key) for made in (late, asked, newer, new, old)]
     assert written == sorted(written, key=lambda file: file.stat().st_mtime_ns)
     assert not compiler._cached_file(older.key).exists()
+
+
+def test_how_long_a_compile_takes_is_learned_from_those_with_equal_symbols(job):
+    """Seconds are a product of what each symbol costs; three of four combinations are known."""
+    times = CompileTimes()
+
+    def of(tile, pad):
+        return replace(job, defines=(("TILE", tile), ("PAD", pad)))
+
+    assert times.expected(of("1", "0")) == 0
+    assert times.longest_in_typical == 1
+    for tile, pad, seconds in [("1", "0", 0.4), ("1", "1", 0.5), ("8", "0", 8.0)]:
+        times.add(of(tile, pad), seconds)
+    ranked = sorted(
+        [of(tile, pad) for tile in "18" for pad in "01"], key=times.expected, reverse=True
+    )
+    assert [dict(ranked[place].defines)["TILE"] for place in range(4)] == ["8", "8", "1", "1"]
+    assert times.longest_in_typical == pytest.approx(8 / (0.4 * 0.5 * 8) ** (1 / 3))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_once_all_is_asked_the_longest_go_first(job, tmp_path):
+    """In the order asked before; how long is known of others with the same symbols."""
+    short, long, longer = (
+        replace(job, source=job.source + "// all\n", defines=(*job.defines, ("TILE", tile)))
+        for tile in "148"
+    )
+    with CompilerPool(1) as own:
+        for asked, seconds in ((short, 0.5), (long, 1.0), (longer, 2.0)):
+            own._times.add(asked, seconds)
+        own.submit(blocked(tmp_path, job))
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        futures = [own.submit(asked) for asked in (short, long, longer)]
+        assert own.has_enough
+        own.is_all_asked = True
+        os.close(pipe)
+        done = []
+        for asked, future in zip((short, long, longer), futures, strict=True):
+            future.add_done_callback(lambda _, asked=asked: done.append(asked))
+        for future in futures:
+            assert future.result(60).binary is not None
+        wait_until(lambda: len(done) == 3)
+        assert done == [longer, long, short]
+        assert not own.has_enough
 
 
 @pytest.mark.usefixtures("own_cache")

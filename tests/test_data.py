@@ -15,8 +15,8 @@ from sample_spaces import write_space
 from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
-from autotune.measure import data
-from autotune.measure.data import EXACT, RANDOM, Argument, Draw, prepare, present
+from autotune.measure import cache, data
+from autotune.measure.data import EXACT, RANDOM, Argument, Draw, prepare, prepare_both, present
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1000)
@@ -292,6 +292,68 @@ def test_the_reference_gets_float64_and_scalars_in_their_own_type(kernel):
     prepare(given, PROBLEM, RANDOM)
 
 
+# ---------------------------------------------------------------- two at once
+
+#: The exact set takes until the random one leaves a mark, which it does at once.
+AT_ONCE = """
+    import os, time, pathlib
+    mark = pathlib.Path(FOLDER, "pid")
+    if set(np.abs(x)) != {1.0, 2.0}:
+        first = not mark.exists()
+        mark.write_text(str(os.getpid()))
+        DO
+        return factor * x
+    while not mark.exists():
+        time.sleep(0.01)
+    return factor * x"""
+
+
+@pytest.fixture
+def both(kernel, tmp_path, monkeypatch):
+    """Make both data sets with a reference that waits for the other process, which does this."""
+    monkeypatch.setattr(data, "_SLOW_S", 0.0)
+
+    def made(what="pass", **options):
+        reference = AT_ONCE.replace("FOLDER", repr(str(tmp_path))).replace("DO", what)
+        given = kernel(("\n    return factor * x", reference))
+        with cache.InUse() as in_use:
+            return prepare_both(given, PROBLEM, 0, in_use, **options)
+
+    return made
+
+
+@pytest.mark.parametrize("what", ["print('hello')", "if first: os.kill(os.getpid(), 9)"])
+def test_two_slow_data_sets_are_made_at_once_in_two_processes(both, tmp_path, what, capfd):
+    """A process that was killed, for want of memory perhaps, is begun once more."""
+    exact, drawn = both(what)
+    assert (exact.name, drawn.name) == (EXACT, RANDOM)
+    assert np.array_equal(drawn.expected("out"), 3.0 * np.asarray(drawn.array("x"), float))
+    assert int((tmp_path / "pid").read_text()) != os.getpid()
+    assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (
+            "raise ValueError('no')",
+            r"scale \(scale\.py\): reference: ValueError: no \(scale\.py:\d+",
+        ),
+        ("os._exit(0)", r"scale \(scale\.py\): reference: its process ended \(exit code 0\)"),
+    ],
+)
+def test_what_goes_wrong_in_the_other_process_names_the_reference(both, what, message):
+    with pytest.raises(SpecError, match=message):
+        both(what)
+
+
+def test_where_memory_is_short_one_is_made_after_the_other(both, tmp_path, monkeypatch):
+    """And what else there is to do meanwhile is done."""
+    monkeypatch.setattr(data, "available_memory_bytes", lambda: 1000)
+    both(meanwhile=(tmp_path / "pid").touch)
+    assert int((tmp_path / "pid").read_text()) == os.getpid()
+
+
 # ---------------------------------------------------------------- mistakes in hooks
 
 MISTAKES = {
@@ -335,6 +397,16 @@ MISTAKES = {
     "empty input": ('"x": x', '"x": x[:0]', r"x \(0,\) is empty"),
     "empty output": ("Out(p.n)", "Out((p.n, 0))", r"out \(1000, 0\) is empty"),
     "objects": ('"x": x', '"x": x.astype(object)', r"x \(1000,\) is empty or holds objects"),
+    "bits of no type": (
+        '"x": x',
+        '"x": x.view("V4")',
+        r"x is \|V4, which is not .* x\.view\(np.uint32",
+    ),
+    "output of no number": (
+        "Out(p.n)",
+        "Out(p.n, 'V2')",
+        r"output out is \|V2, which cannot be comp",
+    ),
     "raising tolerance": (
         "@scale.launch",
         "@scale.tolerance\ndef tolerance(p):\n    return p.m\n\n\n@scale.launch",
@@ -450,17 +522,20 @@ def test_a_damaged_data_set_is_made_again(kernel, tmp_path, damage):
     assert [folder.name for folder in cache_folder("data").iterdir()] == [again.folder.name]
 
 
-def test_what_a_killed_process_left_half_made_is_removed_in_time(kernel):
-    """It never had a data set's name, so nobody reads it; after a day nobody writes it either."""
-    old, young = (cache_folder("data") / f".making.{name}" for name in ("old", "young"))
-    for folder in (old, young):
+def test_what_a_killed_process_left_half_made_is_removed(kernel):
+    """It has no name, so nobody reads it, and no lock any more, so nobody writes it."""
+    left, young = (cache_folder("data") / f".making.{name}" for name in ("left", "young"))
+    for folder in (left, young):
         folder.mkdir()
         (folder / "x.npy").write_bytes(b"half")
-    yesterday = time.time() - 2 * 86400
-    os.utime(old, (yesterday, yesterday))
-    prepare(kernel(), PROBLEM, EXACT)
-    assert not old.exists()
-    assert young.exists()
+    with cache.scratch() as made:
+        for folder in (left, made):
+            os.utime(folder, (1e9, 1e9))
+        prepare(kernel(), PROBLEM, EXACT)
+        assert not left.exists()
+        assert young.exists()  # nobody has locked it yet
+        assert made.exists()
+    assert not made.exists()
 
 
 def _prepare_at_once(file, barrier, results):
@@ -493,10 +568,10 @@ def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch
     sets = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
     for age, dataset in zip((30, 20, 10), sets, strict=True):
         then = time.time() - age
-        os.utime(dataset.folder / "manifest.json", (then, then))
+        os.utime(dataset.folder, (then, then))
     prepare(given, PROBLEM, EXACT, seed=0)  # used again
     size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
-    monkeypatch.setattr(data, "_CACHE_LIMIT_BYTES", 2 * size + size // 2)
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(2 * size + size // 2))
     newest = prepare(given, PROBLEM, EXACT, seed=3)
     kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert kept == {sets[0].folder.name, sets[2].folder.name, newest.folder.name}
@@ -505,14 +580,50 @@ def test_the_least_recently_used_go_first_when_room_is_short(kernel, monkeypatch
 def test_what_is_used_up_goes_first_when_room_is_short(kernel, monkeypatch):
     given = kernel()
     sets = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(3)]
-    data.use_up(sets[2])
+    cache.use_up(sets[2].folder)
     size = sum(file.stat().st_size for file in sets[0].folder.iterdir())
-    monkeypatch.setattr(data, "_CACHE_LIMIT_BYTES", 2 * size + size // 2)
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(2 * size + size // 2))
     newest = prepare(given, PROBLEM, EXACT, seed=3)
     kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert kept == {sets[0].folder.name, sets[1].folder.name, newest.folder.name}
     shutil.rmtree(newest.folder)
-    data.use_up(newest)  # which is no error
+    cache.use_up(newest.folder)  # which is no error
+
+
+def kept():
+    return {entry.path for entry in cache.entries("data")}
+
+
+def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, monkeypatch):
+    """Problems that together exceed the limit are each made once, however often they take turns."""
+    given = kernel()
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "12K")  # for one of them
+    with cache.InUse() as in_use:
+        ours = {prepare(given, PROBLEM, EXACT, seed, None, in_use).folder for seed in range(3)}
+        for folder in ours:
+            os.utime(folder, (1e9, 1e9))
+        assert kept() == ours
+        assert cache.clear("data") == []
+        _, newest = (prepare(given, PROBLEM, EXACT, seed).folder for seed in (3, 4))
+        assert kept() == {*ours, newest}
+    assert kept() == {newest}
+
+
+def test_what_a_run_has_done_with_may_go(kernel):
+    with cache.InUse() as in_use:
+        folder = prepare(kernel(), PROBLEM, EXACT, in_use=in_use).folder
+        in_use.forget()
+        assert [entry.path for entry in cache.clear("data")] == [folder]
+
+
+def test_what_a_run_that_died_worked_with_is_free_again(kernel):
+    dataset = prepare(kernel(), PROBLEM, EXACT)
+    left = cache_folder("data") / ".in-use.left"
+    left.write_text(dataset.folder.name)
+    assert cache.clear("data") == []  # it may be about to be locked
+    os.utime(left, (1e9, 1e9))
+    assert [entry.path for entry in cache.clear("data")] == [dataset.folder]
+    assert list(cache_folder("data").iterdir()) == []
 
 
 def test_data_that_were_removed_to_make_room_are_made_again(kernel):
@@ -540,7 +651,7 @@ def test_the_disk_is_never_filled(kernel, monkeypatch):
     given = kernel()
     old = [prepare(given, PROBLEM, EXACT, seed=seed) for seed in range(2)]
     full = shutil.disk_usage("/")._replace(free=0)
-    monkeypatch.setattr(data.shutil, "disk_usage", lambda _: full)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: full)
     newest = prepare(given, PROBLEM, EXACT, seed=2)
     kept = {folder.name for folder in cache_folder("data").iterdir()}
     assert newest.folder.name in kept and len(kept & {dataset.folder.name for dataset in old}) == 1

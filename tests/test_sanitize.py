@@ -16,8 +16,10 @@ from autotune.devices.toolkit import find_program
 from autotune.errors import AutotuneError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.measure import sanitize
-from autotune.run.request import Request
+from autotune.run import safety
+from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
+from autotune.run.safety import sanitizer_for
 from autotune.store import Store
 from autotune.values import Problem
 
@@ -139,6 +141,23 @@ class TestWithout:
         with pytest.raises(AutotuneError, match="pip install nvidia-cuda-sanitizer-api"):
             Run(request, store)
         assert store.rows() == []
+
+    def test_what_the_effort_asks_for_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Full effort wants it on a GPU: with a warning where it is missing, unless one says no."""
+        device, kernel = for_arch("sm_90"), find_kernel("reduce")
+        full = Request(kernel, device, kernel.problems["cuda"][:1], EFFORTS["full"])
+        monkeypatch.setattr(safety, "find_program", lambda name: f"/bin/{name}")
+        assert sanitizer_for(full) == "/bin/compute-sanitizer"
+        monkeypatch.setattr(safety, "find_program", lambda name: "")
+        with pytest.warns(UserWarning, match=r"not run under compute-sanitizer.*--no-sanitize"):
+            assert sanitizer_for(full) == ""
+        for other in (
+            replace(full, sanitize=False),
+            replace(full, effort=EFFORTS["quick"]),
+            replace(full, only=kernel.default()),  # one configuration has no finals
+            replace(full, device=replace(device, backend="opencl")),
+        ):
+            assert sanitizer_for(other) == ""
 
     @pytest.mark.opencl
     def test_the_command_says_so_with_its_exit_code(

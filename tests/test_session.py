@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import shutil
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +18,17 @@ from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import enumerate_space
+from autotune.measure.data import RANDOM, prepare
+from autotune.measure.evaluator import ignore
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.worker import Worker
 from autotune.run import selection
-from autotune.run.finals import Finals
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
+from autotune.run.searching import foreseen
 from autotune.search.base import BudgetSpent
+from autotune.search.names import find
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
 from autotune.search.simple import exhaustive, random
 from autotune.store import RunInfo, Scope, Store
@@ -85,8 +89,9 @@ class Table:
     def __init__(self):
         self.measured, self.hinted, self.recalled = [], [], []
 
-    def measure(self, configurations):
+    def measure(self, configurations, begin=ignore):
         for configuration in configurations:
+            begin(configuration)
             self.measured.append(configuration)
             yield self.of(configuration)
 
@@ -466,6 +471,34 @@ def test_a_strategys_own_error_is_not_swallowed(session):
 # ---------------------------------------------------------------- whole runs on a device
 
 
+@pytest.mark.parametrize(
+    ("strategy", "budget", "ended_by"),
+    [
+        (exhaustive, Budget(), "all"),
+        (exhaustive, Budget(evaluations=99), "all"),
+        (exhaustive, Budget(evaluations=3), "budget of 3 evaluations"),
+        (exhaustive, Budget(seconds=1e-9), "time"),
+        (lambda space, session, rng: session.measure([1]), Budget(), "nothing more proposed"),
+    ],
+)
+def test_a_search_says_what_ended_it(space, strategy, budget, ended_by):
+    session = SearchSession(space, Table(), None, 0, SCOPE, budget)
+    search(session, strategy, 0)
+    assert session.ended_by == ended_by
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("exhaustive", 8), ("random", 8), ("kt:genetic_algorithm", 8), ("surrogate", 1)],
+)
+def test_what_a_strategy_asks_first_is_foreseen(space, name, count):
+    """So that it is compiled while the reference is computed."""
+    strategy, table, budget = find(name), Table(), Budget(evaluations=8)
+    numbers = foreseen(space, strategy, budget, seed=3)
+    search(SearchSession(space, table, None, 0, SCOPE, budget), strategy, 3)
+    assert [*map(space.configuration, numbers)][:count] == table.measured[:count]
+
+
 @pytest.fixture
 def tuned(opencl_device, path):
     """Tune a kernel on the CPU; the result, and the events as ``.events`` of the function.
@@ -745,37 +778,20 @@ def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, sax
         assert given <= max(least, part * (seconds / shares))
 
 
-def slow_inputs(saxpy):
-    """A kernel of which every data set takes half a second to make, odd sizes aside."""
-    return saxpy(
-        ("def arguments(p, rng):\n", "def arguments(p, rng):\n    import time; time.sleep(0.5)\n")
-    )
-
-
-def test_the_search_leaves_time_for_what_the_finals_make(tuned, saxpy):
-    """Of all at most 85 %, less two data sets that it needs itself, less the one of another seed."""
-    options = {"fixed": FIXED, "budget": Budget(seconds=1000.0)}
-    tuned(slow_inputs(saxpy), problems=(Problem(n=4111),), **options)
-    (started,) = (event for event in tuned.events if isinstance(event, SearchStarted))
-    assert 100.0 < started.budget.seconds < 0.85 * 1000.0 - 3 * 0.5
-
-
-def test_data_of_another_seed_are_made_in_the_time_of_the_finals(tuned, saxpy, monkeypatch):
-    """One set for all finalists, in the half of the time that is for verifying."""
-    given_s = []
-
-    def verified(self, evaluator, chosen, others, until):
-        given_s.append(until - time.monotonic())
-        assert [[dataset.seed for dataset in job.datasets] for job in others] == [[0, 1]]
-        return inner(self, evaluator, chosen, others, until)
-
-    inner = Finals._verified
-    monkeypatch.setattr(Finals, "_verified", verified)
-    monkeypatch.setattr("autotune.run.run.Run._seconds_left", lambda self, but=0.0: 1000.0)
-    kernel, problems = slow_inputs(saxpy), (Problem(n=4127),)
-    (result,) = tuned(kernel, problems=problems, budget=Budget(evaluations=3)).problems
-    assert len(result.finals.finalists) > 1
-    assert 0 < given_s[0] < 500.0 - 0.5
+def test_making_data_and_what_is_beside_counts_for_no_budget(saxpy, opencl_device, path):
+    """Nor does it count twice where one is within the other."""
+    slow = "def arguments(p, rng):\n"
+    kernel = saxpy((slow, slow + "    import time; time.sleep(0.2)\n"))
+    device, problem = choose_device(opencl_device), Problem(n=4111)
+    request = Request(kernel, device, (problem,), budget=Budget(seconds=1000.0))
+    with Store.open(path) as store, closing(Run(request, store)) as tuning:
+        begun, left_s = time.monotonic(), tuning._seconds_left()
+        with tuning.beside():
+            job = tuning.job(problem)
+        (*_, other) = tuning.other_jobs(job)
+        counted_s = left_s - tuning._seconds_left()
+        assert 0 <= counted_s <= time.monotonic() - begun - 3 * 0.2
+        assert [dataset.seed for dataset in other.datasets] == [0, 1]
 
 
 def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatch):
@@ -783,12 +799,14 @@ def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatc
     used_up = []
     monkeypatch.setattr("autotune.run.finals.use_up", used_up.append)
     problems = tuple(Problem(n=n) for n in (4133, 262147, 2097169))
-    result = tuned(saxpy(), problems=problems, fixed=FIXED)
+    kernel = saxpy()
+    result = tuned(kernel, problems=problems, fixed=FIXED)
     phases = [(event.name, event.problem) for event in tuned.events if isinstance(event, Phase)]
     held = [[p for name, p in phases if name == kind] for kind in ("inputs", "finals", "portfolio")]
     assert held == [[*problems], [*reversed(problems)], [*problems]]
     assert [solved.problem for solved in result.problems] == [*problems]
-    assert [(dataset.name, dataset.seed) for dataset in used_up] == [("random", 1)] * 3
+    larger = [prepare(kernel, p, RANDOM, seed=1).folder for p in reversed(problems[1:])]
+    assert [folder for folder in used_up if folder in larger] == larger
 
 
 def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, monkeypatch):
@@ -886,7 +904,7 @@ def test_a_run_tells_its_phases(tuned, saxpy):
     kinds = [
         event.name if isinstance(event, Phase) else type(event).__name__ for event in tuned.events
     ]
-    assert kinds[:4] == ["inputs", "SearchStarted", "Measured", "finals"]
+    assert kinds[:5] == ["inputs", "SearchStarted", "Measured", "other inputs", "finals"]
 
 
 def test_values_that_nothing_has_end_the_run(tuned, saxpy):

@@ -139,6 +139,23 @@ def fingerprint(folder, text):
     return spec_fingerprint(file)
 
 
+def test_a_text_is_read_again_when_any_file_of_it_changed(tmp_path):
+    """In one process, and also where a nearer file appears: what is compiled is what is fingerprinted."""
+    (tmp_path / "kernels").mkdir()
+    file = write(
+        tmp_path / "kernels", k_cu='#include "h.h"\n#include "dialect.h"\n', h_h="int a;\n"
+    )
+    assert "int a;" in flattened(file) and "#define KERNEL(" in flattened(file)
+    write(tmp_path / "kernels", h_h="int changed;\n")
+    assert "int changed;" in flattened(file) and "#define KERNEL(" in flattened(file)
+    write(tmp_path / "kernels", dialect_h="int nearer;\n")
+    assert "int nearer;" in flattened(file) and "#define KERNEL(" not in flattened(file)
+    (tmp_path / "kernels" / "h.h").chmod(0o666)
+    (tmp_path / "kernels" / "h.h").write_text("int anybodys;\n")
+    with pytest.raises(SpecError, match="anybody may write it"):
+        flattened(file)
+
+
 def test_text_fingerprint_is_sha256_of_utf8():
     assert (
         text_fingerprint("a") == "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
@@ -168,6 +185,10 @@ SEARCH_ONLY = {
     "a baseline": (
         "@scale.launch",
         "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch",
+    ),
+    "what is exclusive": (
+        "@scale.launch",
+        "@scale.exclusive\ndef e(c):\n    return c.BLOCK > 32\n\n\n@scale.launch",
     ),
     "a comment": ("# threads per block", "# something else"),
     "the file's docstring": ('"""scale: out = factor * x."""', '"""Something else."""'),
@@ -329,10 +350,27 @@ def test_what_cannot_be_followed_is_said(tmp_path, capsys):
         "scale.py:44 load, _h.py:2 __import__ and 1 more; after one, change a constant in scale.py too"
     )
     for command in ("run", "check"):
-        which = ("--device", "opencl:99") if command == "run" else ("--arch", "none")
+        which = ("--strategy" if command == "run" else "--arch", "none")
         assert run([command, "scale", "--spaces", str(tmp_path / "spaces"), *which]) != 0
         assert f"warning: {unfollowed(kernel)}\n" in capsys.readouterr().err
     assert unfollowed(load_file(write_space(tmp_path))) == ""
+
+
+def test_a_deep_expression_counts_wherever_the_fingerprint_is_asked_for(tmp_path):
+    """Python compiles sums of a thousand terms, and the stack of who asks may be deep."""
+
+    def deeper(frames, file):
+        return deeper(frames - 1, file) if frames else spec_fingerprint(file)
+
+    write_modules(tmp_path / "spaces", {"_h": f"FACTOR = {' + '.join(['1'] * 800)}"})
+    file = write_space(tmp_path, ("FACTOR = 3", "from _h import FACTOR"))
+    before = spec_fingerprint(file)
+    assert deeper(400, file) == before
+    assert unfollowed(load_file(file)) == ""
+    write_modules(tmp_path / "spaces", {"_h": f"FACTOR = {' + '.join(['1'] * 801)}"})
+    assert spec_fingerprint(file) != before
+    (file.parent / "_h.py").write_text("broken(")
+    assert len({before, spec_fingerprint(file)}) == 2
 
 
 def test_all_of_the_bundled_kernels_can_be_followed():

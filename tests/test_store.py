@@ -544,6 +544,54 @@ def test_a_newer_schema_is_left_alone(url: str) -> None:
     refused(lambda: Store.open(url), "version 99", "install a newer")
 
 
+def test_a_store_of_version_1_is_converted_once(store: Store, url: str) -> None:
+    """It had no column of configurations; damaged rows stay as they are."""
+    again = replace(numbered(1), message="again")
+    store.add_many(store.begin_run(RUN), SCOPE, [numbered(1), again, numbered(2), numbered(3)])
+    sql(
+        url,
+        "DROP INDEX measurements_by_configuration",
+        "DROP INDEX measurements_by_time",
+        "DROP INDEX measurements_by_age",
+        "DROP INDEX attempts_open_by_configuration",
+        "ALTER TABLE measurements DROP COLUMN configuration",
+        "CREATE INDEX ix_measurements_scope ON measurements (scope)",
+        "CREATE INDEX attempts_open ON attempts (scope) WHERE closed IS NULL",
+        "UPDATE measurements SET measurement = '{' WHERE id = 4",
+        "UPDATE autotune_schema SET version = 1",
+    )
+    for _ in range(2):
+        with Store.open(url) as converted:
+            assert dict(converted.remembered(SCOPE)) == {
+                again.configuration: again,
+                numbered(2).configuration: numbered(2),
+            }
+    with Store.open(url) as converted:
+        converted.add(converted.begin_run(RUN), SCOPE, numbered(3))
+        assert converted.remembered(SCOPE)[numbered(3).configuration] == numbered(3)
+
+
+def test_the_fastest_and_the_newest_are_asked_of_the_database(store: Store) -> None:
+    """What a million rows must not be read for."""
+    run, other = store.begin_run(RUN), replace(SCOPE, kernel="reduce", device_uuid="GPU-2")
+    store.add_many(run, SCOPE, map(numbered, (3, 1, 2)))
+    store.add_many(run, SCOPE, [replace(numbered(0), status=Status.WRONG_RESULT)])
+    store.add_many(run, other, map(numbered, range(600)))
+    store.add_many(run, other, [replace(numbered(0), samples_ms=(900.0,))])
+    assert [row.kernel for row in store.newest_of_scopes()] == ["sgemm", "reduce"]
+    assert [row.kernel for row in store.newest_of_scopes(device="GPU-1")] == ["sgemm"]
+    (last,) = store.newest_of_scopes("sgemm")
+    found = store.fastest(last.scope, 2)
+    assert [row.measurement.configuration.NUMBER for row in found] == [1, 2]
+    assert store.count(last.scope) == 4
+    memory = store.remembered(other)
+    by_time = [configuration.NUMBER for configuration in memory.by_time(Status.OK)]
+    assert by_time == [*range(1, 600), 0]
+    assert len(memory) == 600
+    assert memory.get(numbered(600).configuration) is None
+    assert 0 < len(store.rows("reduce", most=100)) <= 100
+
+
 def test_rows_from_before_a_field_was_added_are_read(store: Store, url: str) -> None:
     """Stores outlive versions: what a measurement lacks has its default."""
     store.add(store.begin_run(RUN), SCOPE, numbered(1))
@@ -580,7 +628,7 @@ def test_a_table_that_goes_missing_is_told(store: Store, url: str) -> None:
 def test_a_damaged_row_is_named(store: Store, url: str, damage: str) -> None:
     store.add(store.begin_run(RUN), SCOPE, numbered(1))
     sql(url, f"UPDATE measurements SET measurement = '{damage}'")
-    refused(lambda: store.remembered(SCOPE), "measurement 1 is damaged", "delete")
+    refused(lambda: dict(store.remembered(SCOPE)), "measurement 1 is damaged", "delete")
     refused(store.rows, "measurement 1 is damaged")
 
 

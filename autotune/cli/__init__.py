@@ -38,6 +38,7 @@ _COMMANDS = {
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
+    "cache": ("machine", "Show or remove what is kept so that it need not be made again."),
 }
 
 

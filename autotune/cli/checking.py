@@ -17,8 +17,9 @@ from autotune.errors import MissingDependencyError, NothingValidError
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
+from autotune.measure.cache import InUse
 from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import EXACT, RANDOM, prepare
+from autotune.measure.data import prepare_both
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
@@ -153,16 +154,11 @@ def _check_on_device(
         return
     assert kernel.file is not None
     problems = dict.fromkeys([*kernel.edge_problems, kernel.first_problem(device.backend)])
-    jobs = [
-        Job(
-            kernel.file,
-            problem,
-            device,
-            tuple(prepare(kernel, problem, dataset) for dataset in (EXACT, RANDOM)),
-        )
-        for problem in problems
-    ]
-    with Worker() as worker:
+    with InUse() as in_use, Worker() as worker:
+        jobs = [
+            Job(kernel.file, problem, device, prepare_both(kernel, problem, 0, in_use))
+            for problem in problems
+        ]
         _check_sample(
             report,
             device.arch,

@@ -1,4 +1,4 @@
-"""`autotune doctor`: what works on this machine."""
+"""`autotune doctor` and `autotune cache`: what works on this machine, and what is kept on its disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from autotune.cli import emit_json
 from autotune.cli.options import JSON
+from autotune.cli.tables import print_table
 
 
 @click.command("doctor")
@@ -63,4 +64,45 @@ def _limits(name: str | None, as_json: bool) -> None:
         click.echo(f"  {limit}  {words}")
 
 
-COMMANDS = {"doctor": doctor}
+@click.command("cache")
+@click.option(
+    "--clear",
+    type=click.Choice(["all", "data", "binaries"]),
+    is_flag=False,
+    flag_value="all",
+    help="Remove what no run in progress works with: all of it, or one kind.",
+)
+@JSON
+def cache(clear: str | None, as_json: bool) -> None:
+    """Show what is kept so that it need not be made again, or remove it.
+
+    AUTOTUNE_CACHE_SIZE (default 4G) bounds the data sets that are kept between two runs, and a quarter
+    of it the compiled binaries: what was used longest ago goes first. AUTOTUNE_CACHE_DIR is where.
+
+    \b
+    autotune cache
+    autotune cache --clear
+    autotune cache --clear data
+    """
+    from autotune.files import cache_folder
+    from autotune.measure.cache import BINARIES, DATA, entries, limit_bytes
+    from autotune.measure.cache import clear as clear_kind
+    from autotune.report import wording
+
+    for kind in (DATA, BINARIES) if clear == "all" else (clear,) if clear else ():
+        gone = sum(entry.size_bytes for entry in clear_kind(kind))
+        click.echo(f"{kind}: {wording.size(gone)} removed", err=True)
+    rows = []
+    for kind in (DATA, BINARIES):
+        sizes = [entry.size_bytes for entry in entries(kind)]
+        row = {"kind": kind, "kept": len(sizes), "folder": str(cache_folder(kind))}
+        rows.append((row, {"size": sum(sizes), "limit": limit_bytes(kind)}))
+    if as_json:
+        emit_json([{**row, **{f"{name}_bytes": n for name, n in of.items()}} for row, of in rows])
+    else:
+        print_table(
+            {**row, **{name: wording.size(n) for name, n in of.items()}} for row, of in rows
+        )
+
+
+COMMANDS = {"doctor": doctor, "cache": cache}

@@ -12,7 +12,8 @@ from autotune.measure.measurement import Status
 from autotune.search.session import Event, Measured, SearchStarted
 
 _PHASES = {
-    "inputs": "making inputs and references",
+    "inputs": "computing the reference",
+    "other inputs": "computing the reference for other inputs and sizes",
     "compiling": "compiling",
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",

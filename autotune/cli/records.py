@@ -13,7 +13,7 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
-    from autotune.store import Row
+    from autotune.store import Row, Store
     from autotune.tuned.record import TunedRecord
     from autotune.values import Problem
 
@@ -53,6 +53,7 @@ def lookup(
         "expected_fraction": found.expected_fraction,
         "exclusive": found.exclusive,
         "stale_reasons": list(found.stale_reasons),
+        "unsure": found.unsure,
         "source": found.source,
     }
     if as_json:
@@ -66,6 +67,8 @@ def lookup(
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in found.stale_reasons:
         click.echo(f"  stale: {reason}")
+    if found.unsure:
+        click.echo(f"  unsure: {found.unsure}")
 
 
 @click.command("results")
@@ -89,13 +92,12 @@ def results(
     from autotune.store.flat import stored_row
 
     with Store.open(default_url()) as store:
-        rows = [stored_row(row) for row in store.rows(kernel=kernel, device=device)]
+        found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
+    rows = [stored_row(row) for row in found]
     if kernel and not rows:
         known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
-    if best:
-        rows = _best(rows, best)
     if as_json:
         emit_json(rows)
     elif as_csv:
@@ -119,16 +121,16 @@ def results(
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
 
 
-def _best(rows: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["status"] == "ok":
-            key = f"{row['kernel']} {row['device']} {row['timing']} {row['problem']}"
-            groups.setdefault(key, []).append(row)
+def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
+    """The fastest right rows of each problem, kernel, device and timing, in groups."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for last in store.newest_of_scopes(kernel, device):
+        key = last.kernel, last.device_name, last.timing, last.problem
+        groups.setdefault(key, []).extend(store.fastest(last.scope, count))
     return [
         row
         for group in groups.values()
-        for row in sorted(group, key=lambda row: row["median_ms"])[:count]
+        for row in sorted(group, key=lambda row: row.measurement.median_ms or 0.0)[:count]
     ]
 
 
@@ -175,8 +177,7 @@ def report(
     records = _records(kernel, device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
-            rows = store.rows(kernel=kernel, device=record.device.name) if store else ()
-            for file in report_recorded(record, rows, spaces, out):
+            for file in report_recorded(record, store, spaces, out):
                 click.echo(str(file))
 
 
@@ -236,44 +237,50 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
 
     Cold and hot times, and times of other sources, must not stand in one table.
     """
-    from urllib.parse import quote
-
-    from autotune.devices.device import Device
     from autotune.errors import UsageError
     from autotune.export.measurements import Results
     from autotune.kernel.catalog import find_kernel
     from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
 
-    with Store.open(default_url()) as store:
-        rows = store.rows(kernel=kernel, device=device)
-    if not rows:
-        raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
-    parameters = find_kernel(kernel).parameters
     groups: dict[tuple[str, Problem, bool], list[Row]] = {}
-    for row in rows:
-        is_cold = Timing(row.timing).is_cold
-        groups.setdefault((row.device_name, row.problem, is_cold), []).append(row)
     found: dict[str, Results] = {}
-    for (name, problem, is_cold), group in groups.items():
-        # A field's value is any text: ``../`` must stay below --out.
-        sizes = [
-            f"{field}{quote(str(value), '', errors='replace')}" for field, value in problem.items()
-        ]
-        folder = f"{Device('cuda', name, '').folder}/{'-'.join(sizes)}{'' if is_cold else '-hot'}"
-        while folder in found:  # x=1-y2 and y=3, x=1 and y=2-y3
-            folder += "_"
-        last = group[-1]
-        chosen = [row for row in group if row.source == last.source]
-        found[folder] = Results(
-            kernel=last.kernel,
-            device_name=last.device_name,
-            problem=last.problem,
-            parameters=parameters,
-            measurements=[row.measurement for row in chosen],
-            timestamps=[row.created for row in chosen],
-        )
+    with Store.open(default_url()) as store:
+        for row in store.newest_of_scopes(kernel, device):
+            is_cold = Timing(row.timing).is_cold
+            groups.setdefault((row.device_name, row.problem, is_cold), []).append(row)
+        if not groups:
+            raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
+        parameters = find_kernel(kernel).parameters
+        for (name, problem, is_cold), group in groups.items():
+            folder = _results_folder(name, problem, is_cold)
+            while folder in found:  # x=1-y2 and y=3, x=1 and y=2-y3
+                folder += "_"
+            last = group[-1]
+            scopes = [row.scope for row in group if row.source == last.source]
+            chosen = [row for scope in scopes for row in store.rows(scope=scope)]
+            chosen.sort(key=lambda row: row.id)
+            found[folder] = Results(
+                kernel=last.kernel,
+                device_name=last.device_name,
+                problem=last.problem,
+                parameters=parameters,
+                measurements=[row.measurement for row in chosen],
+                timestamps=[row.created for row in chosen],
+            )
     return found
+
+
+def _results_folder(device_name: str, problem: Problem, is_cold: bool) -> str:
+    """Below --out, whatever text a field's value is: ``../`` too."""
+    from urllib.parse import quote
+
+    from autotune.devices.device import Device
+
+    sizes = [
+        f"{field}{quote(str(value), '', errors='replace')}" for field, value in problem.items()
+    ]
+    return f"{Device('cuda', device_name, '').folder}/{'-'.join(sizes)}{'' if is_cold else '-hot'}"
 
 
 @click.command("import")

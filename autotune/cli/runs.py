@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from autotune.report.publish import Published
     from autotune.run.request import Request
     from autotune.run.result import RunResult
+    from autotune.run.selection import Decision
     from autotune.search.names import Search
     from autotune.search.replay import Recording
     from autotune.search.session import Budget
-    from autotune.tuned.record import Entry
+    from autotune.tuned.record import Entry, TunedRecord
 
 #: A reference that moved by this share in the course of a search is worth a warning.
 _DRIFT = 0.03
@@ -44,8 +45,8 @@ _DRIFT = 0.03
 @click.option(
     "--budget",
     metavar="TIME|N",
-    help="For the whole command: 90s, 10m, 2h or 200evals. A time covers inputs, search and finals; "
-    "each problem gets a least of each, whatever the time.",
+    help="For the whole command: 90s, 10m, 2h or 200evals. A time covers search and finals, and begins "
+    "when inputs and reference are there; each problem gets a least of each, whatever the time.",
 )
 @click.option(
     "--strategy",
@@ -91,10 +92,10 @@ _DRIFT = 0.03
 )
 @click.option("--fresh", is_flag=True, help="Measure again what is remembered.")
 @click.option(
-    "--sanitize",
-    is_flag=True,
+    "--sanitize/--no-sanitize",
+    default=None,
     help="Run finalists under each tool of compute-sanitizer too (memory, races, initialisation, "
-    "barriers). Comes on top of the budget.",
+    "barriers). Comes on top of the budget. Default: with --effort full on a GPU, where installed.",
 )
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
@@ -113,7 +114,7 @@ def run(
     timing: str,
     seed: int,
     fresh: bool,
-    sanitize: bool,
+    sanitize: bool | None,
     out: Path,
     spaces: Path | None,
     as_json: bool,
@@ -225,7 +226,8 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
                 if entry.limit_fraction
                 else "",
-                "tied": entry.tied,
+                "tied": _tied_of(solved.finals, entry),
+                "unsure": "unsure" if entry.unsure else "",
                 "configuration": words(space.relevant(entry.configuration)),
             }
         )
@@ -247,14 +249,31 @@ def _vendor_of(entry: Entry) -> str:
     return f"{entry.vendor.ratio:.3f} × {entry.vendor.name} ({low:.3f} … {high:.3f})"
 
 
+def _tied_of(finals: Decision | None, entry: Entry) -> str:
+    """How many are tied, and their time over the winner's: rounds decide it, not medians."""
+    if finals is None or dict(finals.winner.measurement.configuration) != entry.configuration:
+        return str(entry.tied)  # the record keeps an earlier winner
+    others = [finalist for finalist in finals.tied if finalist is not finals.winner]
+    ratios = sorted(finals.against_winner(finalist).value for finalist in others)
+    span = " … ".join(dict.fromkeys(f"{ratio:.3f}" for ratio in (*ratios[:1], *ratios[-1:])))
+    return f"{entry.tied} ({span} ×)" if span else str(entry.tied)
+
+
 def _say_where(result: RunResult, published: Published) -> None:
     """Tell on stderr what was tried, what was kept, and where the files are."""
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.measured)
-        tried = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        how_many = f"{len(found.measured)} of {len(found.space)} tried, {found.ended_by}"
+        if found.ended_by == "all":
+            how_many = f"all of {len(found.space)} tried"
+        results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         moved = drift(found.measured)
-        drifted = f"; drift {moved[0]:+.1%} … {moved[1]:+.1%}" if moved else ""
-        click.echo(f"{words(found.problem)}: {tried}; {found.seconds:.0f} s{drifted}", err=True)
+        span = " … ".join(dict.fromkeys(f"{share:+.1%}" for share in moved or ()))
+        drifted = f"; drift {span}" if span else ""
+        click.echo(
+            f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s{drifted}",
+            err=True,
+        )
         if found.sanitized is not None:
             text = f"  compute-sanitizer: nothing found in {found.sanitized} finalists"
             click.echo(text, err=True)
@@ -267,6 +286,7 @@ def _say_where(result: RunResult, published: Published) -> None:
     _say_who_measured(result)
     _warn_of_throttling(result)
     _warn_of_drift(result)
+    _warn_of_unsure(published.record, result)
     for outcome in published.outcomes:
         if outcome.action == "kept":
             click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
@@ -309,6 +329,18 @@ def _warn_of_drift(result: RunResult) -> None:
             "search: who entered the finals depends on when it was measured; the finals do not, "
             "their rounds are interleaved. See nvidia-smi for other processes and clocks"
         )
+
+
+def _warn_of_unsure(record: TunedRecord, result: RunResult) -> None:
+    """Say which results are unsure and why, and what makes them sure."""
+    from autotune.run.selection import SURER
+
+    entries = [record.entry(solved.problem) for solved in result.solved]
+    unsure = [entry for entry in entries if entry and entry.unsure]
+    for entry in unsure:
+        warn(f"{words(entry.problem)} is unsure: {entry.unsure}")
+    if unsure:
+        click.echo(f"to be sure, {SURER}", err=True)
 
 
 def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:

@@ -1,5 +1,8 @@
 """The OpenCL backend: any OpenCL device; the CPU default on a machine without a GPU.
 
+What is looked at or set outside the timing goes through mapped buffers: of a CPU they are the host's
+memory, where NumPy works on all cores and nothing is copied.
+
 Where Intel's CPU run-time is installed as a Python package it is made visible first, since its
 loader entry points nowhere.
 """
@@ -13,14 +16,14 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from autotune.arrays import in_pieces
 from autotune.devices.base import (
@@ -173,7 +176,8 @@ class OpenclExecutor:
         self.cl.enqueue_copy(self.queue, target.inner, source.inner, byte_count=source.nbytes)
 
     def poison(self, buffer: _Buffer, poison: Poison = Poison.NAN) -> None:
-        self._fill(buffer.inner, np.uint8(poison), 0, buffer.nbytes)
+        with self._mapped(buffer.inner, np.uint8, buffer.nbytes, write=True) as content:
+            content.fill(poison)
 
     def inspect(
         self,
@@ -190,39 +194,52 @@ class OpenclExecutor:
     def unharmed(
         self, buffers: Sequence[_Buffer], pairs: Sequence[tuple[_Buffer, _Buffer]]
     ) -> tuple[list[bool], list[bool]]:
-        same = [np.array_equal(self._bytes(buffer), self._bytes(other)) for buffer, other in pairs]
+        same = [self._same_bytes(buffer, other) for buffer, other in pairs]
         return [self._guards_intact(buffer) for buffer in buffers], same
 
+    def _same_bytes(self, buffer: _Buffer, other: _Buffer) -> bool:
+        word = np.uint64 if buffer.nbytes % 8 == 0 else np.uint8
+        count = buffer.nbytes // np.dtype(word).itemsize
+        with (
+            self._mapped(buffer.inner, word, count) as found,
+            self._mapped(other.inner, word, count) as wanted,
+        ):
+            return all(in_pieces(lambda _, i, j: np.array_equal(found[i:j], wanted[i:j]), count))
+
     def _guards_intact(self, buffer: _Buffer) -> bool:
-        whole = np.empty(buffer.nbytes + 2 * GUARD_BYTES, np.uint8)
-        self.cl.enqueue_copy(self.queue, whole, buffer.whole)
-        self.queue.finish()
-        head, tail = whole[:GUARD_BYTES], whole[GUARD_BYTES + buffer.nbytes :]
-        return bool(np.all(head == GUARD_VALUE) and np.all(tail == GUARD_VALUE))
+        with self._mapped(buffer.whole, np.uint8, buffer.nbytes + 2 * GUARD_BYTES) as whole:
+            head, tail = whole[:GUARD_BYTES], whole[-GUARD_BYTES:]
+            return bool(np.all(head == GUARD_VALUE) and np.all(tail == GUARD_VALUE))
 
     def mend_guards(self, buffer: _Buffer) -> None:
-        for offset in (0, GUARD_BYTES + buffer.nbytes):
-            self._fill(buffer.whole, np.uint8(GUARD_VALUE), offset, GUARD_BYTES)
+        nbytes = buffer.nbytes + 2 * GUARD_BYTES
+        with self._mapped(buffer.whole, np.uint8, nbytes, write=True) as whole:
+            whole[:GUARD_BYTES] = whole[-GUARD_BYTES:] = GUARD_VALUE
+
+    @contextmanager
+    def _mapped(
+        self, buffer: Any, dtype: DTypeLike, count: int, write: bool = False
+    ) -> Iterator[NDArray[Any]]:
+        """The first elements of a buffer in the host's memory, once the queue is done."""
+        flag = self.cl.map_flags.WRITE if write else self.cl.map_flags.READ
+        mapped, _ = self.cl.enqueue_map_buffer(self.queue, buffer, flag, 0, (count,), dtype)
+        try:
+            yield mapped
+        finally:
+            mapped.base.release(self.queue)
 
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
+        # Of what is true one byte is right.
+        raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype
         floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
-        raw = (
-            np.dtype(np.uint8) if dtype.kind == "b" else dtype
-        )  # of what is true one byte is right
         stored = floats if dtype.kind == "f" else raw
-        got, want = self.read(buffer, raw, (count,)), self.read(expected, stored, (count,))
-
-        def differ(_: int, begin: int, end: int) -> tuple[float, float, int | None]:
-            """Largest error of a piece, the sum of its squares, and where the first wrong one is."""
-            error = _errors(got[begin:end], want[begin:end])
-            with np.errstate(over="ignore"):
-                squares = float(np.sum(error * error))
-            wrong = np.flatnonzero(error > bound)
-            return float(error.max()), squares, begin + int(wrong[0]) if len(wrong) else None
-
-        parts = in_pieces(differ, count)
+        with (
+            self._mapped(buffer.inner, raw, count) as got,
+            self._mapped(expected.inner, stored, count) as want,
+        ):
+            parts = in_pieces(partial(_difference, got, want, bound), count)
         return Difference(
             max_error=max((worst for worst, _, _ in parts), default=0.0),
             rms_error=math.sqrt(sum(squares for _, squares, _ in parts) / max(count, 1)),
@@ -311,15 +328,41 @@ class OpenclExecutor:
     def _fill(self, buffer: Any, value: np.generic, offset: int, size: int) -> Any:
         return self.cl.enqueue_fill_buffer(self.queue, buffer, value, offset, size)
 
-    def _bytes(self, buffer: _Buffer) -> NDArray[Any]:
-        return self.read(buffer, np.dtype(np.uint8), (buffer.nbytes,))
-
     def _flush_cache(self) -> None:
         if self._flush is None:
             size = max(self.live.global_mem_cache_size, 1 << 20) * _FLUSH_FACTOR
             self._flush = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         self._fill(self._flush, np.uint8(0), 0, self._flush.size)
         self.queue.finish()
+
+
+def _difference(
+    got: NDArray[Any], want: NDArray[Any], bound: float, _: int, begin: int, end: int
+) -> tuple[float, float, int | None]:
+    """Largest error of a piece, the sum of its squares, and where the first wrong one is."""
+    values, wanted = got[begin:end], want[begin:end]
+    if values.dtype == wanted.dtype and np.array_equal(values, wanted):
+        return 0.0, 0.0, None
+    error = _errors(values, wanted)
+    worst = float(error.max())
+    first = begin + int(np.argmax(error > bound)) if worst > bound else None
+    with np.errstate(over="ignore"):
+        return worst, float(np.square(error, out=error).sum()), first
+
+
+def _errors(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
+    """How far each value is off: infinitely where NaN is on one side only."""
+    if values.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
+        ours, theirs = values.astype(np.uint64), wanted.astype(np.uint64)
+        return np.where(values > wanted, ours - theirs, theirs - ours).astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error: NDArray[np.float64] = values.astype(np.float64)
+        error -= wanted
+        np.abs(error, out=error)
+        if not math.isfinite(float(error.max())):
+            error[(values == wanted) | (np.isnan(values) & np.isnan(wanted))] = 0.0
+            error[np.isnan(error)] = np.inf
+    return error
 
 
 class OpenclTimer:
@@ -366,19 +409,6 @@ class OpenclTimer:
         # Where the clock stood still, its unit: no call takes no time.
         taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
         return float(taken_ns) / 1e6 / calls
-
-
-def _errors(got: NDArray[Any], want: NDArray[Any]) -> NDArray[np.float64]:
-    """How far each value is off: infinitely where NaN is on one side only."""
-    if got.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
-        values, wanted = got.astype(np.uint64), want.astype(np.uint64)
-        return np.where(got > want, values - wanted, wanted - values).astype(np.float64)
-    values, wanted = got.astype(np.float64), want.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.where(values == wanted, 0.0, np.abs(values - wanted))
-    error[np.isnan(values) & np.isnan(wanted)] = 0.0
-    error[np.isnan(error)] = np.inf
-    return error
 
 
 @cache

@@ -7,13 +7,16 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from autotune.doctor.finding import Finding, State, first_line, pip, tried
 from autotune.doctor.nvidia import Nvidia
+from autotune.errors import UsageError
 from autotune.files import cache_folder, data_folder
+from autotune.measure.cache import BINARIES, DATA, SETTING, limit_bytes
+from autotune.report import wording
 
-_LARGE_CACHE_BYTES = 10 << 30
 _LITTLE_DISK_BYTES = 5 << 30
 _TOO_LITTLE_DISK_BYTES = 1 << 30
 
@@ -63,10 +66,14 @@ def cache(_: Nvidia) -> Iterator[Finding]:
     folder = cache_folder("binaries").parent
     _try_writing(folder)
     size = sum(_size_bytes(file) for file in folder.rglob("*"))
-    text = f"{folder}: {_bytes(size)}"
-    if size > _LARGE_CACHE_BYTES:
-        text += "; everything in it can be made again"
-        yield Finding("cache", "warn", text, f"rm -r '{folder}'")
+    try:
+        limit = limit_bytes(DATA) + limit_bytes(BINARIES)
+    except UsageError as error:
+        yield Finding("cache", "bad", first_line(error), f"unset {SETTING}")
+        return
+    text = f"{folder}: {wording.size(size)}; at most {wording.size(limit)} stay between runs"
+    if size > 2 * limit:  # a run in progress takes more
+        yield Finding("cache", "warn", text, "autotune cache --clear")
     else:
         yield Finding("cache", "ok", text)
 
@@ -77,12 +84,12 @@ def disk(
     folders = (cache_folder("binaries").parent, data_folder(), Path(tempfile.gettempdir()))
     for folder in {folder.stat().st_dev: folder for folder in reversed(folders)}.values():
         free = free_bytes(folder)
-        text = f"{_bytes(free)} free for {folder}"
+        text = f"{wording.size(free)} free for {folder}"
         if free >= _LITTLE_DISK_BYTES:
             yield Finding("disk", "ok", text)
         else:
             state: State = "warn" if free >= _TOO_LITTLE_DISK_BYTES else "bad"
-            yield Finding("disk", state, text, f"rm -r '{folders[0]}'  # it can be made again")
+            yield Finding("disk", state, text, "autotune cache --clear")
 
 
 def spaces(_: Nvidia) -> Iterator[Finding]:
@@ -93,18 +100,15 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
     faults: dict[Path, Fault] = {}
     for folder in folders:
         for file in (folder, *folder.glob("*.py")):
-            if fault := fault_of(file):
-                faults.setdefault(fault.place, fault)
+            with suppress(OSError):  # a link to nothing
+                if fault := fault_of(file):
+                    faults.setdefault(fault.place, fault)
     for place, fault in faults.items():
         text = f"{place}: {fault.what}, and it leads to code: that is not run"
         known = f"export {TRUST}={shlex.quote(str(fault.project))}  # if you know what is there"
         yield Finding("spaces", "bad", text, fault.mend or known)
     if not faults:
         yield Finding("spaces", "ok", ", ".join(str(folder) for folder in folders) or "none found")
-
-
-def _bytes(size: int) -> str:
-    return f"{size / (1 << 30):.1f} GB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MB"
 
 
 def _size_bytes(file: Path) -> int:

@@ -455,6 +455,7 @@ def _measured(entry: Entry) -> str:
         ratio = f"{entry.vendor.ratio:.3f} [{low:.3f}, {high:.3f}]"
         parts.append(f"{ratio} times as fast as {entry.vendor.name}")
     parts += [f"stale: {reason}" for reason in entry.stale_reasons]
+    parts += [f"unsure: {entry.unsure}"] if entry.unsure else []
     return f"{problem}: {', '.join(parts)}"
 
 

@@ -62,11 +62,11 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
         *_plugin_folders(),
         bundled_folder("spaces"),
     ]
-    # By the first name of each: links on the way to it have to be mine, too.
-    named = {
-        folder.resolve(): folder.absolute() for folder in reversed(candidates) if folder.is_dir()
-    }
-    return list(reversed(named.values()))
+    named: dict[Path, Path] = {}
+    for folder in candidates:
+        if folder.is_dir():
+            named.setdefault(folder.resolve(), folder.absolute())
+    return list(named.values())
 
 
 def listings(spaces: Path | None = None) -> list[Listing]:
@@ -146,11 +146,11 @@ def _parsed(file: Path) -> ast.Module:
     SpecError
         If it is no file, larger than any that people write, or deeper than Python can go.
     """
-    state = file.stat()
-    if not stat.S_ISREG(state.st_mode):
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise SpecError("not a regular file")
-    if state.st_size > _MOST_BYTES:
-        raise SpecError(f"{state.st_size:,} bytes; a space file has at most {_MOST_BYTES:,}")
+    if status.st_size > _MOST_BYTES:
+        raise SpecError(f"{status.st_size:,} bytes; a space file has at most {_MOST_BYTES:,}")
     try:
         return ast.parse(file.read_text(encoding="utf-8"))
     except (MemoryError, RecursionError) as error:

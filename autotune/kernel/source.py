@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from autotune.errors import SpecError
@@ -37,24 +38,34 @@ _FILES = frozenset(
     ("open", "load", "loadtxt", "genfromtxt", "fromfile", "memmap", "read_text", "read_bytes")
 )
 
+#: Texts by file, each with a stamp of every place that was looked at for it.
+_known: dict[Path, tuple[dict[Path, tuple[int, ...]], str]] = {}
+
 
 def flattened(file: Path) -> str:
     """Read a source and replace each ``#include "file"`` of ours by that file's text.
 
     Files are looked for beside the including one, then among the bundled kernels, where
     ``dialect.h`` is. A file is inlined once, at its first include. Includes that are not found are left to the
-    compiler. ``#line`` keeps compiler messages true to the original files.
+    compiler. ``#line`` keeps compiler messages true to the original files. Nothing is read again
+    before something of it changed.
 
     Raises
     ------
     SpecError
         If a file cannot be read, or is not mine; see `trust`.
     """
-    return _inlined(file, set())
+    stamps, text = _known.get(file, ({}, ""))
+    if not stamps or any(_stamp(place) != stamp for place, stamp in stamps.items()):
+        stamps = {}
+        text = _inlined(file, stamps)
+        _known[file] = stamps, text
+    return text
 
 
-def _inlined(file: Path, seen: set[Path]) -> str:
-    seen.add(file.resolve())
+def _inlined(file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
+    """A file with its includes; notes every place that it looked at."""
+    stamps[file] = _stamp(file)
     try:
         refuse_foreign(file)
         text = file.read_text(encoding="utf-8")
@@ -63,14 +74,24 @@ def _inlined(file: Path, seen: set[Path]) -> str:
 
     def replace(match: re.Match[str]) -> str:
         places = (file.parent / match[1], bundled_folder("kernels") / match[1])
-        included = next((place for place in places if place.is_file()), None)
-        if included is None:
+        absent = list(takewhile(lambda place: not place.is_file(), places))
+        stamps.update(dict.fromkeys(absent, ()))
+        if len(absent) == len(places):
             return match[0]
-        line = text.count("\n", 0, match.start()) + 2
-        body = "" if included.resolve() in seen else _inlined(included, seen)
+        included, line = places[len(absent)], text.count("\n", 0, match.start()) + 2
+        body = "" if _stamp(included) in stamps.values() else _inlined(included, stamps)
         return f'#line 1 "{included.name}"\n{body}\n#line {line} "{file.name}"'
 
     return f'#line 1 "{file.name}"\n' + _INCLUDE.sub(replace, text)
+
+
+def _stamp(place: Path) -> tuple[int, ...]:
+    """What changes when a file, its owner or mode does; empty where there is none."""
+    try:
+        status = place.stat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
 
 def text_fingerprint(text: str) -> str:
@@ -138,15 +159,16 @@ class _Reached:
         name = "" if is_space else f"{os.path.relpath(file, home)}\n"
         try:
             nodes = _deciding(ast.parse(file.read_text(encoding="utf-8")), is_space)
-        except (SyntaxError, ValueError):  # a compiled module, or a broken one
-            if is_space:
-                raise
+            text = "\n".join(map(_dumped, nodes))
+        except (SyntaxError, ValueError, RecursionError):  # compiled, broken, or deep expressions
+            if file.suffix == ".py":
+                self.unfollowed.append(f"{file.name} imports")
             return name + hashlib.sha256(file.read_bytes()).hexdigest()
         for node in (inner for outer in nodes for inner in ast.walk(outer)):
             if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
                 for what in self._follow(node, file, home):
                     self.unfollowed.append(f"{file.name}:{node.lineno} {what}")
-        return name + "\n".join(map(_dumped, nodes))
+        return name + text
 
     def _follow(
         self, node: ast.Import | ast.ImportFrom | ast.Call, file: Path, home: Path
@@ -214,21 +236,35 @@ def _version(package: str) -> str:
         return " ".join(f"{name} {metadata.version(name)}" for name in brought)
 
 
-def _dumped(node: object) -> str:
-    """A syntax tree as text that is the same in every version of Python.
+def _dumped(tree: ast.AST) -> str:
+    """A syntax tree as text that is the same in every version of Python, however deep it is.
 
     `ast.dump` leaves out empty fields since 3.13, and new versions add fields that are empty.
     """
-    if isinstance(node, list):
-        return f"[{','.join(map(_dumped, node))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = [
-        f"{name}={_dumped(value)}"
-        for name, value in ast.iter_fields(node)
-        if value is not None and value != []
-    ]
-    return f"{type(node).__name__}({','.join(fields)})"
+    written: list[str] = []
+    waiting: list[object] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _Mark):
+            written.append(node)
+        elif isinstance(node, list):
+            items = [part for item in node for part in (_Mark(","), item)]
+            waiting += reversed([_Mark("["), *items[1:], _Mark("]")])
+        elif isinstance(node, ast.AST):
+            fields = [
+                part
+                for name, value in ast.iter_fields(node)
+                if value is not None and value != []
+                for part in (_Mark(","), _Mark(f"{name}="), value)
+            ]
+            waiting += reversed([_Mark(f"{type(node).__name__}("), *fields[1:], _Mark(")")])
+        else:
+            written.append(repr(node))
+    return "".join(written)
+
+
+class _Mark(str):
+    """What stands between the values of a tree as text."""
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -65,7 +65,7 @@ Step: TypeAlias = Launch | Fill
 
 @dataclass(frozen=True)
 class Out:
-    """An output: uninitialised (poisoned with NaN bytes) before every check."""
+    """An output: poisoned before every check, in turn with NaN and with a large number."""
 
     shape: tuple[int, ...]
     dtype: Any = "float32"
@@ -496,6 +496,7 @@ class Kernel(Hooks):
             self.find_source(file)
         if not any(self.problems.values()):
             raise self.error("no problems: give problems=[Problem(...), ...]")
+        self.is_exclusive(self.default())  # else asked after the search only
 
     # ------------------------------------------------------------------ checks
 

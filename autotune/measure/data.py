@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import tempfile
-import time
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -24,26 +22,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import converted, largest_finite, narrowed
+from autotune.arrays import (
+    available_memory_bytes,
+    converted,
+    largest_finite,
+    narrowed,
+    usable_cores,
+)
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
+from autotune.kernel.catalog import load_file
 from autotune.kernel.names import fault
 from autotune.kernel.source import spec_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
-from autotune.measure import draw
+from autotune.measure import cache, draw
 from autotune.measure.draw import Draw
+from autotune.measure.process import ChildDied, Children
 from autotune.values import Problem
 
 EXACT, RANDOM = "exact", "random"
 #: Where the kernel gives no tolerance: this many rounding errors of the largest expected value.
 _DEFAULT_ROUNDINGS = 64
-#: Data sets kept on disk, in bytes and as a share of what is free; the least recently used go first.
-_CACHE_LIMIT_BYTES, _LARGEST_SHARE = 48 << 30, 0.5
 _MANIFEST = "manifest.json"
 #: Of what is stored; what another version made is not looked at.
 _VERSION = 2
-#: Folders in the making begin with this; one this old was left by a process that was killed.
-_SCRATCH, _ABANDONED_S = ".making.", 86400.0
+#: A data set that takes longer than a process takes to start has the other made beside it.
+_SLOW_S = 0.5
+#: Memory that making a data set takes by element: in its type, as float64, and what a reference needs.
+_PEAK_BYTES = 32
+#: Longest time for a reference: so long as a person waits.
+_PATIENCE_S = 7 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -106,10 +114,13 @@ def prepare(
     which: str,
     seed: int = 0,
     inputs: Mapping[str, NDArray[Any]] | None = None,
+    in_use: cache.InUse | None = None,
+    drawn: Callable[[int], None] = lambda elements: None,
 ) -> Dataset:
     """Make a data set, `EXACT` or `RANDOM`, or find it made before.
 
-    ``inputs`` are arrays to use in place of drawn ones, by argument name.
+    ``inputs`` are arrays to use in place of drawn ones, by argument name. Nobody removes it as long
+    as ``in_use`` is open. ``drawn`` is told how many elements there are, before the reference is called.
 
     Raises
     ------
@@ -117,26 +128,26 @@ def prepare(
         If a hook fails or returns what does not fit.
     """
     key = _key(kernel, problem, which, seed, inputs)
-    folder = cache_folder("data") / key[:40]
+    folder = _folder(key)
+    if in_use is not None:
+        in_use.add(folder)
     found = _read(folder, which, seed, bool(inputs))
     if found is not None:
         return found
     damaged = folder.is_dir()  # it was whole when it got its name
-    _make_room()
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=_SCRATCH))
+    cache.make_room(cache.DATA)
     try:
-        _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch)
-        if damaged:
-            shutil.rmtree(folder, ignore_errors=True)
-        scratch.rename(folder)
+        with cache.scratch() as scratch:
+            _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch, drawn)
+            if damaged:
+                shutil.rmtree(folder, ignore_errors=True)
+            scratch.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else another process made the same one first
             raise AutotuneError(
                 f"{kernel.name} ({problem}): inputs cannot be written to the cache: {error}; "
                 f"free disk space or point AUTOTUNE_CACHE_DIR elsewhere"
             ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     made = _read(folder, which, seed, bool(inputs))
     if made is None:
         raise AutotuneError(
@@ -144,6 +155,95 @@ def prepare(
             f"free disk space or remove {folder}"
         )
     return made
+
+
+def prepare_both(
+    kernel: Kernel,
+    problem: Problem,
+    seed: int,
+    in_use: cache.InUse,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> tuple[Dataset, Dataset]:
+    """Make the exact and the random data set of a kernel with a file: at once, where they take long.
+
+    ``meanwhile`` is called then too, in a thread.
+
+    Raises
+    ------
+    SpecError
+        If a hook fails or returns what does not fit, or its process ends.
+    """
+    in_use.add(_folder(_key(kernel, problem, RANDOM, seed, None)))
+    with _Aside(kernel, problem, seed, meanwhile) as aside:
+        exact = prepare(kernel, problem, EXACT, seed, in_use=in_use, drawn=aside.consider)
+        return exact, aside.made() or prepare(kernel, problem, RANDOM, seed)
+
+
+class _Aside:
+    """The random data set, made in a process of its own while the exact one takes long here.
+
+    A process, since a reference may hold the interpreter's lock; only then, since a process takes
+    longer to start than most data sets take to make.
+    """
+
+    def __init__(
+        self, kernel: Kernel, problem: Problem, seed: int, meanwhile: Callable[[], object]
+    ) -> None:
+        self._kernel, self._meanwhile = kernel, meanwhile
+        self._task = (_prepare_from_file, kernel.file, problem, RANDOM, seed)
+        self._children = Children()
+        self._has_room = True
+        #: None where it was not made.
+        self._made: Future[Dataset | None] = Future()
+        self._timer = threading.Timer(_SLOW_S, self._begin)
+        self._timer.daemon = True
+
+    def consider(self, elements: int) -> None:
+        """Begin in a moment; arrays of so many elements are needed twice."""
+        needed = 2 * _PEAK_BYTES * elements
+        self._has_room = usable_cores() > 1 and needed < available_memory_bytes()
+        self._timer.start()
+
+    def made(self) -> Dataset | None:
+        """Wait for it where it was begun."""
+        if self._made.cancel():
+            return None
+        try:
+            try:
+                return self._made.result()
+            except (ChildDied, MemoryError):  # both at once were too much, perhaps
+                return self._children.begin(_end_first).ask(_PATIENCE_S, *self._task)
+        except ChildDied as error:
+            raise self._kernel.error(
+                f"reference: its process ended ({error}): it ended it, or memory ran out; see dmesg"
+            ) from error
+
+    def _begin(self) -> None:
+        if not self._made.set_running_or_notify_cancel():
+            return
+        try:
+            child = self._children.begin(_end_first) if self._has_room else None
+            self._meanwhile()
+            self._made.set_result(child.ask(_PATIENCE_S, *self._task) if child else None)
+        except BaseException as error:  # for whoever waits
+            self._made.set_exception(error)
+
+    def __enter__(self) -> _Aside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._children.end()
+
+
+def _end_first() -> None:
+    """Of all processes be the one that the system ends where memory runs out. Source: proc(5)."""
+    with suppress(OSError):  # not Linux
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _prepare_from_file(file: Path, problem: Problem, which: str, seed: int) -> Dataset:
+    return prepare(load_file(file), problem, which, seed)
 
 
 def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
@@ -164,12 +264,6 @@ def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
     return prepare(kernel, problem, dataset.name, dataset.seed)
 
 
-def use_up(dataset: Dataset) -> None:
-    """Let a data set be the first to go where room is needed: nobody needs it again soon."""
-    with suppress(OSError):  # it has gone already
-        os.utime(dataset.folder / _MANIFEST, (0, 0))
-
-
 def _make(
     kernel: Kernel,
     problem: Problem,
@@ -177,6 +271,7 @@ def _make(
     key: int,
     inputs: Mapping[str, NDArray[Any]],
     folder: Path,
+    drawn: Callable[[int], None],
 ) -> None:
     """Draw the arguments, compute the reference, and write both."""
     declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
@@ -201,10 +296,9 @@ def _make(
             argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
             if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
                 raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
-            if argument.kind in ("out", "inout"):
-                _check_comparable(
-                    kernel, name, np.dtype(value.dtype if array is None else array.dtype)
-                )
+            if argument.kind != "scalar":
+                dtype = np.dtype(value.dtype if array is None else array.dtype)
+                _check_type(kernel, name, dtype, is_output=argument.kind in ("out", "inout"))
             arguments.append(argument)
             if array is not None:
                 arrays[name] = array
@@ -212,6 +306,7 @@ def _make(
                 # The reference may change what it is not given a copy of.
                 if array.dtype == _wide(array.dtype):
                     written.result()
+        drawn(sum(int(np.prod(argument.shape)) for argument in arguments))
         expected = expected_outputs(kernel, arguments, arrays)
         dtypes = {argument.name: np.dtype(argument.dtype) for argument in arguments}
         for name in list(expected):
@@ -227,13 +322,21 @@ def _make(
     (folder / _MANIFEST).write_text(json.dumps(manifest))
 
 
-def _check_comparable(kernel: Kernel, name: str, dtype: np.dtype[Any]) -> None:
-    """Refuse outputs of a type that no backend compares."""
-    if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+def _check_type(kernel: Kernel, name: str, dtype: np.dtype[Any], is_output: bool) -> None:
+    """Refuse outputs of a type that no backend compares, and inputs of types that are not NumPy's.
+
+    Those of `ml_dtypes`, say, which a file does not keep.
+    """
+    if is_output and (dtype.kind not in "biufc" or dtype.itemsize > {"c": 16}.get(dtype.kind, 8)):
         raise kernel.error(
             f"arguments: the output {name} is {dtype}, which cannot be compared (known: bool, "
-            "integers, float16, float32, float64, complex64, complex128); of bfloat16 declare uint16 "
-            "where the bits are known, else let the kernel write float32"
+            "integers, float16, float32, float64, complex64, complex128); of another 16-bit type let "
+            "the kernel write float32, or declare uint16 where every bit is known"
+        )
+    if dtype.kind == "V" and dtype.names is None:
+        raise kernel.error(
+            f"arguments: {name} is {dtype}, which is not stored; pass its bits, as "
+            f"{name}.view(np.uint{8 * dtype.itemsize})"
         )
 
 
@@ -411,6 +514,10 @@ def _bounded(
     return _DEFAULT_ROUNDINGS * float(info.eps) * max(1.0, largest), stored
 
 
+def _folder(key: str) -> Path:
+    return cache_folder(cache.DATA) / key[:40]
+
+
 def _key(
     kernel: Kernel,
     problem: Problem,
@@ -444,7 +551,7 @@ def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset 
         bounds = dict(manifest["bounds"])
         dataset = Dataset(which, folder, arguments, bounds, seed, has_own_inputs)
         _check_arrays(dataset)
-        (folder / _MANIFEST).touch()
+        cache.touch(folder)
         return dataset
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
@@ -466,26 +573,3 @@ def _check_arrays(dataset: Dataset) -> None:
                 or expected.shape != argument.shape
             ):
                 raise ValueError(argument.name)
-
-
-def _make_room() -> None:
-    """Remove what killed processes left, and the least recently used data sets beyond the limit.
-
-    A job whose data sets another one's are too large beside makes them again; see `present`.
-    """
-    for folder in cache_folder("data").glob(f"{_SCRATCH}*"):
-        with suppress(OSError):  # another process may have finished or removed it
-            if time.time() - folder.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(folder, ignore_errors=True)
-    used: dict[Path, tuple[float, int]] = {}
-    for folder in cache_folder("data").iterdir():
-        with suppress(OSError):
-            size = sum(file.stat().st_size for file in folder.iterdir())
-            used[folder] = (folder / _MANIFEST).stat().st_mtime, size
-    kept, free = 0, shutil.disk_usage(cache_folder("data")).free
-    everything = sum(size for _, size in used.values())
-    limit = min(_CACHE_LIMIT_BYTES, _LARGEST_SHARE * (free + everything))
-    for folder in sorted(used, key=lambda folder: used[folder], reverse=True):
-        kept += used[folder][1]
-        if kept > limit:
-            shutil.rmtree(folder, ignore_errors=True)

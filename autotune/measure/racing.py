@@ -16,6 +16,7 @@ from statistics import median
 import numpy as np
 
 from autotune.devices.base import ContextLostError, LaunchError, Timer
+from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
 from autotune.measure.measurement import Status
@@ -52,6 +53,8 @@ class Raced:
     failures: Mapping[int, Elimination] = field(default_factory=dict)
     #: Whether the last of them broke the device context, so that there are no samples.
     context_lost: bool = False
+    #: The worse of before and after.
+    clocks: Clocks = UNKNOWN_CLOCKS
 
 
 def race(
@@ -165,7 +168,7 @@ def _placed(
         if position not in failures:
             samples[position] = heat.samples_ms[place]
             hot[position] = heat.hot_ms[place]
-    return Raced(tuple(samples), tuple(hot), heat.launched_by, failures)
+    return Raced(tuple(samples), tuple(hot), heat.launched_by, failures, clocks=heat.clocks)
 
 
 class Progress:
@@ -233,7 +236,9 @@ def run_heat(
         for timer in timers if by_stream else ():
             timer.by_stream()
         executor, _ = tasks.current()
+        before = executor.clocks()
         samples = tasks.interleaved(executor, entrants, rounds, seed, max_seconds)
+        clocks = before.worst(executor.clocks())
         hot = [entrant.hot(_HOT_BATCHES) if entrant else [] for entrant in entrants]
         for entrant, taken in zip(entrants, samples, strict=True):
             if entrant:
@@ -246,6 +251,7 @@ def run_heat(
         hot_ms=tuple(median(times) if times else None for times in hot),
         launched_by=timers[0].launched_by if timers else "",
         failures=failures,
+        clocks=clocks,
     )
 
 

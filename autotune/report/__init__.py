@@ -3,7 +3,7 @@
 from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
-from autotune.report.sources import from_rows, from_run
+from autotune.report.sources import from_rows, from_run, from_store
 
 __all__ = [
     "ProblemContent",
@@ -11,6 +11,7 @@ __all__ = [
     "content_of",
     "from_rows",
     "from_run",
+    "from_store",
     "write_html",
     "write_markdown",
 ]

@@ -19,6 +19,7 @@ from autotune.report.table import (
     status_counts,
     value_text,
 )
+from autotune.run.selection import SURER
 from autotune.tuned.record import Entry
 from autotune.values import Problem
 
@@ -47,7 +48,9 @@ def warnings(content: ReportContent) -> list[str]:
     for problem in content.problems:
         for reason in _reasons(problem):
             found.setdefault(reason, []).append(problem_name(problem))
-    return [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
+    told = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
+    is_unsure = any(problem.entry and problem.entry.unsure for problem in content.problems)
+    return [*told, f"To be sure of what is unsure, {SURER}."] if is_unsure else told
 
 
 def answers(content: ReportContent) -> Table:
@@ -188,7 +191,7 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
     tried = len(problem.trials) or (entry.evaluations if entry else None)
     return {
         "Problem": problem_name(problem),
-        "Time": wording.time(entry.median_ms) if entry else "no winner",
+        "Time": _time(entry) if entry else "no winner",
         "95 % interval": wording.interval(entry.median_ms, entry.interval_ms) if entry else NONE,
         "Rate": _rate_text(entry) if entry else NONE,
         speed: wording.one_line(vendor),
@@ -196,6 +199,10 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
         "Tied": wording.count(entry.tied if entry else None),
         "Tried": wording.count(tried),
     }
+
+
+def _time(entry: Entry) -> str:
+    return f"{wording.time(entry.median_ms)}{' (unsure)' if entry.unsure else ''}"
 
 
 def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:
@@ -233,6 +240,8 @@ def _reasons(problem: ProblemContent) -> list[str]:
         )
         return [f"no answer, because {why}"]
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
+    if entry.unsure:
+        reasons.append(f"unsure, {entry.unsure}")
     if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
         reasons.append(
             f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "

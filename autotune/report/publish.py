@@ -17,10 +17,17 @@ from autotune.export.header import render
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
-from autotune.report import ReportContent, from_rows, from_run, write_html, write_markdown
+from autotune.report import (
+    ReportContent,
+    from_rows,
+    from_run,
+    from_store,
+    write_html,
+    write_markdown,
+)
 from autotune.run.recording import record_of
 from autotune.run.result import RunResult
-from autotune.store import Row
+from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
 from autotune.tuned.record import TunedRecord
 from autotune.tuned.writing import MergedProblem, update
@@ -95,13 +102,14 @@ def amend(directory: Path, record: TunedRecord) -> None:
 
 
 def report_recorded(
-    record: TunedRecord, rows: Sequence[Row], spaces: Path | None, out: Path
+    record: TunedRecord, store: Store | None, spaces: Path | None, out: Path
 ) -> list[Path]:
     """Write the report of a record to ``out/<device>/``; return its files.
 
-    The rows are the store's of that kernel and device; without any the page says less.
+    Without a store, or where nothing of that kernel and device is in it, the page says less.
     """
-    content = from_rows(rows, record, _space_of(record, spaces))
+    space = _space_of(record, spaces)
+    content = from_store(store, record, space) if store else from_rows((), record, space)
     folder = out / record.device.folder
     return [*write_markdown(content, folder), write_html(content, folder / f"{record.kernel}.html")]
 

@@ -107,6 +107,7 @@ def provenance(content: ReportContent) -> Table:
         "Effort": run.get("effort") or listed(entry.effort for entry in entries),
         "Budget": run.get("budget", ""),
         "Runs": run.get("runs", ""),
+        "Rows shown": run.get("rows", ""),
         "Inputs": run.get("inputs", ""),
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
@@ -140,6 +141,6 @@ def _drift(trials: Sequence[Measurement]) -> str:
     extremes = drift(trials)
     if extremes is None:
         return ""
-    low, high = extremes
+    text = " to ".join(dict.fromkeys(f"{100 * share:+.1f} %" for share in extremes))
     count = sum(trial.recheck is not None for trial in trials)
-    return f"{100 * low:+.1f} % to {100 * high:+.1f} %: a reference timed again {plural(count, 'time')}"
+    return f"{text}: a reference timed again {'once' if count == 1 else plural(count, 'time')}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,10 @@ from autotune.values import Problem
 
 if TYPE_CHECKING:
     from autotune.run.result import RunResult
-    from autotune.store import Row
+    from autotune.store import Row, Store
 
+#: Rows of one problem that a report is made from, and how many of the fastest are among them.
+_MOST_ROWS, _FASTEST = 10_000, 100
 #: Rows that differ in one of these were not measured alike and never share a figure.
 _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
@@ -58,6 +61,31 @@ def from_run(run: RunResult, record: TunedRecord) -> ReportContent:
     ]
     space = run.problems[0].space if run.problems else None
     return content_of(record, problems, space, about)
+
+
+def from_store(store: Store, record: TunedRecord, space: Space | None = None) -> ReportContent:
+    """The content of what the store remembers about a kernel and the record's device.
+
+    As `from_rows`, which gets no more rows of a problem than a page can draw: an even share of them
+    and the fastest.
+    """
+    by_problem: dict[Problem, list[Row]] = {}
+    for last in store.newest_of_scopes(record.kernel, record.device.name):
+        by_problem.setdefault(last.problem, []).append(last)
+    scopes = [
+        last.scope
+        for problem, found in by_problem.items()
+        for last in _measured_alike(found, record.entry(problem))
+    ]
+    rows: dict[int, Row] = {}
+    for scope in scopes:
+        rows |= {row.id: row for row in store.rows(scope=scope, most=_MOST_ROWS)}
+        rows |= {row.id: row for row in store.fastest(scope, _FASTEST)}
+    count = sum(store.count(scope) for scope in scopes)
+    content = from_rows([rows[number] for number in sorted(rows)], record, space)
+    if len(rows) == count:
+        return content
+    return replace(content, run={**content.run, "rows": f"{len(rows):,} of {count:,}"})
 
 
 def from_rows(
@@ -98,7 +126,7 @@ def _contenders(finals: selection.Decision, seed: int) -> Iterator[FinalsRow]:
         yield FinalsRow(
             "winner" if finalist is finals.winner else "tied" if tied else "slower",
             finalist.median_ms,
-            selection.ratio(finalist.samples_ms, finals.winner.samples_ms, seed),
+            finals.against_winner(finalist, seed),
             finalist.hot_ms,
             finalist=finalist,
         )

@@ -76,7 +76,12 @@ def size(count: int | None) -> str:
     """A number of bytes."""
     if count is None:
         return "–"
-    return f"{count} B" if count < 10240 else f"{number(count / 1024)} KiB"
+    if count < 10240:
+        return f"{count} B"
+    power, unit = next(
+        (power, unit) for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if count >> power
+    )
+    return f"{number(count / (1 << power))} {unit}"
 
 
 def count(value: int | None) -> str:

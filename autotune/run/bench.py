@@ -6,8 +6,9 @@ What search, finals and the check of recorded winners share. Searches nothing, s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
 
@@ -15,8 +16,9 @@ from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint, text_fingerprint
+from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool
-from autotune.measure.data import EXACT, RANDOM, inputs_fingerprint, prepare
+from autotune.measure.data import RANDOM, inputs_fingerprint, prepare, prepare_both
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker
@@ -32,6 +34,8 @@ class Bench:
         self.request = request
         self.kernel, self.device = request.kernel, request.device
         self._stack = ExitStack()
+        self._in_use = self._stack.enter_context(InUse())
+        self._beside_s = 0.0
         # One core per device stays free, so that compiling does not disturb the timing; where the
         # device is the CPU itself the evaluator never compiles and measures at once.
         spare = len(request.devices) if self.device.leaves_host_free else 0
@@ -63,15 +67,48 @@ class Bench:
         """Name and version of the compiler."""
         return backend(self.device.backend).toolchain()
 
-    def job(self, problem: Problem, seed: int | None = None) -> Job:
-        """The worker's job for a problem; makes inputs and references where they are not there."""
-        assert self.kernel.file is not None
+    def clock_s(self) -> float:
+        """The time that budgets count, from some moment on: without what is done `beside` them."""
+        return time.monotonic() - self._beside_s
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """What is done inside counts for no budget."""
+        begun_s = self.clock_s()
+        try:
+            yield
+        finally:
+            self._beside_s += self.clock_s() - begun_s
+
+    def job(
+        self,
+        problem: Problem,
+        seed: int | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Job:
+        """The worker's job for a problem; makes inputs and references where they are not there.
+
+        That is beside every budget; ``meanwhile`` is called in a thread where it takes long.
+        """
         self.compilers.start()  # they come up while inputs are made and uploaded
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
-        names = [RANDOM] if inputs else [EXACT, RANDOM]
-        datasets = tuple(prepare(self.kernel, problem, name, chosen, inputs) for name in names)
-        return Job(self.kernel.file, problem, self.device, datasets, self.request.cold)
+        with self.beside():
+            datasets = (
+                (prepare(self.kernel, problem, RANDOM, chosen, inputs, self._in_use),)
+                if inputs
+                else prepare_both(self.kernel, problem, chosen, self._in_use, meanwhile)
+            )
+        return replace(self.job_without_data(problem), datasets=datasets)
+
+    def job_without_data(self, problem: Problem) -> Job:
+        """A job that says what to compile, and no more."""
+        assert self.kernel.file is not None
+        return Job(self.kernel.file, problem, self.device, (), self.request.cold)
+
+    def forget_data(self) -> None:
+        """Let go of the data of all jobs so far: they are made again where they are needed again."""
+        self._in_use.forget()
 
     def other_jobs(self, job: Job) -> list[Job]:
         """The odd sizes with another seed, and the same problem with random data of another seed.
@@ -97,7 +134,7 @@ class Bench:
         edges = alike(self.kernel.edge_problems)
         if not edges:
             smallest = min(
-                alike(self.kernel.problems[self.device.backend]), key=_size, default=None
+                alike(self.kernel.problems[self.device.backend]), key=size_of, default=None
             )
             edges = [smallest] if smallest not in (None, job.problem) else []
         other = self.request.seed + 1
@@ -105,7 +142,8 @@ class Bench:
         if self.request.inputs:
             jobs.append(job)
         else:
-            drawn = prepare(self.kernel, job.problem, RANDOM, other)
+            with self.beside():
+                drawn = prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
             )
@@ -131,17 +169,19 @@ class Bench:
         )
 
 
-def _size(problem: Problem) -> int:
+def size_of(problem: Problem) -> int:
+    """How large a problem is among others of its kernel: the product of its integers."""
     return math.prod(value for value in problem.values() if isinstance(value, int))
 
 
 def stopping_rule(device: Device) -> StoppingRule:
     """How long to time on a device.
 
-    A CPU shares its cores with everything else: slow samples in a row there prove nothing. On a GPU
-    verifying has loaded the binary, and of a long launch the first sample is as good as the next;
-    the fewest samples of a launch of several milliseconds are enough, as little disturbs it.
+    A CPU shares its cores with everything else: slow samples in a row there prove nothing, and its
+    times never settle within a per cent, so that the clock ends most measurements. Verifying has
+    loaded the binary, and of a long launch the first sample is as good as the next; the fewest
+    samples of a launch of several milliseconds are enough: finals tell the best apart.
     """
     if device.times_steadily:
         return StoppingRule(longest_discarded_ms=1.0, max_seconds=0.03)
-    return StoppingRule(false_stop=0.0)
+    return StoppingRule(false_stop=0.0, longest_discarded_ms=1.0, max_seconds=0.1)

@@ -6,25 +6,27 @@ Measures and records rows; who won is `selection`'s to say.
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.devices.binary import Binary
-from autotune.measure.data import use_up
+from autotune.measure.cache import use_up
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.run import selection
-from autotune.run.bench import Bench
+from autotune.run.bench import Bench, size_of
 from autotune.search.session import Listener, Phase
 from autotune.store import Store
 from autotune.values import Configuration
 
 #: Longest and shortest time of a problem's race.
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
+#: Share of an effort's time per problem that a race gets at most where times are not steady: there
+#: rounds that take longer than a whole search tell little more.
+_UNSTEADY_SHARE = 1 / 12
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
 
@@ -59,9 +61,8 @@ class Finals:
         Where all finalists turn out to be wrong, or fail in the race, the next best take their
         places.
 
-        Half of the time is for making the other inputs and their references, once for all finalists,
-        and for verifying, after which only the `_LEAST_FINALISTS` best are still verified; the rest,
-        but at least `_LEAST_RACE_SECONDS`, for the race.
+        Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
+        verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
 
         Returns the decision, None where nothing is right, and those that turned out to be wrong, or
         failed; their rows are in the store.
@@ -73,10 +74,12 @@ class Finals:
         """
         count = self.bench.request.effort.finalists
         left = selection.candidates(measured, len(measured))
+        others: list[Job] = []
         if left:
+            self.listener(Phase(evaluator.job.problem, "other inputs"))
+            others = self.bench.other_jobs(evaluator.job)
             self.listener(Phase(evaluator.job.problem, "finals"))
-        end = math.inf if seconds is None else time.monotonic() + seconds
-        others = self.bench.other_jobs(evaluator.job) if left else []
+        end = math.inf if seconds is None else self.bench.clock_s() + seconds
         out: list[Measurement] = []
         result = None
         while left and result is None:
@@ -85,7 +88,9 @@ class Finals:
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
             left = [*unverified, *left]
             if finalists:
-                race_s = min(_RACE_SECONDS, max(_LEAST_RACE_SECONDS, end - time.monotonic()))
+                race_s = min(
+                    self._most_race_s, max(_LEAST_RACE_SECONDS, end - self.bench.clock_s())
+                )
                 result, failed = self._raced(evaluator, finalists, race_s)
                 wrong = [*wrong, *failed]
             self.store.add_many(self.run_id, self.bench.scope(evaluator.job.problem), wrong)
@@ -93,8 +98,14 @@ class Finals:
         made = {dataset.folder: dataset for job in others for dataset in job.datasets}
         for dataset in made.values():
             if dataset not in evaluator.job.datasets:
-                use_up(dataset)  # its own will be needed for the portfolio
+                use_up(dataset.folder)  # its own will be needed for the portfolio
         return result, tuple(out)
+
+    @property
+    def _most_race_s(self) -> float:
+        if self.bench.device.times_steadily:
+            return _RACE_SECONDS
+        return _UNSTEADY_SHARE * self.bench.request.effort.seconds_per_problem
 
     def _verified(
         self,
@@ -121,10 +132,10 @@ class Finals:
             for finalist in right:
                 if not kernel.allows(finalist.configuration, job.problem):
                     passed.append(finalist)  # lookup, header and load keep it from such a problem
-                elif len(passed) >= _LEAST_FINALISTS and time.monotonic() > until:
+                elif len(passed) >= _LEAST_FINALISTS and self.bench.clock_s() > until:
                     unverified.append(finalist.measurement)
                 else:
-                    again = self._checked(job, finalist)
+                    again = self._checked(job, finalist, others)
                     if again.status is Status.OK:
                         passed.append(finalist)
                     else:
@@ -132,28 +143,42 @@ class Finals:
             right = passed
         return right, wrong, unverified
 
-    def _checked(self, job: Job, finalist: _Finalist) -> Measurement:
-        """A finalist verified on a job, alone and run twice at once; what is wrong is its message."""
+    def _checked(self, job: Job, finalist: _Finalist, others: Sequence[Job]) -> Measurement:
+        """A finalist verified on one of the jobs, and run twice at once where that is the job for it."""
         kernel, worker = self.bench.kernel, self.bench.worker
-        alone = worker.check(job, finalist.configuration, finalist.binary)
+        configuration, binary = finalist.configuration, finalist.binary
+        alone = worker.check(job, configuration, binary)
         if alone.status is not Status.OK:
             message = f"on {job.problem} with other inputs: {alone.message}"
             return replace(alone, message=message)
-        if kernel.is_exclusive(finalist.configuration):
+        if kernel.is_exclusive(configuration) or job not in self._at_once(configuration, others):
             return alone
-        twice = worker.check_at_once(job, finalist.configuration, finalist.binary)
+        twice = worker.check_at_once(job, configuration, binary)
         if twice.status is not Status.OK:
-            return replace(
-                twice,
-                message=f"shares state between launches: two at once on {job.problem}: "
-                f"{twice.message}; declare @{kernel.name}.exclusive if launches of it must not overlap",
+            message = (
+                f"shares state between launches: two at once on {job.problem}: {twice.message}; "
+                f"declare @{kernel.name}.exclusive if launches of it must not overlap"
             )
+            return replace(twice, message=message)
         if twice.message:
-            text = (
-                f"{kernel.name} ({job.problem}): launches at once were checked on smaller problems"
+            warnings.warn(
+                f"{kernel.name} ({job.problem}): two launches at once were not tried at this size: "
+                f"{twice.message}",
+                stacklevel=2,
             )
-            warnings.warn(f"{text} only: {twice.message}", stacklevel=2)
         return alone
+
+    def _at_once(self, configuration: Configuration, others: Sequence[Job]) -> list[Job]:
+        """The jobs on which a finalist is run twice at once: the largest of the small, and the last.
+
+        That is the problem itself; a CPU, where its launches take long, is spared it where there is
+        a small one.
+        """
+        allows = self.bench.kernel.allows
+        small = [job for job in others[:-1] if allows(configuration, job.problem)]
+        largest = sorted(small, key=lambda job: size_of(job.problem))[-1:]
+        is_spared = largest and not self.bench.device.leaves_host_free
+        return largest if is_spared else [*largest, others[-1]]
 
     def _raced(
         self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float
@@ -192,4 +217,6 @@ class Finals:
         by_vendor = dict(zip(vendors, raced.samples_ms[ours:], strict=True))
         hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
         result = selection.decide(timed, by_vendor, request.seed)
-        return replace(result, vendor_hot_ms=hot, launched_by=raced.launched_by), failed
+        return replace(
+            result, vendor_hot_ms=hot, launched_by=raced.launched_by, clocks=raced.clocks
+        ), failed

@@ -6,7 +6,6 @@ Measures; what the matrix says is `selection`'s, `fallback`'s and `prediction`'s
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -63,11 +62,11 @@ def measure_portfolio(
     Candidates are all valid here, the most important first: the last are left out where the time
     does not suffice. None where the device process failed: the winners stand without it.
     """
-    end = math.inf if seconds is None else time.monotonic() + seconds
+    end = math.inf if seconds is None else bench.clock_s() + seconds
     columns: dict[Problem, dict[Configuration, float | None]] = {}
     try:
         for problem in sorted(problems, key=lambda problem: problems[problem].median_ms):
-            share_s = (end - time.monotonic()) / (len(problems) - len(columns))
+            share_s = (end - bench.clock_s()) / (len(problems) - len(columns))
             right = problems[problem].right
             columns[problem] = _measured_on(bench, listener, problem, candidates, right, share_s)
             candidates = list(columns[problem])
@@ -106,11 +105,11 @@ def _measured_on(
     allowed = [chosen for chosen in configurations if bench.kernel.allows(chosen, problem)]
     evaluator.hint(allowed)
     bench.worker.prepare(job)  # the first time it starts a process, which is nobody's share
-    end = time.monotonic() + seconds
+    end = bench.clock_s() + seconds
     times: dict[Configuration, float | None] = {}
     contenders = []
     for configuration in configurations:
-        if len(times) >= _LEAST and time.monotonic() > end - seconds / 2:
+        if len(times) >= _LEAST and bench.clock_s() > end - seconds / 2:
             break
         times[configuration] = None
         binary = evaluator.binary(configuration) if configuration in allowed else None
@@ -121,7 +120,7 @@ def _measured_on(
         )
         if is_right:
             contenders.append(Contender(configuration, binary))
-    race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, end - time.monotonic()))
+    race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, end - bench.clock_s()))
     raced = race(bench.worker, job, contenders, _ROUNDS, bench.request.seed, race_s)
     for contender, samples in zip(contenders, raced.samples_ms, strict=True):
         times[contender.configuration] = median(samples) if samples else None

@@ -131,11 +131,12 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         driver=request.device.driver,
         toolchain=run.toolchain,
         device_uuid=request.device.uuid,
-        runners_up=_runners_up(finals),
+        runners_up=_runners_up(finals, request.seed),
+        unsure=selection.why_unsure(finals, result.measured),
     )
 
 
-def _runners_up(finals: selection.Decision) -> tuple[RunnerUp, ...]:
+def _runners_up(finals: selection.Decision, seed: int) -> tuple[RunnerUp, ...]:
     """Who else was in the finals, best first."""
     others = [finalist for finalist in finals.finalists if finalist is not finals.winner]
     return tuple(
@@ -143,8 +144,11 @@ def _runners_up(finals: selection.Decision) -> tuple[RunnerUp, ...]:
             configuration=dict(finalist.measurement.configuration),
             median_ms=finalist.median_ms,
             interval_ms=finalist.interval_ms,
+            ratio=against.value,
+            ratio_interval=(against.low, against.high),
         )
         for finalist in others[:RUNNERS_UP]
+        for against in (finals.against_winner(finalist, seed),)
     )
 
 
@@ -258,10 +262,10 @@ def _rate(amount: float, median_ms: float) -> float:
 
 
 def _vendor(finals: selection.Decision) -> Vendor | None:
-    """The fastest baseline: beating a slower one proves nothing."""
-    if not finals.vendors:
+    name = finals.vendor
+    if name is None:
         return None
-    name, (median_ms, ratio) = min(finals.vendors.items(), key=lambda vendor: vendor[1][0])
+    median_ms, ratio = finals.vendors[name]
     return Vendor(
         name=name,
         median_ms=median_ms,

@@ -27,11 +27,13 @@ class Effort:
     rounds: int
     #: Whether the budget of the command is divided among its problems.
     shared: bool
+    #: Whether finalists on a GPU are run under compute-sanitizer where the request does not say.
+    sanitizes: bool
 
 
 EFFORTS = {
-    "quick": Effort("quick", 60.0, finalists=6, rounds=30, shared=True),
-    "full": Effort("full", 600.0, finalists=12, rounds=100, shared=False),
+    "quick": Effort("quick", 60.0, finalists=6, rounds=30, shared=True, sanitizes=False),
+    "full": Effort("full", 600.0, finalists=12, rounds=100, shared=False, sanitizes=True),
 }
 
 
@@ -57,8 +59,8 @@ class Request:
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     #: Further devices of the same model, which measure beside the first.
     others: tuple[Device, ...] = ()
-    #: Whether NVIDIA's compute-sanitizer has to find nothing in the finalists.
-    sanitize: bool = False
+    #: Whether NVIDIA's compute-sanitizer has to find nothing in the finalists; None: see `Effort`.
+    sanitize: bool | None = None
     #: Longest time one configuration may take to be verified and timed.
     timeout_s: float = MEASURE_TIMEOUT_S
     command: str = ""

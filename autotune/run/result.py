@@ -26,6 +26,8 @@ class ProblemResult:
     seconds: float = 0.0
     #: Finalists in which compute-sanitizer found nothing; None where it was not asked.
     sanitized: int | None = None
+    #: Why the search ended; see `SearchSession.ended_by`.
+    ended_by: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from autotune.errors import Interrupted, NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.measure import sanitize
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement
 from autotune.run import selection
@@ -27,7 +26,7 @@ from autotune.run.finals import Finals
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult
-from autotune.run.safety import SafetyCheck
+from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
 from autotune.store import RunInfo, Store
@@ -45,12 +44,12 @@ class Run(Bench):
 
     def __init__(self, request: Request, store: Store, listener: Listener = ignore) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
-        sanitizer = sanitize.required(request.device) if request.sanitize else ""
+        sanitizer = sanitizer_for(request)
         super().__init__(request)
         self.store, self.listener = store, listener
         self._safety = SafetyCheck(self, sanitizer, listener) if sanitizer else None
-        #: When the first search began, by `time.monotonic`.
-        self._begun_s = time.monotonic()
+        #: When the first search began, by `clock_s`.
+        self._begun_s = self.clock_s()
 
     def run(self, limits: Limits | None = None) -> RunResult:
         """Tune every problem of the request; ``limits`` of the device are kept with the result.
@@ -73,7 +72,7 @@ class Run(Bench):
             )
         )
         try:
-            self._begun_s = time.monotonic()
+            self._begun_s = self.clock_s()
             results = self._hold_finals(run_id, self._search_problems(run_id))
             portfolio = self._portfolio(results)
             if portfolio is not None:
@@ -114,8 +113,7 @@ class Run(Bench):
         left = len(self.request.problems) - len(before)
         seconds = self._seconds_left(but=_FINALS_SHARE + self._portfolio_share)
         if seconds is not None:
-            kept_s = sum(searched.other_data_s for searched in before)
-            seconds = max(1.0, (seconds - kept_s) / left)
+            seconds = max(1.0, seconds / left)
         evaluations = self.request.total_budget.evaluations
         if evaluations is not None:
             spent = sum(len(searched.measured) for searched in before)
@@ -132,7 +130,7 @@ class Run(Bench):
         total_s = self.request.total_budget.seconds
         if total_s is None:
             return None
-        return total_s * (1 - but) - (time.monotonic() - self._begun_s)
+        return total_s * (1 - but) - (self.clock_s() - self._begun_s)
 
     # ------------------------------------------------------------------ finals
 
@@ -156,16 +154,15 @@ class Run(Bench):
         seconds: float | None,
     ) -> ProblemResult:
         """Hold the finals of one problem."""
-        begun = time.monotonic()
+        begun, begun_s = time.monotonic(), self.clock_s()
         guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
         if seconds is not None:
-            seconds = max(0.0, seconds - (time.monotonic() - begun))
+            seconds = max(0.0, seconds - (self.clock_s() - begun_s))
         entrants = [*self._entrants(found.choice), *guests]
         unsafe: list[Measurement] = []
         if self._safety:
-            checking = time.monotonic()
-            entrants, unsafe = self._safety.admitted(found.problem, entrants)
-            self._begun_s += time.monotonic() - checking  # beside the budget, not out of it
+            with self.beside():
+                entrants, unsafe = self._safety.admitted(found.problem, entrants)
             self.store.add_many(run_id, self.scope(found.problem), unsafe)
         finals, wrong = Finals(self, self.store, run_id, self.listener).hold(
             found.evaluator, entrants, seconds
@@ -178,6 +175,7 @@ class Run(Bench):
             (*unsafe, *wrong),
             found.seconds + time.monotonic() - begun,
             len(entrants) if self._safety else None,
+            found.ended_by,
         )
 
     def _entrants(self, choice: Sequence[Measurement]) -> list[Measurement]:
@@ -210,12 +208,12 @@ class Run(Bench):
             for guest in dict.fromkeys(row.configuration for row in best)
             if guest not in known
         ]
-        end = math.inf if seconds is None else time.monotonic() + seconds
+        end = math.inf if seconds is None else self.clock_s() + seconds
         found.evaluator.hint(guests)
         measured: list[Measurement] = []
         for guest in guests:  # each by itself, so that none is begun when time is up
             measured += found.evaluator.measure([guest])
-            if time.monotonic() > end:
+            if self.clock_s() > end:
                 self.compilers.forget()  # those of the other guests
                 break
         self.store.add_many(run_id, self.scope(found.problem), measured)

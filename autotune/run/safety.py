@@ -9,16 +9,44 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from autotune.devices.toolkit import find_program
 from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Measurement, Status
 from autotune.run import selection
 from autotune.run.bench import Bench
+from autotune.run.request import Request
 from autotune.search.session import Listener, Phase
 from autotune.values import Configuration, Problem, Value
 
 #: So often the next best take the place of finalists in which compute-sanitizer found a fault.
 _ROUNDS = 3
+
+
+def sanitizer_for(request: Request) -> str:
+    """Path of compute-sanitizer where a request wants it; empty where it does not.
+
+    Wanted by the effort alone, it may be missing: that is a warning.
+
+    Raises
+    ------
+    UsageError, AutotuneError
+        If the request asks for it, and it is not there or not for this device.
+    """
+    if request.sanitize:
+        return sanitize.required(request.device)
+    by_effort = request.sanitize is None and request.effort.sanitizes and request.only is None
+    if not by_effort or not request.device.has_nvidia_tools:
+        return ""
+    found = find_program("compute-sanitizer")
+    if not found:
+        warnings.warn(
+            f"{request.kernel.name}: finalists are not run under compute-sanitizer, which --effort "
+            f"{request.effort.name} does where it is installed; run: {sanitize.REMEDY}, or give "
+            "--no-sanitize",
+            stacklevel=2,
+        )
+    return found
 
 
 @dataclass

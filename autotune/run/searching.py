@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from autotune.errors import NothingValidError
+import numpy as np
+
+from autotune.errors import AutotuneError, NothingValidError
 from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.measurement import Measurement
 from autotune.run import selection
 from autotune.run.bench import Bench, stopping_rule
-from autotune.search.names import find
-from autotune.search.session import Budget, Listener, Phase, SearchSession, search
+from autotune.search.base import BudgetSpent
+from autotune.search.names import Search, find
+from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
 from autotune.tuned.table import distance, place_of
 from autotune.values import Configuration, Problem
@@ -40,8 +44,8 @@ class SearchedProblem:
     #: What the finals choose from: measured now or remembered.
     choice: tuple[Measurement, ...]
     seconds: float
-    #: How long its finals will take to make data of another seed: one set, where this made two.
-    other_data_s: float
+    #: See `SearchSession.ended_by`.
+    ended_by: str
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,12 @@ class ProblemSearch:
             If the one configuration that was asked for is not valid.
         """
         bench, only = self.bench, self.bench.request.only
-        begun = time.monotonic()
+        begun, begun_s = time.monotonic(), bench.clock_s()
+        first = self._first(space, problem, before)
         self.listener(Phase(problem, "inputs"))
-        job = bench.job(problem)
-        other_data_s = (time.monotonic() - begun) / 2
+        job = bench.job(
+            problem, meanwhile=lambda: self._compile_ahead(problem, space, budget, first)
+        )
         bench.worker.prepare(job)
         evaluator = DeviceEvaluator(
             bench.kernel,
@@ -79,7 +85,7 @@ class ProblemSearch:
         )
         seconds = budget.seconds
         if seconds is not None:
-            seconds = max(1.0, seconds - (time.monotonic() - begun) - other_data_s)
+            seconds = max(1.0, seconds - (bench.clock_s() - begun_s))
         with evaluator:
             session = SearchSession(
                 space=space,
@@ -93,35 +99,57 @@ class ProblemSearch:
                 fresh=bench.request.fresh or only is not None,
                 others=tuple(device.uuid for device in bench.request.others),
             )
-            measured = tuple(self._searched(session, _winners_near(problem, before)).values())
+            strategy = self._strategy(budget)
+            measured = tuple(search(session, strategy, bench.request.seed, first).values())
+            ended_by = session.ended_by
         bench.compilers.forget()
         choice = measured if only is not None else tuple(session.known())
         spent_s = time.monotonic() - begun
-        return SearchedProblem(problem, space, evaluator, measured, choice, spent_s, other_data_s)
+        return SearchedProblem(problem, space, evaluator, measured, choice, spent_s, ended_by)
 
-    def _searched(
-        self, session: SearchSession, known: Sequence[Configuration]
-    ) -> dict[int, Measurement]:
-        """Begin with what is known to be good, the default and the seeds; then the strategy."""
+    def _first(
+        self, space: Space, problem: Problem, before: Sequence[SearchedProblem]
+    ) -> list[Configuration]:
+        """What is tried first: the one that was asked for, or what is known to be good."""
         request, kernel = self.bench.request, self.bench.kernel
-        only = request.only
-        if only is not None:
-            if session.space.find(session.space.canonical(session.space.row(only))) is None:
-                raise NothingValidError(self._why_invalid(session.space, only))
-            return search(session, lambda *_: None, request.seed, [only])
+        if request.only is not None:
+            if space.find(space.canonical(space.row(request.only))) is None:
+                raise NothingValidError(self._why_invalid(space, request.only))
+            return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
+        return [*_winners_near(problem, before), *declared]
+
+    def _strategy(self, budget: Budget) -> Search:
+        """What follows; nothing where one configuration was asked for."""
+        request = self.bench.request
+        if request.only is not None:
+            return lambda *_: None
         others = len(request.others)
         compilers_wait = (
             self.bench.device.leaves_host_free
-            and session.budget.evaluations is None
+            and budget.evaluations is None
             and self.bench.compilers.processes >= _MANY_COMPILERS
         )
-        strategy = find(
+        return find(
             request.strategy,
             at_once=PER_DEVICE * (1 + others) if others else 1,
             in_batches=bool(others) or compilers_wait,
         )
-        return search(session, strategy, request.seed, [*known, *declared])
+
+    def _compile_ahead(
+        self, problem: Problem, space: Space, budget: Budget, first: Sequence[Configuration]
+    ) -> None:
+        """Have compiled what will be asked for first; not where a CPU would still do so when it measures."""
+        bench = self.bench
+        if not bench.device.leaves_host_free:
+            return
+        job = bench.job_without_data(problem)
+        evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
+        numbers = [
+            *(number_in(space, configuration) for configuration in first),
+            *foreseen(space, self._strategy(budget), budget, bench.request.seed),
+        ]
+        evaluator.hint([space.configuration(i) for i in dict.fromkeys(numbers) if i is not None])
 
     def _why_invalid(self, space: Space, configuration: Configuration) -> str:
         kernel, device = self.bench.kernel, self.bench.device
@@ -134,6 +162,32 @@ class ProblemSearch:
         shown = Configuration(space.relevant(canonical))
         why = "; ".join(broken) or "outside --fix"
         return f"{kernel.name}: {shown} is not valid on {device.name}: {why}"
+
+
+@dataclass
+class _Foresight:
+    """A session that measures nothing, and notes what it is asked for."""
+
+    evaluations_left: int | None
+    asked: list[int] = field(default_factory=list)
+
+    def hint(self, indices: Sequence[int]) -> None:
+        self.asked += indices
+
+    def best(self, count: int) -> list[int]:
+        return []
+
+    def measure(self, indices: Sequence[int]) -> list[Measurement]:
+        self.asked += indices
+        raise BudgetSpent
+
+
+def foreseen(space: Space, strategy: Search, budget: Budget, seed: int) -> list[int]:
+    """Numbers of what a strategy will ask for before it knows a result, in that order."""
+    session = _Foresight(budget.evaluations)
+    with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
+        strategy(space, session, np.random.default_rng(seed))
+    return session.asked
 
 
 def _winners_near(problem: Problem, before: Sequence[SearchedProblem]) -> list[Configuration]:

@@ -1,4 +1,4 @@
-"""Who won: ranking of interleaved samples, ties, confidence, and the ratio to the vendor.
+"""Who won: ranking of interleaved samples, ties, confidence, the ratio to the vendor, what is unsure.
 
 Knows statistics, no files and no devices. All samples of one race were taken in rounds, so the
 k-th samples of all contenders saw the same clocks and temperature.
@@ -14,6 +14,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.timing import median_interval
 from autotune.values import Configuration, Problem
@@ -28,6 +29,18 @@ _TIE_TOLERANCE = 0.002
 _FALSE_DIFFERENCE = 0.05
 #: The most speed, as measured, that is given up for fewer registers or for other problems.
 _WINNER_TOLERANCE = 0.003
+#: A time, a ratio or a choice that may be wrong by a larger share is told to be unsure.
+_UNSURE = 0.05
+#: Rounds below which no two samples enclose the median with 95 %; see `median_interval`.
+_LEAST_ROUNDS = 6
+#: A device that took longer or shorter by this share for one thing, in more than one of ten looks
+#: at it, makes it a matter of luck who enters the finals.
+_MOVED, _SELDOM = 0.10, 0.10
+#: What to do about a result that is unsure, for a person.
+SURER = (
+    "run again with --fresh while nothing else uses the device, with more time (--effort full, "
+    "--budget), or with its clocks locked, which an administrator can do"
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,17 @@ class Decision:
     vendor_hot_ms: Mapping[str, float | None] = field(default_factory=dict)
     #: How all of them were launched: ``graph`` or ``stream``.
     launched_by: str = ""
+    #: The worse of before and after the race.
+    clocks: Clocks = UNKNOWN_CLOCKS
+
+    @property
+    def vendor(self) -> str | None:
+        """The fastest baseline: beating a slower one proves nothing."""
+        return min(self.vendors, key=lambda name: self.vendors[name][0], default=None)
+
+    def against_winner(self, finalist: Finalist, seed: int = 0) -> Ratio:
+        """A finalist's time over the winner's, of the same rounds."""
+        return ratio(finalist.samples_ms, self.winner.samples_ms, seed)
 
 
 @dataclass(frozen=True)
@@ -175,6 +199,45 @@ def decide(
         vendors=_against(vendors, winner, seed),
         vendor_samples=dict(vendors),
     )
+
+
+def why_unsure(decision: Decision, measured: Sequence[Measurement]) -> str:
+    """Why a result is unsure, from its finals and its search; empty where it is sure.
+
+    `SURER` says what to do about it.
+    """
+    winner = decision.winner
+    reasons = []
+    looks = [1.0, *(row.recheck.ratio for row in measured if row.recheck is not None)]
+    moved = [look / median(looks) - 1 for look in looks]
+    most = max(moved, key=abs)
+    if sum(abs(share) > _MOVED for share in moved) > _SELDOM * len(moved):
+        reasons.append(
+            "the device changed during the search: one configuration's time was off by "
+            f"{_share(abs(most))} from its median"
+        )
+    if decision.clocks.is_throttled:
+        why = ", ".join(decision.clocks.throttle_reasons)
+        reasons.append(f"the device was throttled during the finals ({why})")
+    if len(winner.samples_ms) < _LEAST_ROUNDS:
+        reasons.append(f"the finals had time for {len(winner.samples_ms)} rounds only")
+    known = {"its time": Ratio(winner.median_ms, *winner.interval_ms)}
+    if decision.vendor:
+        _, known[f"the ratio to {decision.vendor}"] = decision.vendors[decision.vendor]
+    for name, of in known.items():
+        width = max(of.high / of.value, of.value / of.low) - 1
+        if width > _UNSURE:
+            reasons.append(f"{name} is known to within {_share(width)} only")
+    rivals = [decision.against_winner(other) for other in decision.tied if other is not winner]
+    lead = 1 - min((rival.low for rival in rivals), default=1.0)
+    if lead > _UNSURE:
+        reasons.append(f"another finalist may be faster by {lead:.0%}")
+    return "; ".join(reasons)
+
+
+def _share(share: float) -> str:
+    """A share in percent, a large one as a factor."""
+    return f"{share:.0%}" if share < 1 else f"a factor of {1 + share:.1f}"
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> Ratio:

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from typing import TypeAlias
 
 import numpy as np
 
 from autotune.errors import UsageError
 from autotune.kernel.space import Space
-from autotune.measure.evaluator import PER_DEVICE, Evaluator
+from autotune.measure.evaluator import Evaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.base import BudgetSpent, fastest
 from autotune.search.names import Search
-from autotune.store import Scope, Store
+from autotune.store import Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
-#: Configurations kept by number.
-_MADE = 1024
+#: Configurations kept by number, and of how many what is remembered is read at once.
+_MADE, _READ = 1024, 512
+#: Remembered configurations of a device that finals may choose from.
+_CHOICE = 1000
 #: An attempt found open this often in dead runs is taken to be what killed them.
 _FATAL_ATTEMPTS = 2
 
@@ -130,52 +133,24 @@ class SearchSession:
     def __post_init__(self) -> None:
         self._start = time.monotonic()
         self._made: dict[int, Configuration] = {}
-        self._remembered: dict[Configuration, Measurement] = {}
+        #: The first device's answers count first.
+        self._memories: list[_Memory] = []
+        self._fatal: dict[Configuration, Measurement] = {}
         self._interrupted: dict[Configuration, int] = {}
         if self.store is not None:
             if not self.fresh:
-                self._remembered = self._answers_of_all_devices(self.store)
+                scopes = [replace(self.scope, device_uuid=uuid) for uuid in self.others]
+                self._memories = [
+                    _Memory(self.store.remembered(scope), self.space)
+                    for scope in (self.scope, *scopes)
+                ]
             self._interrupted = self.store.interrupted_attempts(self.scope)
-        self.listener(
-            SearchStarted(self.scope.problem, len(self.space), len(self._remembered), self.budget)
-        )
-
-    def _answers_of_all_devices(self, store: Store) -> dict[Configuration, Measurement]:
-        """What was remembered of any device of this run; the first device's word counts first."""
-        scopes = [replace(self.scope, device_uuid=uuid) for uuid in reversed(self.others)]
-        return {
-            configuration: measurement
-            for scope in (*scopes, self.scope)
-            for configuration, measurement in self._answers(store.remembered(scope)).items()
-        }
-
-    def _answers(
-        self, remembered: dict[Configuration, Measurement]
-    ) -> dict[Configuration, Measurement]:
-        """What was remembered, without what was stopped early for one that is not in this space.
-
-        In a restricted space the best may be among those: they are timed in full.
-        """
-        times_ms = (
-            measurement.median_ms or math.inf
-            for measurement in remembered.values()
-            if measurement.status is Status.OK and measurement.configuration in self.space
-        )
-        best_ms = min(times_ms, default=math.inf)
-        return {
-            configuration: measurement
-            for configuration, measurement in remembered.items()
-            if measurement.status is not Status.STOPPED_EARLY
-            or (measurement.median_ms or 0.0) > best_ms
-        }
+        remembered = sum(len(memory.rows) for memory in self._memories)
+        self.listener(SearchStarted(self.scope.problem, len(self.space), remembered, self.budget))
 
     def known(self) -> list[Measurement]:
-        """All there is to choose from: asked in this search, or remembered and still valid."""
-        found = {
-            configuration: measurement
-            for configuration, measurement in self._remembered.items()
-            if configuration in self.space
-        }
+        """All there is to choose from: asked in this search, or the best of what is remembered."""
+        found = {row.configuration: row for memory in self._memories for row in memory.best()}
         found |= {measurement.configuration: measurement for measurement in self.asked.values()}
         return list(found.values())
 
@@ -193,6 +168,17 @@ class SearchSession:
             return None
         return self.budget.seconds - (time.monotonic() - self._start)
 
+    @property
+    def ended_by(self) -> str:
+        """What has ended the search, now that it has: the space, the budget, or the strategy."""
+        if len(self.asked) == len(self.space):
+            return "all"
+        if self.evaluations_left == 0:
+            return f"budget of {self.budget.evaluations} evaluations"
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            return "time"
+        return "nothing more proposed"
+
     def best(self, count: int) -> list[int]:
         """Numbers of the fastest configurations of this search so far, best first."""
         return fastest(self.asked, count)
@@ -200,7 +186,8 @@ class SearchSession:
     def hint(self, indices: Sequence[int]) -> None:
         """Pass on what will likely be asked next and is not known yet."""
         configurations = [self._configuration(i) for i in indices if i not in self.asked]
-        self.evaluator.hint([c for c in configurations if c not in self._remembered])
+        self._read(configurations)
+        self.evaluator.hint([c for c in configurations if self._answer(c) is None])
 
     def _configuration(self, index: int) -> Configuration:
         """A configuration by number; kept for a while, since hints repeat."""
@@ -220,36 +207,52 @@ class SearchSession:
         return [self.asked[index] for index in indices]
 
     def _measure_unknown(self, indices: Sequence[int]) -> None:
-        """Recall or measure each, in order, until time is up."""
-        configurations = {i: self._configuration(i) for i in indices}
-        new = [i for i in indices if self._recalled(configurations[i]) is None]
-        results = iter(self.evaluator.measure([configurations[i] for i in new]))
-        numbers = {configurations[i]: i for i in new}
-        unbegun, ahead = iter(numbers), 1
-        if self.others:
-            ahead = PER_DEVICE * (1 + len(self.others))
-        for index in indices:
-            if self.seconds_left is not None and self.seconds_left <= 0:
-                raise BudgetSpent
-            known = self._recalled(configurations[index])
-            if known is None:
-                # Several devices are at work on the next few already, and any may be done first.
-                begun, ahead = list(islice(unbegun, ahead)), 1
-                if self.store is not None:
-                    self.store.open_attempts(self.run_id, self.scope, begun)
-                measurement = next(results)
+        """Recall or measure each, until time is up; the evaluator says in which order."""
+        before, numbers = len(self.asked), dict[Configuration, int]()
+        try:
+            for measurement in self.evaluator.measure(
+                self._not_remembered(indices, numbers), self._begin
+            ):
                 self._keep(measurement)
-                self._note(numbers[measurement.configuration], measurement, remembered=False)
+                self._note(numbers.pop(measurement.configuration), measurement, remembered=False)
+                if len(self.asked) < before + len(indices):
+                    self._check_time()
+        finally:
+            for index in indices:
+                if index in self.asked:  # in the order asked for
+                    self.asked[index] = self.asked.pop(index)
+
+    def _not_remembered(
+        self, indices: Sequence[int], numbers: dict[Configuration, int]
+    ) -> Iterator[Configuration]:
+        """What must be measured, in order, one after another; recalls what need not be."""
+        for place, index in enumerate(indices):
+            self._check_time()
+            if place % _READ == 0:
+                self._read(map(self._configuration, indices[place : place + _READ]))
+            configuration = self._configuration(index)
+            known = self._recalled(configuration)
+            if known is None:
+                numbers[configuration] = index
+                yield configuration
             else:
                 self.evaluator.recall(known)
                 self._note(index, known, remembered=True)
-        for index in indices if self.others else ():
-            self.asked[index] = self.asked.pop(index)  # in the order asked for
+
+    def _check_time(self) -> None:
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            raise BudgetSpent
+
+    def _begin(self, configuration: Configuration) -> None:
+        """Note that a measurement begins: a run that is killed in it has not closed it."""
+        if self.store is not None:
+            self.store.open_attempts(self.run_id, self.scope, [configuration])
 
     def _recalled(self, configuration: Configuration) -> Measurement | None:
         """A remembered row, or the verdict on what killed earlier runs."""
-        if configuration in self._remembered:
-            return self._remembered[configuration]
+        known = self._answer(configuration)
+        if known is not None:
+            return known
         if self._interrupted.get(configuration, 0) < _FATAL_ATTEMPTS:
             return None
         verdict = Measurement(
@@ -258,8 +261,19 @@ class SearchSession:
             f"{self._interrupted[configuration]} runs ended while it was being measured",
         )
         self._keep(verdict)
-        self._remembered[configuration] = verdict
+        self._fatal[configuration] = verdict
         return verdict
+
+    def _read(self, configurations: Iterable[Configuration]) -> None:
+        """Read at once what is remembered of these."""
+        for memory in self._memories:
+            memory.rows.read(configurations)
+
+    def _answer(self, configuration: Configuration) -> Measurement | None:
+        """What is remembered of a configuration and still valid."""
+        answers = (memory.answer(configuration) for memory in self._memories)
+        found = next((answer for answer in answers if answer is not None), None)
+        return found or self._fatal.get(configuration)
 
     def _keep(self, measurement: Measurement) -> None:
         if self.store is not None:
@@ -276,6 +290,39 @@ class SearchSession:
         )
 
 
+@dataclass
+class _Memory:
+    """What earlier runs measured on one device, without what was stopped early for no reason here.
+
+    Where the one that stopped it is not in this space, in a restricted one, it is timed in full.
+    """
+
+    rows: Remembered
+    space: Space
+
+    @cached_property
+    def _best_ms(self) -> float:
+        best = next(self._in_space(Status.OK), None)
+        return math.inf if best is None else self.rows[best].median_ms or math.inf
+
+    def answer(self, configuration: Configuration) -> Measurement | None:
+        """The row of a configuration where it is still valid."""
+        row = self.rows.get(configuration)
+        stopped_early = row is not None and row.status is Status.STOPPED_EARLY
+        return None if row and stopped_early and (row.median_ms or 0.0) <= self._best_ms else row
+
+    def best(self) -> list[Measurement]:
+        """The fastest that are valid, those stopped early behind the others; no more than `_CHOICE`."""
+        by_time = chain(self._in_space(Status.OK), self._in_space(Status.STOPPED_EARLY))
+        chosen = list(islice(by_time, _CHOICE))
+        self.rows.read(chosen)
+        answers = [self.answer(configuration) for configuration in chosen]
+        return [answer for answer in answers if answer is not None]
+
+    def _in_space(self, status: Status) -> Iterator[Configuration]:
+        return (found for found in self.rows.by_time(status) if found in self.space)
+
+
 def search(
     session: SearchSession, strategy: Search, seed: int, first: Sequence[Configuration] = ()
 ) -> dict[int, Measurement]:
@@ -285,7 +332,7 @@ def search(
     skipped, and what they say of parameters that do not apply is ignored. Returns measurements by
     number, in the order they were asked for.
     """
-    numbers = [_number(session.space, configuration) for configuration in first]
+    numbers = [number_in(session.space, configuration) for configuration in first]
     try:
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))
@@ -294,7 +341,8 @@ def search(
     return session.asked
 
 
-def _number(space: Space, configuration: Configuration) -> int | None:
+def number_in(space: Space, configuration: Configuration) -> int | None:
+    """Number of a configuration, whatever it says of parameters that do not apply; None if not valid."""
     try:
         return space.find(space.canonical(space.row(configuration)))
     except UsageError:

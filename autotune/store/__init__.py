@@ -12,8 +12,8 @@ The only SQL of the project: SQLAlchemy Core over a SQLite file, or PostgreSQL w
 a ``postgresql://`` URL. Measurements are only ever added.
 """
 
-from autotune.store.access import Store
+from autotune.store.access import Remembered, Store
 from autotune.store.address import default_url
 from autotune.store.rows import Row, RunInfo, RunState, Scope
 
-__all__ = ["Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]
+__all__ = ["Remembered", "Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]

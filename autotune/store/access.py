@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 
 from autotune.errors import StoreError
-from autotune.measure.measurement import Measurement
+from autotune.measure.measurement import Measurement, Status
 from autotune.store import schema
 from autotune.store.address import NO_TRANSACTION, WRITES, Address
 from autotune.store.faults import explained
@@ -31,6 +31,13 @@ Value = TypeVar("Value")
 
 #: Longest wait for another process's lock; a write takes a millisecond.
 WAIT_S = 20.0
+#: Remembered rows that are read at a time.
+_AT_ONCE = 500
+
+_table = measurements.c
+_ROWS = sa.select(
+    *(_table[field.name] if field.name in _table else runs.c[field.name] for field in fields(Row))
+).join_from(measurements, runs)
 
 
 class Store:
@@ -115,7 +122,7 @@ class Store:
             .join(runs)
             .where(attempts.c.scope == scope.fingerprint, attempts.c.closed.is_(None))
         )
-        with self._read() as connection:
+        with self.reading() as connection:
             found = connection.execute(query).all()
         alive = {process: _is_alive(process) for _, process in found}
         counts = Counter(key for key, process in found if not alive[process])
@@ -153,17 +160,9 @@ class Store:
             connection.execute(measurements.insert(), rows)
             connection.execute(_CLOSE, closed)
 
-    def remembered(self, scope: Scope) -> dict[Configuration, Measurement]:
+    def remembered(self, scope: Scope) -> Remembered:
         """The newest row of every configuration measured in this scope."""
-        query = (
-            sa.select(measurements.c.id, measurements.c.measurement)
-            .where(measurements.c.scope == scope.fingerprint)
-            .order_by(measurements.c.id)
-        )
-        with self._read() as connection:
-            found = connection.execute(query).all()
-        read = [self._decoded(number, text, Measurement) for number, text in found]
-        return {measurement.configuration: measurement for measurement in read}
+        return Remembered(self, scope.fingerprint)
 
     def rows(
         self,
@@ -171,38 +170,61 @@ class Store:
         device: str | None = None,
         problem: Problem | None = None,
         run: int | None = None,
+        scope: str | None = None,
+        most: int | None = None,
     ) -> list[Row]:
-        """List measurements, oldest first: only what matches; a device by name or uuid."""
-        table = measurements.c
+        """List measurements, oldest first: only what matches; a device by name or uuid.
+
+        Where more than ``most`` match, those that are listed are spread over all of them.
+        """
+        matching = sa.select(_newest_of_scopes(kernel, device).c.scope)
         wanted = [
-            (kernel, table.kernel == kernel),
-            (device, sa.or_(table.device_name == device, table.device_uuid == device)),
-            (run, table.run_id == run),
+            (kernel or device, _table.scope.in_(matching)),
+            (run, _table.run_id == run),
+            (scope, _table.scope == scope),
         ]
-        columns = (measurements.c[column] if column in table else runs.c[column] for column in _ROW)
-        query = (
-            sa.select(*columns)
-            .join(runs)
-            .where(*(condition for value, condition in wanted if value is not None))
-            .order_by(table.id)
-        )
-        with self._read() as connection:
-            found = connection.execute(query).mappings().all()
-        listed = (self._row(row) for row in found)
+        conditions = [condition for value, condition in wanted if value is not None]
+        with self.reading() as connection:
+            if most is not None:
+                count = connection.scalar(sa.select(sa.func.count(_table.id)).where(*conditions))
+                conditions.append(_table.id % max(1, -(-(count or 0) // most)) == 0)
+            found = connection.execute(_ROWS.where(*conditions).order_by(_table.id)).mappings()
+            listed = [self._row(row) for row in found]
         return [row for row in listed if problem is None or row.problem == problem]
+
+    def newest_of_scopes(self, kernel: str | None = None, device: str | None = None) -> list[Row]:
+        """The newest row of every scope, oldest first; a device by name or uuid."""
+        chosen = sa.select(_newest_of_scopes(kernel, device).c.id)
+        with self.reading() as connection:
+            found = connection.execute(_ROWS.where(_table.id.in_(chosen)).order_by(_table.id))
+            return [self._row(row) for row in found.mappings()]
+
+    def count(self, scope: str) -> int:
+        """How many rows a scope has."""
+        query = sa.select(sa.func.count(_table.id)).where(_table.scope == scope)
+        with self.reading() as connection:
+            return connection.scalar(query) or 0
+
+    def fastest(self, scope: str, count: int) -> list[Row]:
+        """The right rows of a scope with the smallest medians, best first."""
+        right = _table.scope == scope, _table.status == Status.OK, _table.median_ms.is_not(None)
+        query = _ROWS.where(*right).order_by(_table.median_ms, _table.id).limit(count)
+        with self.reading() as connection:
+            return [self._row(row) for row in connection.execute(query).mappings()]
 
     def _row(self, found: sa.RowMapping) -> Row:
         number = found["id"]
         return Row(
             **{
                 **found,
-                "problem": self._decoded(number, found["problem"], Problem),
-                "measurement": self._decoded(number, found["measurement"], Measurement),
+                "problem": self.decoded(number, found["problem"], Problem),
+                "measurement": self.decoded(number, found["measurement"], Measurement),
                 "seed": int(found["seed"]),
             }
         )
 
-    def _decoded(self, number: int, text: str, kind: type[Value]) -> Value:
+    def decoded(self, number: int, text: str, kind: type[Value]) -> Value:
+        """What is in a row; StoreError where it is damaged."""
         try:
             return decode(text, kind)
         except ValueError as error:
@@ -212,7 +234,8 @@ class Store:
             ) from None
 
     @contextmanager
-    def _read(self) -> Iterator[sa.Connection]:
+    def reading(self) -> Iterator[sa.Connection]:
+        """A transaction that reads; for this package."""
         with self._explaining(), self._engine.begin() as connection:
             yield connection
 
@@ -229,6 +252,70 @@ class Store:
             raise explained(error, self._address) from None
 
 
+class Remembered(Mapping[Configuration, Measurement]):
+    """The newest row of every configuration measured in a scope; read when it is asked for.
+
+    Which there are is known from the beginning by the hashes of their texts: of a million, 60 MB.
+    """
+
+    def __init__(self, store: Store, scope: str) -> None:
+        self._store, self._in_scope = store, _table.scope == scope
+        self._read: dict[Configuration, Measurement] = {}
+        self._hashes = {hash(text) for text in self._texts()}
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __iter__(self) -> Iterator[Configuration]:
+        return (decode(text, Configuration) for text in dict.fromkeys(self._texts()))
+
+    def __getitem__(self, configuration: Configuration) -> Measurement:
+        self.read([configuration])
+        return self._read[configuration]
+
+    def read(self, configurations: Iterable[Configuration]) -> None:
+        """Read those of these configurations that are there and were not read yet, at once."""
+        unread = (c.canonical_json() for c in configurations if c not in self._read)
+        texts = [text for text in unread if hash(text) in self._hashes]
+        for begin in range(0, len(texts), _AT_ONCE):
+            some = _table.configuration.in_(texts[begin : begin + _AT_ONCE])
+            newest = sa.select(sa.func.max(_table.id)).where(self._in_scope, some)
+            query = sa.select(_table.id, _table.measurement).where(
+                _table.id.in_(newest.group_by(_table.configuration))
+            )
+            with self._store.reading() as connection:
+                found = connection.execute(query).all()
+            for number, text in found:
+                measurement = self._store.decoded(number, text, Measurement)
+                self._read[measurement.configuration] = measurement
+
+    def by_time(self, status: Status) -> Iterator[Configuration]:
+        """Configurations whose newest row has this status and a median, smallest first."""
+        newer = measurements.alias()
+        later = newer.c.configuration == _table.configuration, newer.c.id > _table.id
+        query = (
+            sa.select(_table.median_ms, _table.id, _table.configuration)
+            .where(self._in_scope, _table.status == status, _table.median_ms.is_not(None))
+            .where(~sa.exists().where(newer.c.scope == _table.scope, *later))
+            .order_by(_table.median_ms, _table.id)
+            .limit(_AT_ONCE)
+        )
+        page = query
+        while True:
+            with self._store.reading() as connection:
+                found = connection.execute(page).all()
+            for _, _, text in found:
+                yield decode(text, Configuration)
+            if len(found) < _AT_ONCE:
+                return
+            page = query.where(sa.tuple_(_table.median_ms, _table.id) > tuple(found[-1][:2]))
+
+    def _texts(self) -> Iterator[str]:
+        query = sa.select(_table.configuration).where(self._in_scope, _table.configuration != "")
+        with self._store.reading() as connection:
+            yield from connection.execute(query.execution_options(yield_per=10_000)).scalars()
+
+
 def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
     """One row of the table, but for who adds it and when."""
     return {
@@ -238,10 +325,31 @@ def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
         "status": measurement.status,
         "median_ms": measurement.median_ms,
         "measurement": encode(measurement),
+        "configuration": measurement.configuration.canonical_json(),
     }
 
 
-_ROW = [field.name for field in fields(Row)]
+def _newest_of_scopes(kernel: str | None, device: str | None) -> sa.Subquery:
+    """``id`` and ``scope`` of the newest row of every scope that matches.
+
+    The index is asked for one scope after another: scopes are few, each of many rows.
+    """
+    first = sa.select(sa.func.min(_table.scope).label("scope"))
+    walk = first.cte("walk", recursive=True)
+    following = sa.select(sa.func.min(_table.scope)).where(_table.scope > walk.c.scope)
+    walk = walk.union_all(sa.select(following.scalar_subquery()).where(walk.c.scope.is_not(None)))
+    newest = sa.select(sa.func.max(_table.id)).where(_table.scope == walk.c.scope)
+    wanted = [
+        (kernel, _table.kernel == kernel),
+        (device, sa.or_(_table.device_name == device, _table.device_uuid == device)),
+    ]
+    return (
+        sa.select(_table.id, _table.scope)
+        .where(_table.id.in_(sa.select(newest.scalar_subquery()).select_from(walk)))
+        .where(*(condition for value, condition in wanted if value is not None))
+        .subquery()
+    )
+
 
 _CLOSE = (
     attempts.update()

@@ -72,6 +72,8 @@ class Row:
 
     id: int
     run_id: int
+    #: Of its `Scope`: equal where everything below but the run's own was equal.
+    scope: str
     kernel: str
     problem: Problem
     measurement: Measurement

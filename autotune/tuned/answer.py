@@ -62,6 +62,7 @@ def tuned_config(
         # Measured on the device itself: nothing is known of the loss elsewhere.
         expected_fraction=row.expected_fraction if quality in (EXACT, NEAREST_PROBLEM) else None,
         stale_reasons=row.stale_reasons,
+        unsure=row.unsure,
         source=row.source,
         exclusive=row.plan.exclusive,
         requires_met=row.plan.allows(fields),

@@ -31,6 +31,8 @@ class TunedConfig(Mapping[str, Any]):
         Why it should be tuned again; empty while it is current.
     exclusive : bool
         Whether two launches of one loaded module must not overlap: on two streams, say.
+    unsure : str
+        Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
     requires_met : bool
@@ -48,6 +50,7 @@ class TunedConfig(Mapping[str, Any]):
         "shared_bytes",
         "source",
         "stale_reasons",
+        "unsure",
     )
 
     _values: Mapping[str, Value]
@@ -58,6 +61,7 @@ class TunedConfig(Mapping[str, Any]):
     expected_fraction: float | None
     stale_reasons: tuple[str, ...]
     exclusive: bool
+    unsure: str
     source: str
     requires_met: bool
 

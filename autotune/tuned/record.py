@@ -168,6 +168,9 @@ class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
     configuration: Mapping[str, Value]
     median_ms: Measured
     interval_ms: tuple[Measured, Measured]
+    #: Its time over the winner's in the same rounds: not that of the medians where a device changes.
+    ratio: Measured | None = None
+    ratio_interval: tuple[Measured, Measured] | None = None
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +232,8 @@ class Entry(Plan, frozen=True, kw_only=True):
     confirmed: Confirmed | None = None
     #: Why it should be tuned again, one sentence each; empty while it is current.
     stale_reasons: tuple[str, ...] = ()
+    #: Why its time or its choice may be off by more than is usual; empty where they are sure.
+    unsure: str = ""
 
     @property
     def plan(self) -> Plan:

@@ -63,6 +63,8 @@ class LookupRow(NamedTuple):
     source: str
     expected_fraction: float | None = None
     stale_reasons: tuple[str, ...] = ()
+    #: Why the entry of this problem is unsure; empty where it is sure.
+    unsure: str = ""
     #: Grid for exactly this problem, where the plan's could not be traced.
     grid: Triple | None = None
     #: What answers for other problems in place of the plan.
@@ -253,8 +255,9 @@ def _add_device(table: LookupTable, loaded: Loaded) -> None:
     # What was tuned but is not in the fallback table is a row as well, after it.
     for row in [*rows, *(row._replace(expected_fraction=None) for row in exact.values())]:
         evidence = exact.get(row.problem)
-        reasons = evidence.stale_reasons if evidence else ()
-        group.nearest.setdefault(row.problem, row._replace(stale_reasons=reasons))
+        if evidence:
+            row = row._replace(stale_reasons=evidence.stale_reasons, unsure=evidence.unsure)
+        group.nearest.setdefault(row.problem, row)
     for problem, row in exact.items():
         group.exact.setdefault(problem, row)
 
@@ -270,6 +273,7 @@ def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
         source,
         expected_fraction=1.0,
         stale_reasons=entry.stale_reasons,
+        unsure=entry.unsure,
         grid=first.concrete_grid if first else None,
     )
 

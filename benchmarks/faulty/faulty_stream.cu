@@ -1,4 +1,5 @@
 // out[i] = 2 a[i] + b[i], in 450 right ways and 50 that go wrong; space: faulty_stream.py.
+// Beside the first 1,024 of them stand a 64-bit integer and a complex number, the conjugate of b (1 + i).
 // A block handles BLOCK * ITEMS consecutive elements; ORDER is the order in which it visits them,
 // so that every right configuration is another binary with the same result.
 #include "dialect.h"
@@ -9,8 +10,14 @@
 #define FAULT FAULT_none
 #define FAULT_none 0
 #endif
+#if FAULT == FAULT_late_wrong
+#define LAUNCHES , GLOBAL int* launches
+#else
+#define LAUNCHES
+#endif
 
-KERNEL(BLOCK, 1, 0) faulty_stream(GLOBAL float* a, GLOBAL const float* b, GLOBAL float* out, int n) {
+KERNEL(BLOCK, 1, 0) faulty_stream(GLOBAL float* a, GLOBAL const float* b, GLOBAL float* out,
+                                  GLOBAL i64* wide, GLOBAL float* pair, int n LAUNCHES) {
 #if FAULT == FAULT_compile_error
     this is not a statement
 #elif FAULT == FAULT_too_many_resources
@@ -37,12 +44,25 @@ KERNEL(BLOCK, 1, 0) faulty_stream(GLOBAL float* a, GLOBAL const float* b, GLOBAL
 #endif
         if (i >= n) continue;
         float value = FMA(2.0f, a[i], b[i]);
+        i64 large = ((i64)1 << 60) + i;
+        float imaginary = -b[i];
 #if FAULT == FAULT_wrong
         if (i == 3) value += a[i];
 #elif FAULT == FAULT_nan
         if (i == 2) value = value / 0.0f - value / 0.0f;
 #elif FAULT == FAULT_stale_output
         if (i == 5) continue;
+#elif FAULT == FAULT_late_wrong
+        if (i == 0) launches[0] = launches[0] < 0 ? 1 : launches[0] + 1;
+        if (i == 0 && launches[0] > 2) value += 1.0f;
+#elif FAULT == FAULT_only_over_nan
+        if (out[i] == out[i]) continue;
+#elif FAULT == FAULT_nan_unwritten
+        if (value != value) continue;
+#elif FAULT == FAULT_off_by_100
+        if (i == 9) large += 100;
+#elif FAULT == FAULT_imaginary_part
+        if (i == 11) imaginary = 0.0f;
 #elif FAULT == FAULT_input_overwritten
         if (i == 0) a[0] = 7.0f;
 #elif FAULT == FAULT_worker_killed
@@ -58,5 +78,10 @@ KERNEL(BLOCK, 1, 0) faulty_stream(GLOBAL float* a, GLOBAL const float* b, GLOBAL
         if (i == 0) *(GLOBAL volatile float*)((GLOBAL char*)out + 1) = value;
 #endif
         out[i] = value;
+        if (i < 1024) {
+            wide[i] = large;
+            pair[2 * i] = b[i];
+            pair[2 * i + 1] = imaginary;
+        }
     }
 }

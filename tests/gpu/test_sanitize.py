@@ -13,7 +13,7 @@ from autotune.measure import sanitize
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
-from autotune.run.request import Request
+from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
@@ -119,14 +119,17 @@ def test_every_fault_is_found_by_its_tool_and_the_innocent_is_clean(kernel: Any)
 
 
 def test_what_is_found_cannot_win(kernel: Any, tmp_path: Path) -> None:
-    """A search of the whole space: every fault is right and timed, and disqualified by name."""
+    """A search of the whole space: every fault is right and timed, and disqualified by name.
+
+    Full effort does so without being asked.
+    """
     request = Request(
         kernel,
         choose_device("cuda:0"),
         kernel.problems["cuda"],
+        EFFORTS["full"],
         strategy="exhaustive",
         budget=Budget(),
-        sanitize=True,
     )
     with Store.open(tmp_path / "s.sqlite") as store:
         tuning = Run(request, store)
