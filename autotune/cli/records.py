@@ -274,10 +274,19 @@ def import_(file: Path) -> None:
     \b
     autotune import colleague/sgemm.json
     """
+    from autotune.errors import RecordError
     from autotune.tuned.reading import read, user_folder
+    from autotune.tuned.record import check_values
     from autotune.tuned.writing import update
 
-    merged = update(Path(user_folder()), read(file))
+    record = read(file)
+    try:
+        check_values(record)
+    except ValueError as error:
+        raise RecordError(
+            f"{file}: {error} of its own parameters; tune it again where it was made"
+        ) from error
+    merged = update(Path(user_folder()), record)
     for outcome in merged.outcomes:
         click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
 

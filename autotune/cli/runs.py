@@ -275,8 +275,8 @@ def _say_where(result: RunResult, published: Published) -> None:
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _say_who_measured(result)
     _warn_of_throttling(result)
-    _warn_of_drift(result)
-    _warn_of_unsure(published.record, result)
+    _warn_of_drift(result, published.record)
+    _warn_of_unsure(result, published.record)
     for outcome in published.outcomes:
         if outcome.action == "kept":
             click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
@@ -309,9 +309,11 @@ def _warn_of_throttling(result: RunResult) -> None:
         )
 
 
-def _warn_of_drift(result: RunResult) -> None:
+def _warn_of_drift(result: RunResult, record: TunedRecord) -> None:
     """Say when the device did not stay as fast as it was. A CPU never does."""
-    found = [drift(problem.measured) for problem in result.problems]
+    entries = {tried.problem: record.entry(tried.problem) for tried in result.problems}
+    unsure = {problem for problem, entry in entries.items() if entry and entry.unsure}
+    found = [drift(tried.measured) for tried in result.problems if tried.problem not in unsure]
     worst = max((abs(share) for extremes in found if extremes for share in extremes), default=0.0)
     if worst > _DRIFT and result.request.device.times_steadily:
         warn(
@@ -321,7 +323,7 @@ def _warn_of_drift(result: RunResult) -> None:
         )
 
 
-def _warn_of_unsure(record: TunedRecord, result: RunResult) -> None:
+def _warn_of_unsure(result: RunResult, record: TunedRecord) -> None:
     """Say which results are unsure and why, and what makes them sure."""
     from autotune.run.selection import SURER
 

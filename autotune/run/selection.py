@@ -1,4 +1,4 @@
-"""Who won: ranking of interleaved samples, ties, confidence, the ratio to the vendor, what is unsure.
+"""Who won: ranking of interleaved samples, ties, confidence, the ratio to the vendor, doubts.
 
 Knows statistics, no files and no devices. All samples of one race were taken in rounds, so the
 k-th samples of all contenders saw the same clocks and temperature.
@@ -221,11 +221,11 @@ def why_unsure(decision: Decision, measured: Sequence[Measurement]) -> str:
         reasons.append(f"the device was throttled during the finals ({why})")
     if len(winner.samples_ms) < _LEAST_ROUNDS:
         reasons.append(f"the finals had time for {len(winner.samples_ms)} rounds only")
-    known = {"its time": Ratio(winner.median_ms, *winner.interval_ms)}
+    told = {"its time": Ratio(winner.median_ms, *winner.interval_ms)}
     if decision.vendor:
-        _, known[f"the ratio to {decision.vendor}"] = decision.vendors[decision.vendor]
-    for name, of in known.items():
-        width = max(of.high / of.value, of.value / of.low) - 1
+        _, told[f"the ratio to {decision.vendor}"] = decision.vendors[decision.vendor]
+    for name, number in told.items():
+        width = max(number.high / number.value, number.value / number.low) - 1
         if width > _UNSURE:
             reasons.append(f"{name} is known to within {_share(width)} only")
     rivals = [decision.against_winner(other) for other in decision.tied if other is not winner]

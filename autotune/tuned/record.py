@@ -389,6 +389,22 @@ def check(record: TunedRecord) -> None:
     _check_portfolio(record, integers)
 
 
+def check_values(record: TunedRecord) -> None:
+    """Check that what a lookup could answer with is among the declared values.
+
+    Not part of `check`: an entry stays in its record when a parameter loses the entry's value.
+
+    Raises
+    ------
+    ValueError
+        Says which value is not.
+    """
+    for plan in _plans(record):
+        for name, value in plan.configuration.items():
+            if value not in record.parameters[name]:
+                raise ValueError(f"{name}={value!r} is not among the declared values")
+
+
 def _plans(record: TunedRecord) -> Iterator[Plan]:
     yield record.default
     yield from record.entries
