@@ -16,7 +16,7 @@ from autotune.cli import emit_json, warn
 from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
-from autotune.measure.measurement import drift
+from autotune.measure.measurement import drift, drift_words
 
 if TYPE_CHECKING:
     from autotune.kernel.space import Space
@@ -260,9 +260,8 @@ def _say_where(result: RunResult, published: Published) -> None:
     for found in result.problems:
         counts = Counter(measurement.status for measurement in found.measured)
         tried = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        moved = drift(found.measured)
-        span = " … ".join(dict.fromkeys(f"{share:+.1%}" for share in moved or ()))
-        drifted = f"; drift {span}" if span else ""
+        moved = drift_words(found.measured)
+        drifted = f"; drift {moved}" if moved else ""
         click.echo(f"{words(found.problem)}: {tried}; {found.seconds:.0f} s{drifted}", err=True)
         if found.sanitized is not None:
             text = f"  compute-sanitizer: nothing found in {found.sanitized} finalists"
