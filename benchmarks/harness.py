@@ -230,3 +230,31 @@ class Waits:
                 self.calls += 1
 
         setattr(owner, method, timed)
+
+
+class Spans:
+    """When calls of a method of an object begin and end, from now on; any thread may call it."""
+
+    def __init__(self, owner: object, method: str) -> None:
+        self.begun_s = time.perf_counter()
+        #: By call, in the order in which they ended.
+        self.all_s: list[tuple[float, float]] = []
+        call = getattr(owner, method)
+
+        def timed(*given: Any) -> Any:
+            begun_s = time.perf_counter()
+            try:
+                return call(*given)
+            finally:
+                self.all_s.append((begun_s, time.perf_counter()))
+
+        setattr(owner, method, timed)
+
+    @property
+    def last_begun_s(self) -> float:
+        """When the last of them began."""
+        return max((begun_s for begun_s, _ in self.all_s), default=self.begun_s)
+
+    def busy_until(self, end_s: float) -> float:
+        """Seconds spent in all of them together before some time."""
+        return sum(max(0.0, min(ended_s, end_s) - begun_s) for begun_s, ended_s in self.all_s)

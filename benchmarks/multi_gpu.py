@@ -92,10 +92,8 @@ def compiled(request: Request, configurations: list[Configuration]) -> float:
             compile_job(request.kernel, configuration, problem, request.device)
             for configuration in configurations
         ]
-        for job in jobs:
-            bench.compilers.submit(job)
-        for job in jobs:
-            bench.compilers.result(job)
+        for future in [bench.compilers.submit(job) for job in jobs]:
+            future.result()
     return time.monotonic() - begun
 
 

@@ -12,14 +12,18 @@ can have: one kernel function per configuration, at most 48 KB of shared memory,
 that depends on the configuration. So: of ``sgemm`` the portable register tiles without a cap on
 registers; of ``reduce`` what ends by an atomic or by the last block (its ticket resets itself, and
 Kernel Tuner zeroes ``out`` before it verifies; what later launches add up there nobody looks at); of
-``transpose`` the tiles in shared memory. Grids are numbers that our launch functions computed, and
+``transpose`` the tiles in shared memory. ``convolution`` (a space of its own beside this file, made for this)
+is all compiling: Kernel Tuner, which takes seconds for each, gets a sample of each half, spread evenly over
+the sizes of tiles. Grids are numbers that our launch functions computed, and
 preprocessor symbols the same text that we give the compiler.
 
 The rate is configurations divided by the time from the first one asked for to the last result. What
 comes before (processes, context, upload) is reported beside it as ``startup_s`` of both.
-Kernel Tuner's own parts are its own report; ours are told apart by what the main process waited for.
+Kernel Tuner's own parts are its own report; of ours ``idle_s`` is when the device process had nothing to do,
+and ``compilers_busy`` the share of all compilers' time in which they compiled, from the first configuration
+asked for until the last compile began.
 
-    python benchmarks/throughput.py                     # all three kernels, some 8 minutes on an H100
+    python benchmarks/throughput.py                     # all kernels, some 12 minutes on an H100
     python benchmarks/throughput.py --kernel sgemm      # one; results merge into the same file
     python benchmarks/throughput.py --ours              # our side alone, printed and not written
     python benchmarks/throughput.py --device opencl:cpu --kernel reduce --configurations 4     # a look
@@ -42,11 +46,13 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 from harness import (
+    Spans,
     Waits,
     bench_of,
     command_line,
@@ -92,8 +98,14 @@ class Subspace:
     values: str
     #: How many of them are measured.
     configurations: int
+    #: Of how many that is Kernel Tuner's share; 0 where it is all.
+    sample: int = 0
+    #: As `find_kernel` takes it; the row's name where it is empty.
+    kernel: str = ""
 
 
+#: The space is beside this file.
+_CONVOLUTION = str(Path(__file__).with_name("convolution") / "convolution.py")
 SUBSPACES = {
     "sgemm": Subspace(
         Problem(m=4096, n=4096, k=4096),
@@ -113,6 +125,10 @@ SUBSPACES = {
         " LOAD=plain,stream MIN_BLOCKS=1,2",
         208,
     ),
+    "convolution_small_tiles": Subspace(
+        Problem(width=4096, height=4096), "TILE_X=1,2 TILE_Y=1,2", 168, 12, _CONVOLUTION
+    ),
+    "convolution": Subspace(Problem(width=4096, height=4096), "", 120, 12, _CONVOLUTION),
 }
 
 
@@ -120,7 +136,8 @@ SUBSPACES = {
 class Matchup:
     """What every part of one comparison shares."""
 
-    kernel_name: str
+    #: Of `SUBSPACES`.
+    name: str
     device: Device
     problem: Problem
     count: int
@@ -128,17 +145,17 @@ class Matchup:
     @classmethod
     def of(cls, options: argparse.Namespace, name: str) -> Matchup:
         subspace, device = SUBSPACES[name], choose_device(options.device)
-        problem = problem_on(device, find_kernel(name), subspace.problem)
+        problem = problem_on(device, find_kernel(subspace.kernel or name), subspace.problem)
         return cls(name, device, problem, options.configurations or subspace.configurations)
 
     @cached_property
     def kernel(self) -> Kernel:
-        return find_kernel(self.kernel_name)
+        return find_kernel(SUBSPACES[self.name].kernel or self.name)
 
     def space(self) -> Space:
         """The part of the space that can be expressed."""
         chosen = parsing.restriction(
-            self.kernel.name, self.kernel.parameters, SUBSPACES[self.kernel_name].values.split()
+            self.kernel.name, self.kernel.parameters, SUBSPACES[self.name].values.split()
         )
         if self.device.backend != "cuda":  # parameters that mean nothing there have their one value
             ours = {"MIN_BLOCKS": (1,), "LOAD": ("plain",)}
@@ -150,6 +167,14 @@ class Matchup:
         drawn = np.random.default_rng(self.count).permutation(len(space)).tolist()
         fitting = (index for index in drawn if self._is_expressible(space.configuration(index)))
         return list(islice(fitting, self.count))[half::2]
+
+    def kernel_tuners(self, space: Space, half: int) -> list[int]:
+        """Of one half what Kernel Tuner measures: all, or as many evenly spread over the space."""
+        order, sample = sorted(self.order(space, half)), SUBSPACES[self.name].sample
+        if not sample or 2 * len(order) <= sample:
+            return order
+        places = np.linspace(0, len(order), sample // 2, endpoint=False) + len(order) / sample
+        return [order[int(place)] for place in places]
 
     def _is_expressible(self, configuration: Configuration) -> bool:
         steps = launch_sequence(self.kernel, configuration, self.problem, self.device)
@@ -169,11 +194,13 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
     order = matchup.order(space, half)
     begun = time.perf_counter()
     with bench_of(matchup.kernel, matchup.device, matchup.problem) as (bench, job):
-        compilers, device = Waits(bench.compilers, "result"), Waits(bench.worker, "measure")
+        device = Waits(bench.worker, "measure")
         with evaluator_of(bench, job) as evaluator:
+            compiling = Spans(bench.compilers, "_compiled")
             startup_s = time.perf_counter() - begun
             scope = bench.scope(matchup.problem)
             done = search_timed(space, evaluator, scope, in_given_order(order))
+        dry_s, compilers = compiling.last_begun_s, bench.compilers.processes
     measured = done.measurements
     verify_s = sum(measurement.verify_s for measurement in measured)
     benchmark_s = sum(measurement.measure_s for measurement in measured)
@@ -187,11 +214,12 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
         "wall_s": done.seconds,
         "statuses": Counter(str(measurement.status) for measurement in measured),
         "compile_in_all_processes_s": sum(measurement.compile_s for measurement in measured),
-        "compile_s": compilers.seconds,
+        "compilers_busy_s": compiling.busy_until(dry_s),
+        "compilers_s": compilers * (dry_s - compiling.begun_s),
         "verify_s": verify_s,
         "benchmark_s": benchmark_s,
         "device_process_s": device.seconds,
-        "framework_s": done.seconds - compilers.seconds - verify_s - benchmark_s,
+        "idle_s": done.seconds - device.seconds,
         "launches_s": sum(sum(measurement.samples_ms) for measurement in measured) / 1000,
         "samples": sum(len(measurement.samples_ms) for measurement in measured),
         "winner": dict(best.configuration),
@@ -271,7 +299,7 @@ def run_kernel_tuner(matchup: Matchup, half: int) -> dict[str, Any]:
     import kernel_tuner
 
     space = matchup.space()
-    configurations = [space.configuration(index) for index in matchup.order(space, half)]
+    configurations = [space.configuration(index) for index in matchup.kernel_tuners(space, half)]
     _, dataset = matchup.datasets()
     kernel, device = matchup.kernel, matchup.device
     expressed = Expressed(matchup, configurations)
@@ -414,7 +442,7 @@ class Parts:
             found.setdefault(tool, []).append(done)
             print(
                 f"{self._name} {tool} half {half}: {done['configurations']} in {done['wall_s']:.1f} s "
-                f"({_per_s(done):.2f}/s), startup {done['startup_s']:.1f} s",
+                f"({_per_s(done):.2f}/s), startup {done['startup_s']:.1f} s{_busy(done)}",
                 flush=True,
             )
         return {tool: _added(halves) for tool, halves in found.items()}
@@ -427,7 +455,7 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
         found = parts.halves(PARTS)
         race = parts.run("race", winners={tool: half["winner"] for tool, half in found.items()})
     ours, theirs = found["ours"], found["kernel_tuner"]
-    if ours["configurations"] != theirs["configurations"]:
+    if ours["configurations"] != theirs["configurations"] and not SUBSPACES[name].sample:
         raise SystemExit(
             f"{name}: ours measured {ours['configurations']}, Kernel Tuner {theirs['configurations']}"
         )
@@ -435,11 +463,13 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
         "kernel": name,
         "problem": dict(Matchup.of(options, name).problem),
         "configurations": ours["configurations"],
+        "kernel_tuner_configurations": theirs["configurations"],
         "ours_per_s": _per_s(ours),
         "kernel_tuner_per_s": _per_s(theirs),
         "ratio": _per_s(ours) / _per_s(theirs),
         "ratio_with_startup": _per_s(ours, "startup_s") / _per_s(theirs, "startup_s"),
         "share_of_wall_measuring": (ours["verify_s"] + ours["benchmark_s"]) / ours["wall_s"],
+        "compilers_busy": ours["compilers_busy_s"] / ours["compilers_s"],
         "ours": ours,
         "kernel_tuner": theirs,
         "winners": race,
@@ -449,6 +479,13 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
 def _per_s(found: Mapping[str, Any], *more: str) -> float:
     """Configurations per second of wall time, and of what else is named."""
     return float(found["configurations"] / sum(found[key] for key in ("wall_s", *more)))
+
+
+def _busy(found: Mapping[str, Any]) -> str:
+    """How busy compilers were, of ours."""
+    if "compilers_s" not in found:
+        return ""
+    return f", compilers {found['compilers_busy_s'] / found['compilers_s']:.0%} busy"
 
 
 def _added(halves: list[dict[str, Any]]) -> dict[str, Any]:
@@ -497,6 +534,9 @@ def main() -> None:
         return
     device = choose_device(options.device)
     for name in [options.kernel] if options.kernel else SUBSPACES:
+        if device.backend not in find_kernel(SUBSPACES[name].kernel or name).backends:
+            print(f"{name}: not on {device.selector}, its source is for other backends", flush=True)
+            continue
         if options.ours:
             with tempfile.TemporaryDirectory() as cache:
                 ours = Parts(options, name, cache).halves(PARTS[1:3])["ours"]
@@ -507,7 +547,7 @@ def main() -> None:
             f"{name}: {row['configurations']} configurations, ours {row['ours_per_s']:.2f}/s, "
             f"Kernel Tuner {row['kernel_tuner_per_s']:.2f}/s, ratio {row['ratio']:.1f} "
             f"({row['ratio_with_startup']:.1f} with startup), measuring "
-            f"{row['share_of_wall_measuring']:.0%} of the time; winner's time over ours "
+            f"{row['share_of_wall_measuring']:.0%} of the time{_busy(row['ours'])}; winner's time over ours "
             f"{row['winners']['kernel_tuner_over_ours']:.4f}",
             flush=True,
         )
@@ -518,7 +558,7 @@ def _options() -> argparse.Namespace:
     parser = command_line(__doc__, "throughput-<device>.json", "cuda:0")
     parser.add_argument("--kernel", choices=SUBSPACES, help="default: all")
     parser.add_argument(
-        "--configurations", type=int, default=0, help="default: by kernel, 208 or 400"
+        "--configurations", type=int, default=0, help="default: by kernel, 120 to 400"
     )
     parser.add_argument("--ours", action="store_true", help="measure our side only, write nothing")
     for hidden in ("--part", "--winners"):

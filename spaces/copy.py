@@ -5,9 +5,11 @@ The measured limit of every kernel that moves more than it computes.
 
 import numpy as np
 
-from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+from autotune import Fill, InOut, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
 
 MODES = ("copy", "read", "write")
+#: What `out` holds before it begins, which must stay.
+BEFORE = -7.0
 
 
 def vector(n, mode="copy", offset_in=0, offset_out=0):
@@ -143,9 +145,11 @@ def launch(c, p, device):
 @copy.arguments
 def arguments(p, rng):
     """In the kernel's order; `mode`, which is compiled in, is there for the reference."""
+    length = 1 if p.mode == "read" else p.n + p.offset_out
+    keeps_some = p.mode != "read" and p.offset_out
     return {
         "x": rng.standard_normal(1 if p.mode == "write" else p.n + p.offset_in),
-        "out": Out(1 if p.mode == "read" else p.n + p.offset_out),
+        "out": InOut(np.full(length, BEFORE, np.float32)) if keeps_some else Out(length),
         "n": np.int64(p.n),
         "offset_in": 0 if p.mode == "write" else p.offset_in,
         "offset_out": 0 if p.mode == "read" else p.offset_out,
@@ -155,11 +159,11 @@ def arguments(p, rng):
 
 @copy.reference
 def reference(x, n, offset_in, offset_out, mode):
-    """What lies before `out` begins must stay as it was, which is NaN."""
+    """What lies before `out` begins must stay as it was."""
     if MODES[mode] == "read":
         return x[offset_in:].sum()
     moved = x[offset_in:] if MODES[mode] == "copy" else np.arange(n) & 0xFFFFFF
-    return np.concatenate([np.full(offset_out, np.nan), moved])
+    return np.concatenate([np.full(offset_out, BEFORE), moved])
 
 
 @copy.tolerance

@@ -47,6 +47,7 @@ def plan(bm: int = 64, variant: str = "simt", swizzle: bool = False, **changes: 
             "configuration": {"BM": bm, "SWIZZLE": swizzle, "VARIANT": variant},
             "block": (bm, 2, 1),
             "shared_bytes": 128 * bm,
+            "exclusive": bm == 32,
             "grid": (ceil_div("m", bm), ["max", 1, ["//", "n", 64]], 1),
             **changes,
         }

@@ -26,6 +26,7 @@ from autotune.measure.cache import InUse
 from autotune.measure.compiler import (
     CompileJob,
     CompilerPool,
+    CompileTimes,
     compile_job,
     compile_now,
     compiled_for,
@@ -319,14 +320,11 @@ def test_the_pool_yields_what_compiling_here_does(pool, job):
     assert compile_now(job).binary == found.binary
 
 
-def test_what_was_submitted_becomes_ready(pool, job):
+def test_what_was_suggested_becomes_ready(pool, job):
     fresh = replace(job, source=job.source + "// ready\n")
     assert not pool.ready(fresh)
-    pool.submit(fresh)
-    deadline = time.monotonic() + 60
-    while not pool.ready(fresh) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert pool.ready(fresh)
+    pool.suggest([fresh])
+    wait_until(lambda: pool.ready(fresh))
     pool.forget()
     assert not pool.ready(fresh)
     assert pool.result(fresh).binary is not None
@@ -392,17 +390,61 @@ def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp
         own.submit(blocked(tmp_path, job))
         pipe = wait_for_reader(tmp_path / "pipe.h")
         own.suggest([old, older])
-        own.submit(asked)
+        submitted = own.submit(asked)
         own.suggest([newer, new, asked])
         own.submit(late)
         os.close(pipe)
         assert own.result(late).binary is not None  # fetched: before what was only submitted
         wait_until(lambda: own.ready(old))
-        assert own.ready(asked)
+        assert submitted.done()
         assert not own.ready(older)  # pushed out: there was room for three
     written = [compiler._cached_file(made.key) for made in (late, asked, newer, new, old)]
     assert written == sorted(written, key=lambda file: file.stat().st_mtime_ns)
     assert not compiler._cached_file(older.key).exists()
+
+
+def test_how_long_a_compile_takes_is_learned_from_those_with_equal_symbols(job):
+    """Seconds are a product of what each symbol costs; three of four combinations are known."""
+    times = CompileTimes()
+
+    def of(tile, pad):
+        return replace(job, defines=(("TILE", tile), ("PAD", pad)))
+
+    assert times.expected(of("1", "0")) == 0
+    assert times.longest_in_typical == 1
+    for tile, pad, seconds in [("1", "0", 0.4), ("1", "1", 0.5), ("8", "0", 8.0)]:
+        times.add(of(tile, pad), seconds)
+    ranked = sorted(
+        [of(tile, pad) for tile in "18" for pad in "01"], key=times.expected, reverse=True
+    )
+    assert [dict(ranked[place].defines)["TILE"] for place in range(4)] == ["8", "8", "1", "1"]
+    assert times.longest_in_typical == pytest.approx(8 / (0.4 * 0.5 * 8) ** (1 / 3))
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_once_all_is_asked_the_longest_go_first(job, tmp_path):
+    """In the order asked before; how long is known of others with the same symbols."""
+    short, long, longer = (
+        replace(job, source=job.source + "// all\n", defines=(*job.defines, ("TILE", tile)))
+        for tile in "148"
+    )
+    with CompilerPool(1) as own:
+        for asked, seconds in ((short, 0.5), (long, 1.0), (longer, 2.0)):
+            own._times.add(asked, seconds)
+        own.submit(blocked(tmp_path, job))
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        futures = [own.submit(asked) for asked in (short, long, longer)]
+        assert own.has_enough
+        own.is_all_asked = True
+        os.close(pipe)
+        done = []
+        for asked, future in zip((short, long, longer), futures, strict=True):
+            future.add_done_callback(lambda _, asked=asked: done.append(asked))
+        for future in futures:
+            assert future.result(60).binary is not None
+        wait_until(lambda: len(done) == 3)
+        assert done == [longer, long, short]
+        assert not own.has_enough
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -522,17 +522,20 @@ def test_a_damaged_data_set_is_made_again(kernel, tmp_path, damage):
     assert [folder.name for folder in cache_folder("data").iterdir()] == [again.folder.name]
 
 
-def test_what_a_killed_process_left_half_made_is_removed_in_time(kernel):
-    """It never had a data set's name, so nobody reads it; after a day nobody writes it either."""
-    old, young = (cache_folder("data") / f".making.{name}" for name in ("old", "young"))
-    for folder in (old, young):
+def test_what_a_killed_process_left_half_made_is_removed(kernel):
+    """It has no name, so nobody reads it, and no lock any more, so nobody writes it."""
+    left, young = (cache_folder("data") / f".making.{name}" for name in ("left", "young"))
+    for folder in (left, young):
         folder.mkdir()
         (folder / "x.npy").write_bytes(b"half")
-    yesterday = time.time() - 2 * 86400
-    os.utime(old, (yesterday, yesterday))
-    prepare(kernel(), PROBLEM, EXACT)
-    assert not old.exists()
-    assert young.exists()
+    with cache.scratch() as made:
+        for folder in (left, made):
+            os.utime(folder, (1e9, 1e9))
+        prepare(kernel(), PROBLEM, EXACT)
+        assert not left.exists()
+        assert young.exists()  # nobody has locked it yet
+        assert made.exists()
+    assert not made.exists()
 
 
 def _prepare_at_once(file, barrier, results):
@@ -587,25 +590,38 @@ def test_what_is_used_up_goes_first_when_room_is_short(kernel, monkeypatch):
     cache.use_up(newest.folder)  # which is no error
 
 
+def kept():
+    return {entry.path for entry in cache.entries("data")}
+
+
 def test_what_a_run_works_with_is_kept_beyond_the_limit_until_it_ends(kernel, monkeypatch):
-    """Two problems that together exceed the limit are each made once, however often they take turns."""
+    """Problems that together exceed the limit are each made once, however often they take turns."""
     given = kernel()
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "12K")  # for one of them
     with cache.InUse() as in_use:
-        sets = [prepare(given, PROBLEM, EXACT, seed, None, in_use) for seed in range(3)]
-        assert [entry.path for entry in cache.entries("data")] == [s.folder for s in sets[::-1]]
+        ours = {prepare(given, PROBLEM, EXACT, seed, None, in_use).folder for seed in range(3)}
+        for folder in ours:
+            os.utime(folder, (1e9, 1e9))
+        assert kept() == ours
         assert cache.clear("data") == []
-        sets += [prepare(given, PROBLEM, EXACT, seed) for seed in (3, 4)]  # another run's
-        assert {entry.path for entry in cache.entries("data")} == {
-            s.folder for s in sets if s != sets[3]
-        }
-    assert [path.name for path in cache_folder("data").iterdir()] == [sets[4].folder.name]
+        _, newest = (prepare(given, PROBLEM, EXACT, seed).folder for seed in (3, 4))
+        assert kept() == {*ours, newest}
+    assert kept() == {newest}
+
+
+def test_what_a_run_has_done_with_may_go(kernel):
+    with cache.InUse() as in_use:
+        folder = prepare(kernel(), PROBLEM, EXACT, in_use=in_use).folder
+        in_use.forget()
+        assert [entry.path for entry in cache.clear("data")] == [folder]
 
 
 def test_what_a_run_that_died_worked_with_is_free_again(kernel):
     dataset = prepare(kernel(), PROBLEM, EXACT)
     left = cache_folder("data") / ".in-use.left"
     left.write_text(dataset.folder.name)
+    assert cache.clear("data") == []  # it may be about to be locked
+    os.utime(left, (1e9, 1e9))
     assert [entry.path for entry in cache.clear("data")] == [dataset.folder]
     assert list(cache_folder("data").iterdir()) == []
 

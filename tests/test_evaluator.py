@@ -1,6 +1,8 @@
 """From configurations to measurements: compiled, pruned, measured, in the order asked."""
 
+import os
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -170,9 +172,15 @@ class SameCode(CompilerPool):
 
     first = None
 
-    def result(self, job):
-        self.first = self.first or super().result(job)
-        return replace(self.first, seconds=float(dict(job.defines)["BLOCK"]))
+    def submit(self, job):
+        self.first = self.first or super().submit(job).result()
+        return done(replace(self.first, seconds=float(dict(job.defines)["BLOCK"])))
+
+
+def done(compiled):
+    future = Future()
+    future.set_result(compiled)
+    return future
 
 
 @pytest.fixture
@@ -242,7 +250,7 @@ def test_on_a_cpu_a_batch_is_compiled_before_any_of_it_is_measured(evaluator, co
 
 
 def begun_or_waiting(compilers):
-    return {*compilers._unfetched, *compilers._asked, *compilers._likely}
+    return {*compilers._begun, *compilers._asked, *compilers._likely}
 
 
 def test_a_cpu_does_not_compile_ahead(evaluator, compilers):
@@ -265,6 +273,38 @@ def test_for_a_gpu_hints_are_compiled_ahead_unless_they_exceed_its_limits(evalua
     assert compilers.result(job).binary.entry("scale").registers > 0
     (pruned,) = made.measure([large])
     assert pruned.status is Status.PRUNED
+
+
+def test_on_a_gpu_what_is_compiled_first_is_measured_first(evaluator, tmp_path, worker):
+    """And a batch is read no further than compilers have work: a space can be one batch."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    os.mkfifo(tmp_path / "pipe.h")
+    blocks = tuple(32 * step for step in range(1, 32))
+    # The name is a macro: our own inlining does not read the pipe, the compiler waits for a writer.
+    source = (
+        f'#if BLOCK == 32\n#define FILE "{tmp_path}/pipe.h"\n#include FILE\n#endif\n#error no\n'
+    )
+    taken, begun = [], []
+    with CompilerPool(2) as pool:
+        made = evaluator(
+            ("(32, 64)", str(blocks)), source=source, pool=pool, device=for_arch("sm_90")
+        )
+        asked = (taken.append(block) or Configuration(BLOCK=block) for block in blocks)
+        results = made.measure(asked, begun.append)
+        first = next(results)
+        assert first.configuration.BLOCK != 32
+        assert begun == [first.configuration]
+        assert len(taken) < len(blocks)
+        others = [next(results) for _ in blocks[2:]]
+        opened = os.open(tmp_path / "pipe.h", os.O_WRONLY)
+        os.close(opened)
+        (last,) = results
+    assert last.configuration.BLOCK == 32
+    found = [first, *others, last]
+    assert {measurement.configuration.BLOCK for measurement in found} == {*blocks}
+    assert begun == [measurement.configuration for measurement in found]
+    assert {measurement.status for measurement in found} == {Status.COMPILE_FAILED}
+    assert worker.asked == []
 
 
 def test_the_binary_of_a_configuration_or_none(evaluator):
@@ -351,8 +391,8 @@ class Failing(CompilerPool):
 
     answer = None
 
-    def result(self, job):
-        return self.answer
+    def submit(self, job):
+        return done(self.answer)
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,9 @@ int main() {
     const config c = how == 'a' ? lookup(where, m, n, dtype)
                                 : lookup(static_cast<device>(where), m, n, dtype);
     const extent grid = c.grid(m, n, dtype);
-    std::printf("%d %d %d %u %u %u %u %d %.17g %d %u %u %u\\n", c.BM, c.SWIZZLE,
+    std::printf("%d %d %d %u %u %u %u %d %.17g %d %d %u %u %u\\n", c.BM, c.SWIZZLE,
                 static_cast<int>(c.VARIANT), c.block.x, c.block.y, c.block.z, c.shared_bytes,
-                static_cast<int>(c.hit), c.expected_fraction, c.requires_met, grid.x, grid.y,
+                static_cast<int>(c.hit), c.expected_fraction, c.requires_met, c.exclusive, grid.x, grid.y,
                 grid.z);
   }
 }
@@ -176,6 +176,7 @@ def _python(question: Any, folders: list[str]) -> list[Any]:
         ("exact", "nearest_problem", "same_arch", "nearest_arch", "default").index(c.quality),
         -1.0 if c.expected_fraction is None else c.expected_fraction,
         int(c.requires_met),
+        int(c.exclusive),
         *(c.grid or (0, 0, 0)),
     ]
 

@@ -130,6 +130,7 @@ def test_what_a_config_says(tuned_folder: Path) -> None:
     assert (config.block, config.shared_bytes, config.grid) == ((128, 2, 1), 16384, (4, 10, 1))
     assert config.source == f"AUTOTUNE_TUNED:Test_GPU_A/{KERNEL}"
     assert (config.expected_fraction, config.stale_reasons, config.requires_met) == (None, (), True)
+    assert config.exclusive is False
     assert len(config) == 3
     assert "BM=128" in repr(config)
 
@@ -172,6 +173,15 @@ def test_stale_entries_say_so(given_folder: Path) -> None:
     for size in (64, 65):
         config = lookup(KERNEL, arch=90, **problem(size, size))
         assert config.stale_reasons == ("the driver changed",)
+
+
+def test_unsure_entries_say_so(given_folder: Path) -> None:
+    """They answer all the same, for the problem and near it."""
+    put(given_folder, record([entry(problem(64, 64), unsure="a busy device")]))
+    answers = [lookup(KERNEL, arch=90, **problem(size, size)) for size in (64, 65)]
+    assert [config.unsure for config in answers] == ["a busy device"] * 2
+    put(given_folder, record([entry(problem(64, 64))]))
+    assert not lookup(KERNEL, arch=90, **problem(64, 64)).unsure
 
 
 def test_categories_match_exactly_or_miss(tuned_folder: Path) -> None:

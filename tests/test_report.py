@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 from autotune import Kernel, Launch, Problem
 from autotune.cli import run as command
+from autotune.cli import runs
 from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.space import Removal, Space, enumerate_space
@@ -34,6 +35,7 @@ from autotune.report import (
     write_markdown,
 )
 from autotune.report.effects import effects, explained
+from autotune.report.publish import Published
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
 from autotune.run import selection
@@ -364,6 +366,44 @@ def test_drift_of_the_reference_is_provenance() -> None:
         found[place] = replace(found[place], recheck=recheck)
     rows = dict(setting.provenance(searched(found)).rows)
     assert rows["Drift"] == "-0.3 % to +0.8 %: a reference timed again 2 times"
+
+
+def test_a_drift_of_one_value_is_no_range() -> None:
+    found = trials()
+    once = replace(found[0], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
+    rows = dict(setting.provenance(searched([once, *found[1:]])).rows)
+    assert rows["Drift"] == "+411.0 %: a reference timed again once"
+
+
+def test_what_is_unsure_is_told_with_what_makes_it_sure() -> None:
+    configuration = trials()[4].configuration
+    doubtful = entry(SMALL, configuration, unsure="its time is known to within 9% only")
+    content = content_of(record([doubtful, entry(LARGE, configuration)]), [])
+    assert answer.warnings(content) == [
+        "m=512, n=512: unsure, its time is known to within 9% only.",
+        f"To be sure of what is unsure, {selection.SURER}.",
+    ]
+    assert [row[1] for row in answer.answers(content).rows] == ["1.250 ms (unsure)", "1.250 ms"]
+
+
+def test_the_table_of_a_run_says_what_is_unsure(capsys: pytest.CaptureFixture[str]) -> None:
+    """And shows ties by the ratio that decides them, drift as one number where it is one."""
+    found = list(trials())
+    found[3] = replace(found[3], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
+    result = run([ProblemResult(SMALL, space(), tuple(found), raced())])
+    doubtful = entry(SMALL, found[4].configuration, unsure="the device was throttled")
+    nowhere = Path("x")
+    published = Published(record([doubtful]), (), nowhere, nowhere, nowhere, None)
+    runs._show_winners(result, published)
+    runs._say_where(result, published)
+    out, err = capsys.readouterr()
+    header, row = out.splitlines()[1:3]
+    assert "unsure" in header and "  unsure  " in row
+    (_, tied), *_ = raced().tied, None
+    assert f"2 ({raced().against_winner(tied).value:.3f} ×)" in row
+    assert "; drift +411.0%\n" in err
+    assert "m=512, n=512 is unsure: the device was throttled\n" in err
+    assert f"to be sure, {selection.SURER}\n" in err
 
 
 # ---------------------------------------------------------------------- statistics

@@ -1,16 +1,21 @@
 """The winner of a race: ties, fewest registers among them, ratios to the vendor."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from autotune.devices.binary import CompiledFunction
-from autotune.measure.measurement import Measurement, Status
+from autotune.devices.device import Clocks
+from autotune.measure.measurement import Measurement, Recheck, Status
 from autotune.run.selection import (
     Finalist,
     PortfolioTimes,
     candidates,
     decide,
     ratio,
+    why_unsure,
     with_portfolio,
 )
 from autotune.values import Configuration, Problem
@@ -321,3 +326,51 @@ def test_the_ratios_interval_holds_the_true_ratio_95_times_in_100(drift):
         widths.append(interval.high - interval.low)
     assert 0.92 <= np.mean(held) <= 0.99
     assert np.median(widths) < 0.05  # common drift leaves the ratio of a round
+
+
+# ---------------------------------------------------------------- what is unsure
+
+
+def looked_at(*ratios):
+    """A search whose reference took so many times as long as at first."""
+    found = measurement()
+    return [replace(found, recheck=Recheck(found.configuration, 1.0, (r,), 9.0)) for r in ratios]
+
+
+def finals(noise=0.01, rounds=ROUNDS, vendor_noise=0.01, throttled=(), rivals=3):
+    rng = np.random.default_rng(5)
+    raced = [finalist(i, noisy(rng, 1.0, rounds, noise)) for i in range(rivals)]
+    decision = decide(raced, {"vendor": tuple(noisy(rng, 1.2, rounds, vendor_noise))})
+    return replace(decision, clocks=Clocks(throttle_reasons=throttled))
+
+
+@pytest.mark.parametrize(
+    ("decision", "measured", "reason"),
+    [
+        (finals(), [], ""),
+        (finals(noise=0.04), looked_at(*[1.03, 0.96] * 9), ""),
+        (finals(), looked_at(*[1.0] * 29, 5.11), ""),
+        (finals(), looked_at(5.11), "the device changed during the search.*67%"),
+        (finals(), looked_at(*[1.0] * 9, 1.2, 5.11), "changed .* off by a factor of 5.1 from"),
+        (finals(), looked_at(*[0.7] * 5), "changed .* off by 43%"),
+        (finals(throttled=("hw_thermal_slowdown",)), [], "throttled .*hw_thermal_slowdown"),
+        (finals(rounds=5), [], "the finals had time for 5 rounds only"),
+        (finals(noise=0.2, rivals=1), [], "its time is known to within [0-9]+% only; the ratio"),
+        (finals(noise=2.0, rivals=1), [], "its time is known to within a factor of [1-9]"),
+        (finals(vendor_noise=0.3), [], "^the ratio to vendor is known to within [0-9]+% only$"),
+        (finals(noise=0.2), [], "another finalist may be faster by [0-9]+%"),
+    ],
+)
+def test_what_noise_leaves_open_is_said(decision, measured, reason):
+    """Little noise is sure; one moment of thirty does not matter; all else has its reason."""
+    assert re.search(reason, why_unsure(decision, measured))
+    assert bool(reason) == bool(why_unsure(decision, measured))
+
+
+def test_what_drifts_for_all_leaves_only_the_time_unsure():
+    """Ratios of a round stay what they are while the device takes half as long again."""
+    drift = np.linspace(1, 1.5, ROUNDS)
+    rng = np.random.default_rng(6)
+    raced = [finalist(i, drift * noisy(rng, center)) for i, center in enumerate((1.0, 1.1))]
+    decision = decide(raced, {"vendor": tuple(drift * noisy(rng, 1.2))})
+    assert re.fullmatch(r"its time is known to within \d+% only", why_unsure(decision, []))

@@ -186,6 +186,10 @@ SEARCH_ONLY = {
         "@scale.launch",
         "@scale.baseline('blas')\ndef b(x, **_):\n    return print\n\n\n@scale.launch",
     ),
+    "what is exclusive": (
+        "@scale.launch",
+        "@scale.exclusive\ndef e(c):\n    return c.BLOCK > 32\n\n\n@scale.launch",
+    ),
     "a comment": ("# threads per block", "# something else"),
     "the file's docstring": ('"""scale: out = factor * x."""', '"""Something else."""'),
     "a hook's docstring": ('"""One thread per element."""\n', '"""Words."""\n'),
@@ -350,6 +354,23 @@ def test_what_cannot_be_followed_is_said(tmp_path, capsys):
         assert run([command, "scale", "--spaces", str(tmp_path / "spaces"), *which]) != 0
         assert f"warning: {unfollowed(kernel)}\n" in capsys.readouterr().err
     assert unfollowed(load_file(write_space(tmp_path))) == ""
+
+
+def test_a_deep_expression_counts_wherever_the_fingerprint_is_asked_for(tmp_path):
+    """Python compiles sums of a thousand terms, and the stack of who asks may be deep."""
+
+    def deeper(frames, file):
+        return deeper(frames - 1, file) if frames else spec_fingerprint(file)
+
+    write_modules(tmp_path / "spaces", {"_h": f"FACTOR = {' + '.join(['1'] * 800)}"})
+    file = write_space(tmp_path, ("FACTOR = 3", "from _h import FACTOR"))
+    before = spec_fingerprint(file)
+    assert deeper(400, file) == before
+    assert unfollowed(load_file(file)) == ""
+    write_modules(tmp_path / "spaces", {"_h": f"FACTOR = {' + '.join(['1'] * 801)}"})
+    assert spec_fingerprint(file) != before
+    (file.parent / "_h.py").write_text("broken(")
+    assert len({before, spec_fingerprint(file)}) == 2
 
 
 def test_all_of_the_bundled_kernels_can_be_followed():

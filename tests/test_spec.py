@@ -14,6 +14,7 @@ import pytest
 from autotune.cli.checking import check_kernel
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
+from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import Symbol, UntraceableError, ceil_div, stored, value_of
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Fill, Kernel, Launch, Out
@@ -179,6 +180,7 @@ def test_decorators_leave_functions_as_they_are() -> None:
         ("arguments", lambda p: None, r"arguments takes \(p, rng\)"),
         ("tolerance", lambda: None, r"tolerance takes \(p\) and optionally device, not \(\)"),
         ("options", lambda c, p: None, r"options takes \(c\) and optionally device"),
+        ("exclusive", lambda c, p: None, r"exclusive takes \(c\) and optionally device"),
     ],
 )
 def test_hooks_take_what_they_are_given(hook: str, function: Any, message: str) -> None:
@@ -226,6 +228,29 @@ def test_a_hook_that_raises_names_kernel_hook_and_line() -> None:
         "add (test_spec.py): launch: AttributeError: unknown parameter 'BLOK'"
     )
     assert "known: BLOCK, KIND" in message
+
+
+def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> None:
+    """Of none where it says nothing."""
+    k = kernel()
+    tiled = k.completed({"KIND": "tiled"})
+    assert not k.is_exclusive(tiled)
+    k.exclusive(lambda c: c.KIND == "tiled")
+    assert k.is_exclusive(tiled)
+    assert not k.is_exclusive(k.default())
+
+
+def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module() -> None:
+    for name, values, expected in (
+        ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, True),
+        ("reduce", {"VARIANT": "cuda", "COLLECT": "pair"}, True),
+        ("reduce", {"VARIANT": "portable", "FINISH": "ticket"}, False),
+        ("sgemm", {"VARIANT": "cuda", "GRIDK": 3}, True),
+        ("sgemm", {"VARIANT": "cuda", "GRIDK": 1, "SPLITK": 8}, False),
+        ("gemv", {"FINISH": "ticket"}, False),
+    ):
+        bundled = find_kernel(name)
+        assert bundled.is_exclusive(bundled.completed(values)) == expected, (name, values)
 
 
 def test_a_launch_may_ask_for_the_device_and_be_traced() -> None:

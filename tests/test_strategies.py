@@ -135,9 +135,10 @@ def test_keeps_the_budget_to_the_evaluation(name: str, synthetic: Recording) -> 
 def test_runs_where_only_time_is_limited(name: str, synthetic: Recording) -> None:
     class Timed(StrictSession):
         def measure(self, indices: Sequence[int]) -> list[Measurement]:
+            done = super().measure(indices[: 30 - len(self.path)])
             if len(self.path) >= 30:
                 raise BudgetSpent
-            return super().measure(indices)
+            return done
 
     with pytest.raises(BudgetSpent):
         strategies.find(name)(synthetic.space, Timed(synthetic, None), np.random.default_rng(0))

@@ -15,6 +15,8 @@ import pytest
 from sample_spaces import SOURCE, write_space
 
 from autotune.cli import run
+from autotune.doctor import places
+from autotune.doctor.nvidia import Nvidia
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings, load_file
 from autotune.kernel.source import source_fingerprint
@@ -156,6 +158,9 @@ def test_a_space_file_that_others_may_change_is_not_run(tmp_path, monkeypatch, g
         find_kernel(file.stem)
     (listed,) = (listing for listing in listings() if listing.name == file.stem)
     assert listed.broken and listed.doc.startswith("not run: ")
+    found = list(places.spaces(Nvidia(present=False)))
+    assert {finding.state for finding in found} == {"bad"}
+    assert all(finding.remedy.startswith(("chmod ", "export AUTOTUNE_TRUST=")) for finding in found)
     assert nothing_ran(tmp_path)
 
 
@@ -166,7 +171,6 @@ def test_a_source_or_include_that_others_may_change_is_not_compiled(tmp_path, gi
     folder = tmp_path / "kernels"
     (folder / "scale.h").write_text("int x;\n")
     (folder / "scale.cu").write_text(f'#include "scale.h"\n{SOURCE}')
-    source_fingerprint(kernel)
     (folder / name).chmod(0o666) if way == "open" else give(folder / name)
     where = name if way == "open" or IS_ROOT else ""
     with pytest.raises(SpecError, match=f"{where}: (anybody may write it|belongs to).*is code"):
@@ -191,11 +195,14 @@ def test_a_module_that_others_may_change_is_not_run(tmp_path, give, name, way):
 
 def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    (tmp_path / "library").mkdir(mode=0o777)
-    (tmp_path / "library").chmod(0o777)
-    (tmp_path / "library" / "_elsewhere.py").write_text("open(__file__ + '.ran', 'w')\n")
-    add = f"import sys\n\nsys.path.insert(0, {str(tmp_path / 'library')!r})\nimport _elsewhere\n"
-    with pytest.raises(SpecError, match="library: anybody may write it"):
+    (tmp_path / "library" / "_elsewhere").mkdir(parents=True)
+    (tmp_path / "library" / "_elsewhere" / "__init__.py").touch()
+    module = tmp_path / "library" / "_elsewhere" / "inner.py"
+    module.write_text("open(__file__ + '.ran', 'w')\n")
+    module.chmod(0o666)
+    library = str(tmp_path / "library")
+    add = f"import sys\n\nsys.path.insert(0, {library!r})\nfrom _elsewhere import inner\n"
+    with pytest.raises(SpecError, match=r"inner\.py: anybody may write it"):
         load_file(write_space(tmp_path, ("FACTOR = 3", f"{add}\nFACTOR = 3")))
     assert nothing_ran(tmp_path)
 

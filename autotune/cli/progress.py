@@ -13,6 +13,7 @@ from autotune.search.session import Event, Measured, SearchStarted
 
 _PHASES = {
     "inputs": "computing the reference",
+    "other inputs": "computing the reference for other inputs and sizes",
     "compiling": "compiling",
     "finals": "finals: the best, interleaved",
     "portfolio": "the best of all problems, on each problem",

@@ -285,16 +285,32 @@ def _results_folder(device_name: str, problem: Problem, is_cold: bool) -> str:
 
 @click.command("import")
 @click.argument("file", type=PATH)
-def import_(file: Path) -> None:
+@SPACES
+@TRUST
+def import_(file: Path, spaces: Path | None) -> None:
     """Merge the tuned record FILE into yours, so that lookup finds it.
+
+    What it holds must be values that a run could have written; where its kernel is known here, also
+    configurations of that kernel's space.
 
     \b
     autotune import colleague/sgemm.json
     """
+    from autotune.errors import SpecError, UsageError
+    from autotune.kernel.catalog import find_kernel
+    from autotune.tuned.importing import check_values
     from autotune.tuned.reading import read, user_folder
     from autotune.tuned.writing import update
 
-    merged = update(Path(user_folder()), read(file))
+    record = read(file)
+    try:
+        kernel = find_kernel(record.kernel, spaces)
+    except SpecError:
+        raise
+    except UsageError:  # it is not known here
+        kernel = None
+    check_values(record, kernel)
+    merged = update(Path(user_folder()), record)
     for outcome in merged.outcomes:
         click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
 

@@ -231,9 +231,9 @@ class OpenclExecutor:
     def compare(
         self, buffer: _Buffer, dtype: np.dtype[Any], expected: _Buffer, count: int, bound: float
     ) -> Difference:
-        floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
         # Of what is true one byte is right.
         raw = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+        floats = np.dtype(np.float32 if expected.nbytes == 4 * count else np.float64)
         stored = floats if dtype.kind == "f" else raw
         with (
             self._mapped(buffer.inner, raw, count) as got,
@@ -350,17 +350,17 @@ def _difference(
         return worst, float(np.square(error, out=error).sum()), first
 
 
-def _errors(got: NDArray[Any], want: NDArray[Any]) -> NDArray[np.float64]:
+def _errors(values: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.float64]:
     """How far each value is off: infinitely where NaN is on one side only."""
-    if got.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
-        values, wanted = got.astype(np.uint64), want.astype(np.uint64)
-        return np.where(got > want, values - wanted, wanted - values).astype(np.float64)
+    if values.dtype.kind != "f":  # exact in 64 bits, where the larger minus the smaller has room
+        ours, theirs = values.astype(np.uint64), wanted.astype(np.uint64)
+        return np.where(values > wanted, ours - theirs, theirs - ours).astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        error = got.astype(np.float64)
-        error -= want
+        error: NDArray[np.float64] = values.astype(np.float64)
+        error -= wanted
         np.abs(error, out=error)
         if not math.isfinite(float(error.max())):
-            error[(got == want) | (np.isnan(got) & np.isnan(want))] = 0.0
+            error[(values == wanted) | (np.isnan(values) & np.isnan(wanted))] = 0.0
             error[np.isnan(error)] = np.inf
     return error
 

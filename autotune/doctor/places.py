@@ -7,6 +7,7 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from autotune.doctor.finding import Finding, State, first_line, pip, tried
@@ -70,7 +71,7 @@ def cache(_: Nvidia) -> Iterator[Finding]:
     except UsageError as error:
         yield Finding("cache", "bad", first_line(error), f"unset {SETTING}")
         return
-    text = f"{folder}: {wording.size(size)}, of which {wording.size(limit)} stay between runs"
+    text = f"{folder}: {wording.size(size)}; at most {wording.size(limit)} stay between runs"
     if size > 2 * limit:  # a run in progress takes more
         yield Finding("cache", "warn", text, "autotune cache --clear")
     else:
@@ -99,8 +100,9 @@ def spaces(_: Nvidia) -> Iterator[Finding]:
     faults: dict[Path, Fault] = {}
     for folder in folders:
         for file in (folder, *folder.glob("*.py")):
-            if fault := fault_of(file):
-                faults.setdefault(fault.place, fault)
+            with suppress(OSError):  # a link to nothing
+                if fault := fault_of(file):
+                    faults.setdefault(fault.place, fault)
     for place, fault in faults.items():
         text = f"{place}: {fault.what}, and it leads to code: that is not run"
         known = f"export {TRUST}={shlex.quote(str(fault.project))}  # if you know what is there"

@@ -62,11 +62,11 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
         *_plugin_folders(),
         bundled_folder("spaces"),
     ]
-    # By the first name of each: links on the way to it have to be mine, too.
-    named = {
-        folder.resolve(): folder.absolute() for folder in reversed(candidates) if folder.is_dir()
-    }
-    return list(reversed(named.values()))
+    named: dict[Path, Path] = {}
+    for folder in candidates:
+        if folder.is_dir():
+            named.setdefault(folder.resolve(), folder.absolute())
+    return list(named.values())
 
 
 def listings(spaces: Path | None = None) -> list[Listing]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import hashlib
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -98,7 +99,7 @@ class _Beside:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.prefix = f"autotune_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}_"
+        self.prefix = f"autotune_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}_"
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -111,6 +112,13 @@ class _Beside:
         return self.spec(name, file) if file else None
 
     def spec(self, name: str, file: Path) -> ModuleSpec:
+        """How a file of the folder is loaded, under any name.
+
+        Raises
+        ------
+        SpecError
+            If it is not mine.
+        """
         refuse_foreign(file)
         loader = _Loader(name, str(file), self) if file.suffix == ".py" else None
         inside = [str(file.parent)] if file.name == "__init__.py" else None
@@ -131,8 +139,9 @@ class _Beside:
         if home == self.folder:
             name = self.prefix + name
         elif home is not None:
-            for file in files_of(home, name):
-                refuse_foreign(file)
+            for inner in (name, *(f"{name}.{part}" for part in fromlist or ())):
+                for file in files_of(home, inner):
+                    refuse_foreign(file)
         return builtins.__import__(name, globals, locals, fromlist or (), level)
 
 

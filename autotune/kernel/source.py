@@ -159,15 +159,16 @@ class _Reached:
         name = "" if is_space else f"{os.path.relpath(file, home)}\n"
         try:
             nodes = _deciding(ast.parse(file.read_text(encoding="utf-8")), is_space)
-        except (SyntaxError, ValueError):  # a compiled module, or a broken one
-            if is_space:
-                raise
+            text = "\n".join(map(_dumped, nodes))
+        except (SyntaxError, ValueError, RecursionError):  # compiled, broken, or deep expressions
+            if file.suffix == ".py":
+                self.unfollowed.append(f"{file.name} imports")
             return name + hashlib.sha256(file.read_bytes()).hexdigest()
         for node in (inner for outer in nodes for inner in ast.walk(outer)):
             if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
                 for what in self._follow(node, file, home):
                     self.unfollowed.append(f"{file.name}:{node.lineno} {what}")
-        return name + "\n".join(map(_dumped, nodes))
+        return name + text
 
     def _follow(
         self, node: ast.Import | ast.ImportFrom | ast.Call, file: Path, home: Path
@@ -235,21 +236,35 @@ def _version(package: str) -> str:
         return " ".join(f"{name} {metadata.version(name)}" for name in brought)
 
 
-def _dumped(node: object) -> str:
-    """A syntax tree as text that is the same in every version of Python.
+def _dumped(tree: ast.AST) -> str:
+    """A syntax tree as text that is the same in every version of Python, however deep it is.
 
     `ast.dump` leaves out empty fields since 3.13, and new versions add fields that are empty.
     """
-    if isinstance(node, list):
-        return f"[{','.join(map(_dumped, node))}]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = [
-        f"{name}={_dumped(value)}"
-        for name, value in ast.iter_fields(node)
-        if value is not None and value != []
-    ]
-    return f"{type(node).__name__}({','.join(fields)})"
+    written: list[str] = []
+    waiting: list[object] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _Mark):
+            written.append(node)
+        elif isinstance(node, list):
+            items = [part for item in node for part in (_Mark(","), item)]
+            waiting += reversed([_Mark("["), *items[1:], _Mark("]")])
+        elif isinstance(node, ast.AST):
+            fields = [
+                part
+                for name, value in ast.iter_fields(node)
+                if value is not None and value != []
+                for part in (_Mark(","), _Mark(f"{name}="), value)
+            ]
+            waiting += reversed([_Mark(f"{type(node).__name__}("), *fields[1:], _Mark(")")])
+        else:
+            written.append(repr(node))
+    return "".join(written)
+
+
+class _Mark(str):
+    """What stands between the values of a tree as text."""
 
 
 def _is_text(node: ast.stmt) -> bool:

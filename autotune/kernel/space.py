@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -220,6 +221,11 @@ class _Table:
     values: NDArray[np.bool_]
     governs: tuple[int, ...] = ()
 
+    @cached_property
+    def share(self) -> float:
+        """Share of the combinations that it accepts."""
+        return float(self.values.mean())
+
 
 def index_type(sizes: Iterable[int]) -> np.dtype[Any]:
     """The integer type that holds the indices of so many values of each parameter."""
@@ -251,7 +257,7 @@ def enumerate_space(kernel: Kernel, device: Device) -> Space:
     applicability = _deciding_first([_table(kernel, rule, device) for rule in kernel.applies_rules])
     constraints = [_table(kernel, rule, device) for rule in kernel.constraint_rules]
     removals = tuple(
-        Removal(rule.name, rule.doc, float(1 - table.values.mean()))
+        Removal(rule.name, rule.doc, 1 - table.share)
         for rule, table in zip(kernel.constraint_rules, constraints, strict=True)
     )
     rows = _join(kernel, constraints, applicability)
@@ -281,7 +287,7 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
             bool(rule.function(**dict(zip(rule.parameters, point, strict=True)), **extra))
             for point in itertools.product(*axes)
         )
-        return np.fromiter(answers, bool).reshape([len(axis) for axis in axes])
+        return np.fromiter(answers, bool, combinations).reshape([len(axis) for axis in axes])
 
     return _Table(
         positions=tuple(names.index(name) for name in rule.parameters),
@@ -336,7 +342,7 @@ def _refuse_more(kernel: Kernel, constraints: list[_Table], most: int, count: in
     if count <= most:
         return
     total = math.prod(map(len, kernel.parameters.values()))
-    share = math.prod(float(table.values.mean()) for table in constraints)
+    share = math.prod(table.share for table in constraints)
     raise kernel.error(
         f"{total:.1e} combinations, of which about {total * share:.1e} are valid, are too many: "
         f"{most:.1e} fit into {_MOST_BYTES / 2**30:.3g} GiB; drop some values, or add constraints"
@@ -390,9 +396,7 @@ def _parameter_order(
     waiting = list(conditions)
     while waiting:
         known = set(order)
-        waiting.sort(
-            key=lambda condition: (len(condition.needs - known), condition.table.values.mean())
-        )
+        waiting.sort(key=lambda condition: (len(condition.needs - known), condition.table.share))
         for position in sorted(waiting.pop(0).needs - known):
             place(position)
     for position in range(count):

@@ -493,6 +493,7 @@ class Kernel(Hooks):
             self.find_source(file)
         if not any(self.problems.values()):
             raise self.error("no problems: give problems=[Problem(...), ...]")
+        self.is_exclusive(self.default())  # else asked after the search only
 
     # ------------------------------------------------------------------ checks
 

@@ -12,7 +12,8 @@ import re
 import shutil
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +28,12 @@ SETTING, _DEFAULT = "AUTOTUNE_CACHE_SIZE", "4G"
 _BINARIES_SHARE = 0.25
 #: What runs in progress work with may take more, but no more of the disk's free space than this share.
 _MOST_BYTES, _LARGEST_SHARE = 48 << 30, 0.5
-#: Data sets in the making begin with this; one this old was left by a process that was killed.
-SCRATCH, _ABANDONED_S = ".making.", 86400.0
-#: Files in which runs in progress say what they work with; each is locked as long as its run lasts.
-_IN_USE = ".in-use."
+#: Folders in which data sets are made, and files in which runs say what they work with, begin with
+#: these; both are locked as long as their process lives.
+_SCRATCH, _IN_USE = ".making.", ".in-use."
+#: What nobody has locked was left by a process that was killed, if it is so old: it may be about to be
+#: locked; and so old where a file system has no locks.
+_UNLOCKED_S, _ABANDONED_S = 60.0, 86400.0
 
 
 @dataclass(frozen=True)
@@ -78,9 +81,13 @@ def entries(kind: str) -> list[Entry]:
     found = []
     for path in cache_folder(kind).glob("[!.]*" if kind == DATA else "*/[!.]*"):
         with suppress(OSError):  # removed meanwhile
-            files = path.iterdir() if path.is_dir() else [path]
-            size = sum(file.stat().st_size for file in files)
-            found.append(Entry(path, size, path.stat().st_mtime))
+            itself = path.stat()
+            size = (
+                itself.st_size
+                if kind == BINARIES
+                else sum(f.stat().st_size for f in path.iterdir())
+            )
+            found.append(Entry(path, size, itself.st_mtime))
     return sorted(found, key=lambda entry: entry.last_used_s, reverse=True)
 
 
@@ -90,10 +97,9 @@ def make_room(kind: str) -> None:
     What a run in progress works with goes only where the disk would not hold it; see `InUse`.
     """
     folder, in_use = cache_folder(kind), _names_in_use(kind)
-    for scratch in folder.glob(f"{SCRATCH}*"):
-        with suppress(OSError):  # another process may have finished or removed it
-            if time.time() - scratch.stat().st_mtime > _ABANDONED_S:
-                shutil.rmtree(scratch, ignore_errors=True)
+    for made in folder.glob(f"{_SCRATCH}*"):
+        if _is_abandoned(made):
+            _remove(made)
     found = entries(kind)
     everything = sum(entry.size_bytes for entry in found)
     most = min(_MOST_BYTES, _LARGEST_SHARE * (shutil.disk_usage(folder).free + everything))
@@ -111,6 +117,7 @@ def clear(kind: str) -> list[Entry]:
     gone = [entry for entry in entries(kind) if entry.path.name not in in_use]
     for entry in gone:
         _remove(entry.path)
+    make_room(kind)  # what killed processes left
     return gone
 
 
@@ -118,7 +125,21 @@ def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's, or gone
+            path.unlink()
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder to make a data set in; gone in the end, unless it was given its name."""
+    folder = Path(tempfile.mkdtemp(dir=cache_folder(DATA), prefix=_SCRATCH))
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        _lock(handle)
+        yield folder
+    finally:
+        os.close(handle)
+        _remove(folder)
 
 
 class InUse:
@@ -128,13 +149,17 @@ class InUse:
         limit_bytes(DATA)  # told now, where it is no size, and not when the run ends
         handle, name = tempfile.mkstemp(dir=cache_folder(DATA), prefix=_IN_USE)
         self._file, self._stream = Path(name), os.fdopen(handle, "w")
-        with suppress(OSError):  # a file system without locks: it may be made again
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        _lock(handle)
 
     def add(self, path: Path) -> None:
         """Keep an entry from now on."""
         self._stream.write(f"{path.name}\n")
         self._stream.flush()
+
+    def forget(self) -> None:
+        """Let go of everything so far: it may be removed to make room."""
+        self._stream.seek(0)
+        self._stream.truncate()
 
     def close(self) -> None:
         """Let go of everything, and remove what is beyond the limit then."""
@@ -155,11 +180,31 @@ def _names_in_use(kind: str) -> set[str]:
     """What runs in progress work with; forgets those that died."""
     names: set[str] = set()
     for file in cache_folder(kind).glob(f"{_IN_USE}*"):
-        with suppress(OSError), open(file, encoding="utf-8") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                names.update(stream.read().split())
-            else:
+        with suppress(OSError):  # its run ends just now
+            if _is_abandoned(file):
                 file.unlink()
+            else:
+                names.update(file.read_text().split())
     return names
+
+
+def _lock(handle: int) -> None:
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether the process that made and locked a file or folder has died."""
+    try:
+        age_s, handle = time.time() - path.stat().st_mtime, os.open(path, os.O_RDONLY)
+    except OSError:  # it has gone already
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return age_s > _ABANDONED_S
+    finally:
+        os.close(handle)
+    return age_s > _UNLOCKED_S

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import threading
 import time
@@ -91,6 +92,8 @@ class Compiled:
     #: Of a configuration without a binary: `PRUNED` where only the architecture has too little of
     #: some resource.
     status: Status = Status.COMPILE_FAILED
+    #: Whether it was compiled before, and read.
+    is_cached: bool = False
 
 
 def compile_job(
@@ -119,7 +122,7 @@ def compile_now(job: CompileJob) -> Compiled:
     start = time.perf_counter()
     cached = _read_cached(job.key)
     if cached is not None:
-        return Compiled(cached, "", cached.log, time.perf_counter() - start)
+        return Compiled(cached, "", cached.log, time.perf_counter() - start, is_cached=True)
     try:
         binary = backend(job.device.backend).compile(
             job.source, dict(job.defines), job.options, job.device, job.entries
@@ -140,12 +143,51 @@ def first_error(log: str) -> str:
     return (errors or lines or ["the compiler gave no reason"])[0]
 
 
+class CompileTimes:
+    """How long compiles take, learned from those that are done: by the symbols they are given.
+
+    A symbol's value counts as its mean deviation from the mean of all, in logarithms of seconds,
+    less where it was seen seldom. That is exact where parameters act by factors, as unrolled loops do.
+    """
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._longest_s = 0, 0.0, 0.0
+        #: By symbol and value: how often seen, and the sum of its logarithms.
+        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+
+    def add(self, job: CompileJob, seconds: float) -> None:
+        """Learn how long a compile took."""
+        length = math.log(max(seconds, 1e-3))
+        self._count, self._sum = self._count + 1, self._sum + length
+        self._longest_s = max(self._longest_s, seconds)
+        for define in job.defines:
+            count, total = self._seen.get(define, (0, 0.0))
+            self._seen[define] = count + 1, total + length
+
+    def expected(self, job: CompileJob) -> float:
+        """Logarithm of the seconds that a compile will take; 0 where nothing is known."""
+        mean = self._mean
+        known = [self._seen[define] for define in job.defines if define in self._seen]
+        return mean + sum((total - count * mean) / (count + 1) for count, total in known)
+
+    @property
+    def longest_in_typical(self) -> float:
+        """How many typical compiles the longest so far lasts; 1 where nothing is known."""
+        return self._longest_s / math.exp(self._mean) if self._count else 1.0
+
+    @property
+    def _mean(self) -> float:
+        return self._sum / max(1, self._count)
+
+
 class CompilerPool:
     """Compiler processes that work ahead of whoever waits for a binary.
 
-    What was asked for is compiled first, in that order. Processes that this leaves idle work on what
-    is likely to be asked for next, the newest word first. No process has a second job in store, so
-    that what is asked for waits until the first of them is free and no longer. Any thread may ask.
+    What was asked for is compiled first: in that order while more follows, and once `is_all_asked`
+    the longest first, as far as can be told, so that no process ends long after the others.
+    Processes that this leaves idle work on what is likely to be asked for next, the newest word
+    first. No process has a second job in store, so that what is asked for waits until the first of
+    them is free and no longer. Any thread may ask.
 
     Each process loads the compiler of ``backend_name`` when it begins; without, at its first job.
     ``on_demand`` only the first is there before there is work for more.
@@ -167,9 +209,13 @@ class CompilerPool:
         #: What will be compiled next, and then, by key.
         self._asked: dict[str, _Wish] = {}
         self._likely: dict[str, _Wish] = {}
-        #: What nobody fetched yet, by key; of that, what nobody asked for, oldest first.
-        self._unfetched: dict[str, Future[Compiled]] = {}
+        #: What waits or is being compiled, by key, and what is compiled but was not asked for yet.
+        self._begun: dict[str, Future[Compiled]] = {}
+        #: Of that, what nobody asked for, oldest first.
         self._unasked: dict[str, None] = {}
+        #: Whether nothing follows soon on what was asked for.
+        self.is_all_asked = False
+        self._times = CompileTimes()
         self._at_work: set[Child] = set()
         self._children = Children()
         self._threads: list[threading.Thread] = []
@@ -184,22 +230,34 @@ class CompilerPool:
                 self._threads[-1].start()
             self._changed.notify_all()
 
-    def submit(self, job: CompileJob) -> None:
-        """Have something compiled that will be fetched; returns at once."""
+    @property
+    def has_enough(self) -> bool:
+        """Whether what was asked for, beyond what is at work, lasts as long as the longest compile.
+
+        Then all processes end at about the same time, whatever comes.
+        """
+        with self._changed:
+            return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
+
+    def submit(self, job: CompileJob) -> Future[Compiled]:
+        """Have something compiled; returns at once, with what will hold the result."""
         with self._changed:
             self._unasked.pop(job.key, None)
-            if job.key not in self._unfetched:
-                self._likely.pop(job.key, None)
-                wish = self._asked.setdefault(job.key, _Wish(job))
-                self._unfetched[job.key] = wish.future
-            self.start()
+            future = self._begun.get(job.key)
+            if future is None:
+                wish = self._likely.pop(job.key, None) or _Wish(job)
+                self._asked[job.key] = wish
+                future = self._begun[job.key] = wish.future
+                self.start()
+            elif future.done():
+                del self._begun[job.key]
+            return future
 
     def suggest(self, jobs: Iterable[CompileJob]) -> None:
         """Say what will likely be asked for next, best first; returns at once."""
         with self._changed:
             wishes = {**{job.key: _Wish(job) for job in jobs}, **self._likely}
-            known = {*self._unfetched, *self._asked}
-            new = ((key, wish) for key, wish in wishes.items() if key not in known)
+            new = ((key, wish) for key, wish in wishes.items() if key not in self._begun)
             self._likely = dict(islice(new, self._most_likely))
             self.start()
 
@@ -214,16 +272,15 @@ class CompilerPool:
         with self._changed:
             if self._children.is_ended:
                 raise AutotuneError(ENDED)
-            self.submit(job)
+            future = self.submit(job)
             if job.key in self._asked:
                 self._asked = {job.key: self._asked.pop(job.key), **self._asked}
-            future = self._unfetched.pop(job.key)
         return future.result()
 
     def ready(self, job: CompileJob) -> bool:
-        """Whether `result` would answer at once."""
+        """Whether something that was suggested is compiled."""
         with self._changed:
-            future = self._unfetched.get(job.key)
+            future = self._begun.get(job.key)
             return future is not None and future.done()
 
     def forget(self) -> None:
@@ -248,8 +305,9 @@ class CompilerPool:
     def _give_up(self) -> None:
         for wish in self._asked.values():
             wish.future.set_exception(AutotuneError(ENDED))
-        for waiting in (self._asked, self._likely, self._unfetched, self._unasked):
+        for waiting in (self._asked, self._likely, self._begun, self._unasked):
             waiting.clear()
+        self.is_all_asked = False
 
     def _work(self) -> None:
         """Compile in a process of this thread's own, until the processes are ended."""
@@ -260,10 +318,14 @@ class CompilerPool:
                 compiled = self._compiled(child, wish.job)
                 with self._changed:
                     self._at_work.discard(child)
-                    if isinstance(compiled, Compiled):
-                        wish.future.set_result(compiled)
-                    elif isinstance(compiled, ChildGone):  # killed while it was idle
+                    if isinstance(compiled, ChildGone):  # killed while it was idle
                         self._asked = {wish.job.key: wish, **self._asked}
+                        continue
+                    self._forget_asked(wish)
+                    if isinstance(compiled, Compiled):
+                        if not compiled.is_cached:
+                            self._times.add(wish.job, compiled.seconds)
+                        wish.future.set_result(compiled)
                     else:
                         wish.future.set_exception(compiled)
                     self._drop_oldest()
@@ -279,9 +341,11 @@ class CompilerPool:
                 child = self._new_child()
             waiting = self._asked or self._likely
             key = next(iter(waiting))
+            if waiting is self._asked and self.is_all_asked:
+                key = max(waiting, key=lambda key: self._times.expected(waiting[key].job))
             wish = waiting.pop(key)
             if waiting is self._likely:
-                self._unfetched[key], self._unasked[key] = wish.future, None
+                self._begun[key], self._unasked[key] = wish.future, None
             self._at_work.add(child)
             return child, wish
 
@@ -299,11 +363,17 @@ class CompilerPool:
         except Exception as error:  # for whoever waits
             return error
 
+    def _forget_asked(self, wish: _Wish) -> None:
+        """Whoever asked for it has the future; what nobody asked for is kept for who will."""
+        key = wish.job.key
+        if key not in self._unasked and self._begun.get(key) is wish.future:
+            del self._begun[key]
+
     def _drop_oldest(self) -> None:
         """Keep only so much of what nobody asked for; the rest is in the cache on disk."""
         for key in list(self._unasked)[: max(0, len(self._unasked) - self._most_likely)]:
             del self._unasked[key]
-            self._unfetched.pop(key, None)
+            self._begun.pop(key, None)
 
     def _new_child(self) -> Child:
         return self._children.begin(partial(_begin_compiler, self._backend_name))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,7 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.arrays import available_memory_bytes, converted, largest_finite, narrowed
+from autotune.arrays import (
+    available_memory_bytes,
+    converted,
+    largest_finite,
+    narrowed,
+    usable_cores,
+)
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
@@ -131,20 +136,18 @@ def prepare(
         return found
     damaged = folder.is_dir()  # it was whole when it got its name
     cache.make_room(cache.DATA)
-    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=cache.SCRATCH))
     try:
-        _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch, drawn)
-        if damaged:
-            shutil.rmtree(folder, ignore_errors=True)
-        scratch.rename(folder)
+        with cache.scratch() as scratch:
+            _make(kernel, problem, which, int(key[:32], 16), inputs or {}, scratch, drawn)
+            if damaged:
+                shutil.rmtree(folder, ignore_errors=True)
+            scratch.rename(folder)
     except OSError as error:
         if not folder.is_dir():  # else another process made the same one first
             raise AutotuneError(
                 f"{kernel.name} ({problem}): inputs cannot be written to the cache: {error}; "
                 f"free disk space or point AUTOTUNE_CACHE_DIR elsewhere"
             ) from error
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     made = _read(folder, which, seed, bool(inputs))
     if made is None:
         raise AutotuneError(
@@ -172,7 +175,7 @@ def prepare_both(
     """
     in_use.add(_folder(_key(kernel, problem, RANDOM, seed, None)))
     with _Aside(kernel, problem, seed, meanwhile) as aside:
-        exact = prepare(kernel, problem, EXACT, seed, None, in_use, aside.consider)
+        exact = prepare(kernel, problem, EXACT, seed, in_use=in_use, drawn=aside.consider)
         return exact, aside.made() or prepare(kernel, problem, RANDOM, seed)
 
 
@@ -197,7 +200,8 @@ class _Aside:
 
     def consider(self, elements: int) -> None:
         """Begin in a moment; arrays of so many elements are needed twice."""
-        self._has_room = 2 * _PEAK_BYTES * elements < available_memory_bytes()
+        needed = 2 * _PEAK_BYTES * elements
+        self._has_room = usable_cores() > 1 and needed < available_memory_bytes()
         self._timer.start()
 
     def made(self) -> Dataset | None:

@@ -10,9 +10,12 @@ import hashlib
 import sys
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from queue import SimpleQueue
 from statistics import median
 from typing import Any, Protocol, TypeAlias
 
@@ -21,7 +24,7 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import Compiled, CompileJob, CompilerPool, compile_job
+from autotune.measure.compiler import LIKELY, Compiled, CompileJob, CompilerPool, compile_job
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
@@ -31,20 +34,34 @@ from autotune.values import Configuration
 #: Configurations that a GPU has at a time: one that it measures, and the next, which gets ready
 #: meanwhile.
 PER_DEVICE = 2
+#: Configurations that a CPU compiles before it measures them.
+AT_ONCE = 16
 #: Configurations whose compile job is remembered.
 _KNOWN = 1024
 #: Seconds after which the main thread gives way to one that has a device's next task.
 _SWITCH_S = 0.0002
 
-#: How far a configuration has come.
-_Stage: TypeAlias = CompileJob | Compiled | Measurement
+#: What is known of a configuration once it need not, or need no longer, be compiled.
+_Known: TypeAlias = Compiled | Measurement
+
+
+def ignore(configuration: Configuration) -> None:
+    """What whoever does not care does when a configuration is begun."""
 
 
 class Evaluator(Protocol):
     """Whatever can say how fast configurations are."""
 
-    def measure(self, configurations: Sequence[Configuration]) -> Iterable[Measurement]:
-        """Yield one measurement per configuration; those of one device in the order asked."""
+    def measure(
+        self,
+        configurations: Iterable[Configuration],
+        begin: Callable[[Configuration], None] = ignore,
+    ) -> Iterable[Measurement]:
+        """Yield one measurement per configuration, in any order.
+
+        ``configurations`` is read no further than what is done needs; ``begin`` is called, by the
+        thread that asks for results, with what a device begins.
+        """
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
         """Learn what will likely be asked next; returns at once."""
@@ -79,8 +96,8 @@ class DeviceEvaluator:
             for device, its_worker in [(job.device, worker), *others]
         ]
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
-        self._ahead = job.device.leaves_host_free
-        self._per_device = PER_DEVICE if self._ahead or len(self._lanes) > 1 else 1
+        self.compiles_ahead = job.device.leaves_host_free
+        self._per_device = PER_DEVICE if self.compiles_ahead or len(self._lanes) > 1 else 1
         #: By configuration, oldest first; no more than `_KNOWN`.
         self._known: dict[Configuration, CompileJob | Measurement] = {}
         self._switch_s = sys.getswitchinterval()
@@ -102,8 +119,8 @@ class DeviceEvaluator:
         del self._lanes[1:]
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
-        if self._ahead:
-            stages = map(self._job_or_verdict, configurations)
+        if self.compiles_ahead:
+            stages = map(self.job_or_verdict, configurations)
             self.compilers.suggest(stage for stage in stages if isinstance(stage, CompileJob))
 
     def recall(self, measurement: Measurement) -> None:
@@ -111,32 +128,40 @@ class DeviceEvaluator:
             if lane.job.device.uuid == (measurement.device_uuid or self.job.device.uuid):
                 lane.recall(measurement)
 
-    def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+    def measure(
+        self,
+        configurations: Iterable[Configuration],
+        begin: Callable[[Configuration], None] = ignore,
+    ) -> Iterator[Measurement]:
         """Yield one measurement per configuration, each as soon as it is there.
 
-        Those of one device come in the order in which it began them.
+        What is compiled first is measured first, on a CPU in the order given.
         """
-        waiting = deque(self._compiling(configurations))
+        batch = _Batch(self, configurations)
         try:
-            while waiting or any(lane.begun for lane in self._lanes):
-                while waiting and (lane := self._idlest()):
-                    lane.begin(self._measured, *waiting.popleft())
-                first = {lane.begun[0].future: lane for lane in self._lanes if lane.begun}
-                done = wait(first, return_when=FIRST_COMPLETED).done
-                for future, lane in first.items():
-                    if future not in done:
-                        continue
-                    try:
-                        measurement = future.result()
-                    except AutotuneError as error:
-                        self._give_up(lane, error)
-                        waiting.extendleft(
-                            (begun.configuration, begun.stage) for begun in reversed(lane.begun)
-                        )
-                        continue
-                    lane.begun.popleft()
-                    yield measurement
+            while True:
+                batch.take_up(any(lane.begun for lane in self._lanes))
+                while batch.ready and (lane := self._idlest()):
+                    self._begin(lane, batch, begin)
+                if batch.compiling == 0 and not any(lane.begun for lane in self._lanes):
+                    return
+                lane = batch.next_done()
+                if lane not in self._lanes:
+                    continue  # a binary, or a device that was left out
+                try:
+                    measurement = lane.begun[0].future.result()
+                except AutotuneError as error:
+                    self._give_up(lane, error)
+                    batch.ready.extendleft(
+                        (begun.configuration, begun.known) for begun in reversed(lane.begun)
+                    )
+                    continue
+                lane.begun.popleft()
+                yield measurement
+                if lane.begun:
+                    begin(lane.begun[0].configuration)
         finally:
+            self.compilers.is_all_asked = False
             for lane in self._lanes:
                 while lane.begun:
                     lane.begun.popleft().future.cancel()
@@ -145,23 +170,13 @@ class DeviceEvaluator:
         """The binary of a configuration; None where it does not compile."""
         return self.compilers.result(self._compile_job(configuration)).binary
 
-    def _compiling(
-        self, configurations: Sequence[Configuration]
-    ) -> list[tuple[Configuration, _Stage]]:
-        """A batch, which is compiled from now on; on a CPU, it is when this returns."""
-        stages: dict[Configuration, _Stage] = {
-            configuration: self._job_or_verdict(configuration) for configuration in configurations
-        }
-        if self._ahead:
-            self.hint(configurations)
-        else:
-            jobs = {c: stage for c, stage in stages.items() if isinstance(stage, CompileJob)}
-            for job in jobs.values():
-                self.compilers.submit(job)
-            stages |= {c: self.compilers.result(job) for c, job in jobs.items()}
-        return [(configuration, stages[configuration]) for configuration in configurations]
+    def _begin(self, lane: _Lane, batch: _Batch, begin: Callable[[Configuration], None]) -> None:
+        configuration, known = batch.ready.popleft()
+        if not lane.begun:
+            begin(configuration)
+        lane.begin(self._measured, configuration, known, batch.done.put)
 
-    def _job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
+    def job_or_verdict(self, configuration: Configuration) -> CompileJob | Measurement:
         """What to compile, or the verdict on what need not be; remembered, as hints repeat."""
         if configuration not in self._known:
             why = self._pruned(configuration)
@@ -187,11 +202,10 @@ class DeviceEvaluator:
         return over_limit(self._launches(configuration), None, self.job.device)
 
     def _measured(
-        self, lane: _Lane, configuration: Configuration, stage: _Stage, before: Future[Any] | None
+        self, lane: _Lane, configuration: Configuration, known: _Known, before: Future[Any] | None
     ) -> Measurement:
         """Get ready while another thread is at work on the device, then measure."""
-        compiled = self.compilers.result(stage) if isinstance(stage, CompileJob) else stage
-        ready = self._ready(configuration, compiled) if isinstance(compiled, Compiled) else compiled
+        ready = self._ready(configuration, known) if isinstance(known, Compiled) else known
         if before is not None:
             wait([before])
         return ready if isinstance(ready, Measurement) else lane.measured(ready)
@@ -233,12 +247,70 @@ class DeviceEvaluator:
         )
 
 
+class _Batch:
+    """Configurations on their way to a device, taken up as compilers need work."""
+
+    def __init__(self, evaluator: DeviceEvaluator, configurations: Iterable[Configuration]) -> None:
+        self._evaluator, self._compilers = evaluator, evaluator.compilers
+        self._source = iter(configurations)
+        self._is_dry = False
+        #: What a device can have, in the order in which it got ready.
+        self.ready: deque[tuple[Configuration, _Known]] = deque()
+        self.compiling = 0
+        #: Devices that are done with a configuration, and what is compiled.
+        self.done: SimpleQueue[_Lane | tuple[Configuration, Future[Compiled]]] = SimpleQueue()
+
+    def take_up(self, is_measuring: bool) -> None:
+        """Give compilers more to do; on a CPU when the last is measured, and wait for it."""
+        if not self._evaluator.compiles_ahead:
+            if not (is_measuring or self.ready):
+                self._take_up_and_wait()
+            return
+        while not self._is_dry and len(self.ready) + self.compiling < LIKELY:
+            if self._compilers.has_enough:
+                return
+            self._compilers.is_all_asked = self._is_dry = not (taken := self._taken(1))
+            for configuration, stage in taken:
+                if isinstance(stage, Measurement):
+                    self.ready.append((configuration, stage))
+                else:
+                    self.compiling += 1
+                    stage.add_done_callback(partial(self._compiled, configuration))
+
+    def _take_up_and_wait(self) -> None:
+        self._compilers.is_all_asked = True
+        for configuration, stage in self._taken(AT_ONCE):
+            known = stage if isinstance(stage, Measurement) else stage.result()
+            self.ready.append((configuration, known))
+
+    def _taken(self, count: int) -> list[tuple[Configuration, Future[Compiled] | Measurement]]:
+        """The next few, which are compiled from now on, or the verdict on what need not be."""
+        stages = [(c, self._evaluator.job_or_verdict(c)) for c in islice(self._source, count)]
+        return [
+            (c, self._compilers.submit(stage) if isinstance(stage, CompileJob) else stage)
+            for c, stage in stages
+        ]
+
+    def _compiled(self, configuration: Configuration, future: Future[Compiled]) -> None:
+        self.done.put((configuration, future))
+
+    def next_done(self) -> _Lane | None:
+        """Wait for a device to be done with something; None where something is compiled first."""
+        done = self.done.get()
+        if isinstance(done, _Lane):
+            return done
+        configuration, future = done
+        self.compiling -= 1
+        self.ready.append((configuration, future.result()))
+        return None
+
+
 @dataclass(frozen=True)
 class _Begun:
     """A configuration that a device has."""
 
     configuration: Configuration
-    stage: _Stage
+    known: _Known
     future: Future[Measurement]
 
 
@@ -274,10 +346,17 @@ class _Lane:
         """Have data uploaded beside the others; a failure shows at the first measurement."""
         self._last = self._threads.submit(self.worker.prepare, self.job)
 
-    def begin(self, task: Any, configuration: Configuration, stage: _Stage) -> None:
-        future = self._threads.submit(task, self, configuration, stage, self._last)
+    def begin(
+        self,
+        task: Any,
+        configuration: Configuration,
+        known: _Known,
+        done: Callable[[_Lane], None],
+    ) -> None:
+        future = self._threads.submit(task, self, configuration, known, self._last)
         self._last = future
-        self.begun.append(_Begun(configuration, stage, future))
+        self.begun.append(_Begun(configuration, known, future))
+        future.add_done_callback(lambda _: done(self))
 
     def end(self, wait: bool) -> None:
         """End the threads; what is begun after that has new ones."""

@@ -21,7 +21,7 @@ from autotune.values import Configuration
 
 #: Outputs are compared after each of so many rounds; after `_LEAST` of them none is begun later than
 #: `_SECONDS` after the first.
-_ROUNDS, _LEAST, _SECONDS = 12, 3, 0.03
+_ROUNDS, _LEAST, _SECONDS = 12, 3, 0.01
 #: Launches of each side in a round: so many, or what takes so long, but a least.
 _LAUNCHES, _LEAST_LAUNCHES, _LAUNCHES_MS = 16, 4, 3.0
 

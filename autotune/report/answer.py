@@ -48,7 +48,9 @@ def warnings(content: ReportContent) -> list[str]:
     for problem in content.problems:
         for reason in _reasons(problem):
             found.setdefault(reason, []).append(problem_name(problem))
-    return [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
+    told = [f"{'; '.join(names)}: {reason}." for reason, names in found.items()]
+    is_unsure = any(problem.entry and problem.entry.unsure for problem in content.problems)
+    return [*told, f"To be sure of what is unsure, {SURER}."] if is_unsure else told
 
 
 def answers(content: ReportContent) -> Table:
@@ -239,7 +241,7 @@ def _reasons(problem: ProblemContent) -> list[str]:
         return [f"no answer, because {why}"]
     reasons = [f"should be tuned again, {why.rstrip('.')}" for why in entry.stale_reasons]
     if entry.unsure:
-        reasons.append(f"unsure, since {entry.unsure}; to be sure, {SURER}")
+        reasons.append(f"unsure, {entry.unsure}")
     if entry.limit_fraction is not None and entry.limit_fraction > MOST_OF_LIMIT:
         reasons.append(
             f"more than the measured {limit_words(entry.limit_name or '')}; the limit was measured "

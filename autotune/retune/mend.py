@@ -221,6 +221,7 @@ class Mending(ExitStack):
             with self._progress(request) as listener, closing(Bench(request)) as bench:
                 for target in listed:
                     now = None if self.until.is_past else _remeasured(bench, listener, target)
+                    bench.forget_data()  # no problem comes twice
                     yield target, now
 
     def _confirm(self, target: Target, now: Remeasured) -> Mended:

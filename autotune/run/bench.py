@@ -108,6 +108,10 @@ class Bench:
         assert self.kernel.file is not None
         return Job(self.kernel.file, problem, self.device, (), self.request.cold)
 
+    def forget_data(self) -> None:
+        """Let go of the data of all jobs so far: they are made again where they are needed again."""
+        self._in_use.forget()
+
     def other_jobs(self, job: Job) -> list[Job]:
         """The odd sizes with another seed, and the same problem with random data of another seed.
 
@@ -141,7 +145,7 @@ class Bench:
             jobs.append(job)
         else:
             with self.beside():
-                drawn = prepare(self.kernel, job.problem, RANDOM, other, None, self._in_use)
+                drawn = prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
             datasets = tuple(
                 drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
             )

@@ -74,10 +74,12 @@ class Finals:
         """
         count = self.bench.request.effort.finalists
         left = selection.candidates(measured, len(measured))
+        others: list[Job] = []
         if left:
+            self.listener(Phase(evaluator.job.problem, "other inputs"))
+            others = self.bench.other_jobs(evaluator.job)
             self.listener(Phase(evaluator.job.problem, "finals"))
         end = math.inf if seconds is None else self.bench.clock_s() + seconds
-        others = self.bench.other_jobs(evaluator.job) if left else []
         out: list[Measurement] = []
         result = None
         while left and result is None:

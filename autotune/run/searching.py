@@ -139,8 +139,10 @@ class ProblemSearch:
     def _compile_ahead(
         self, problem: Problem, space: Space, budget: Budget, first: Sequence[Configuration]
     ) -> None:
-        """While data are made, have compiled what will be asked for first, where that disturbs nobody."""
+        """Have compiled what will be asked for first; not where a CPU would still do so when it measures."""
         bench = self.bench
+        if not bench.device.leaves_host_free:
+            return
         job = bench.job_without_data(problem)
         evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
         numbers = [
@@ -181,7 +183,7 @@ class _Foresight:
 
 
 def foreseen(space: Space, strategy: Search, budget: Budget, seed: int) -> list[int]:
-    """Numbers of what a strategy will ask for before it knows a result, first first."""
+    """Numbers of what a strategy will ask for before it knows a result, in that order."""
     session = _Foresight(budget.evaluations)
     with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
         strategy(space, session, np.random.default_rng(seed))

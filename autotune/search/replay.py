@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from autotune.devices.device import Device
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.space import Space, index_type, is_numberable
+from autotune.measure.evaluator import ignore
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.session import Budget, SearchSession
 from autotune.store import Scope
@@ -79,7 +80,11 @@ class ReplayEvaluator:
 
     recording: Recording
 
-    def measure(self, configurations: Sequence[Configuration]) -> Iterator[Measurement]:
+    def measure(
+        self,
+        configurations: Iterable[Configuration],
+        begin: Callable[[Configuration], None] = ignore,
+    ) -> Iterator[Measurement]:
         """Yield the recorded measurements, in this order.
 
         Raises
@@ -92,6 +97,7 @@ class ReplayEvaluator:
             if index is None:
                 name = self.recording.path.name
                 raise UsageError(f"{name} has no configuration {configuration}")
+            begin(configuration)
             yield self.recording.measurements[index]
 
     def hint(self, configurations: Sequence[Configuration]) -> None:

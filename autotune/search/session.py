@@ -18,15 +18,15 @@ import numpy as np
 
 from autotune.errors import UsageError
 from autotune.kernel.space import Space
-from autotune.measure.evaluator import PER_DEVICE, Evaluator
+from autotune.measure.evaluator import Evaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.base import BudgetSpent, fastest
 from autotune.search.names import Search
 from autotune.store import Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
-#: Configurations kept by number.
-_MADE = 1024
+#: Configurations kept by number, and of how many what is remembered is read at once.
+_MADE, _READ = 1024, 512
 #: Remembered configurations of a device that finals may choose from.
 _CHOICE = 1000
 #: An attempt found open this often in dead runs is taken to be what killed them.
@@ -207,32 +207,46 @@ class SearchSession:
         return [self.asked[index] for index in indices]
 
     def _measure_unknown(self, indices: Sequence[int]) -> None:
-        """Recall or measure each, in order, until time is up."""
-        configurations = {i: self._configuration(i) for i in indices}
-        self._read(configurations.values())
-        new = [i for i in indices if self._recalled(configurations[i]) is None]
-        results = iter(self.evaluator.measure([configurations[i] for i in new]))
-        numbers = {configurations[i]: i for i in new}
-        unbegun, ahead = iter(numbers), 1
-        if self.others:
-            ahead = PER_DEVICE * (1 + len(self.others))
-        for index in indices:
-            if self.seconds_left is not None and self.seconds_left <= 0:
-                raise BudgetSpent
-            known = self._recalled(configurations[index])
-            if known is None:
-                # Several devices are at work on the next few already, and any may be done first.
-                begun, ahead = list(islice(unbegun, ahead)), 1
-                if self.store is not None:
-                    self.store.open_attempts(self.run_id, self.scope, begun)
-                measurement = next(results)
+        """Recall or measure each, until time is up; the evaluator says in which order."""
+        before, numbers = len(self.asked), dict[Configuration, int]()
+        try:
+            for measurement in self.evaluator.measure(
+                self._not_remembered(indices, numbers), self._begin
+            ):
                 self._keep(measurement)
-                self._note(numbers[measurement.configuration], measurement, remembered=False)
+                self._note(numbers.pop(measurement.configuration), measurement, remembered=False)
+                if len(self.asked) < before + len(indices):
+                    self._check_time()
+        finally:
+            for index in indices:
+                if index in self.asked:  # in the order asked for
+                    self.asked[index] = self.asked.pop(index)
+
+    def _not_remembered(
+        self, indices: Sequence[int], numbers: dict[Configuration, int]
+    ) -> Iterator[Configuration]:
+        """What must be measured, in order, one after another; recalls what need not be."""
+        for place, index in enumerate(indices):
+            self._check_time()
+            if place % _READ == 0:
+                self._read(map(self._configuration, indices[place : place + _READ]))
+            configuration = self._configuration(index)
+            known = self._recalled(configuration)
+            if known is None:
+                numbers[configuration] = index
+                yield configuration
             else:
                 self.evaluator.recall(known)
                 self._note(index, known, remembered=True)
-        for index in indices if self.others else ():
-            self.asked[index] = self.asked.pop(index)  # in the order asked for
+
+    def _check_time(self) -> None:
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            raise BudgetSpent
+
+    def _begin(self, configuration: Configuration) -> None:
+        """Note that a measurement begins: a run that is killed in it has not closed it."""
+        if self.store is not None:
+            self.store.open_attempts(self.run_id, self.scope, [configuration])
 
     def _recalled(self, configuration: Configuration) -> Measurement | None:
         """A remembered row, or the verdict on what killed earlier runs."""

@@ -16,9 +16,9 @@ MODULE unsigned drawn = 0;
 KERNEL(1, 1, 0) ticket(GLOBAL const float* x, GLOBAL float* out, int n, GLOBAL float* partial, GLOBAL unsigned* own)
 {
 #if TICKET != TICKET_caller
-    volatile GLOBAL unsigned* count = &drawn;
+    GLOBAL unsigned* count = &drawn;
 #else
-    volatile GLOBAL unsigned* count = own;
+    GLOBAL unsigned* count = own;
 #endif
     volatile GLOBAL float* sums = partial;
     float sum = 0.0f;

@@ -1,0 +1,126 @@
+"""What a record from elsewhere must hold before it is merged into the user's own.
+
+`record.check` says what every record must hold to be read; one that others wrote is held to what a run
+writes: values that are declared, times that have been, and where its kernel is known here, its space.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from autotune.devices.device import BACKENDS, Device
+from autotune.errors import RecordError, SpecError, UsageError
+from autotune.kernel.membership import is_member
+from autotune.kernel.spec import Kernel
+from autotune.tuned.record import Entry, FallbackRow, Plan, TunedRecord, key_of, moment
+
+#: Clocks of two machines differ by less.
+_CLOCKS_APART = timedelta(days=1)
+
+
+def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
+    """Check the values of a record from elsewhere, against its kernel's space where that is known.
+
+    Entries that the record itself calls stale may have values, and configurations, of another space.
+
+    Raises
+    ------
+    RecordError
+        Says what is wrong.
+    """
+    try:
+        _check_device(record)
+        for what, time in _times(record):
+            if moment(time) > datetime.now(UTC) + _CLOCKS_APART:
+                raise ValueError(f"{what}: {time} has not come yet")
+        for name, values in record.parameters.items():
+            if len(set(values)) < len(values):
+                raise ValueError(f"parameter {name}: a value occurs twice")
+        for where, plan in _current_plans(record):
+            _check_plan(where, plan, record.parameters, record.device.planned_for())
+        for entry in record.entries:
+            _check_intervals(entry)
+        if kernel is not None:
+            _check_space(record, kernel)
+    except (SpecError, RecordError):
+        raise
+    except (ValueError, UsageError) as error:
+        raise RecordError(
+            f"{record.kernel} on {record.device.name}: not imported: {error}"
+        ) from error
+
+
+def _check_device(record: TunedRecord) -> None:
+    device = record.device
+    if device.backend not in BACKENDS:
+        raise ValueError(f"device.backend {device.backend!r} is none of {', '.join(BACKENDS)}")
+    form = r"sm_\d+" if device.backend == "cuda" else r"\w+"
+    if not re.fullmatch(form, device.arch, re.ASCII):
+        raise ValueError(f"device.arch {device.arch!r} is no architecture of {device.backend}")
+
+
+def _times(record: TunedRecord) -> Iterator[tuple[str, str]]:
+    yield "provenance.created", record.provenance.created
+    for entry in record.entries:
+        yield "tuned_on", entry.tuned_on
+        if entry.confirmed:
+            yield "confirmed.on", entry.confirmed.on
+
+
+def _current_plans(record: TunedRecord) -> Iterator[tuple[str, Plan]]:
+    """The default, and the plans of entries and rows that are not stale."""
+    yield "the default", record.default
+    stale = {key_of(entry.problem) for entry in record.entries if entry.stale_reasons}
+    rows: list[Entry | FallbackRow] = [*record.entries, *record.fallback]
+    for row in rows:
+        if key_of(row.problem) not in stale:
+            where = ", ".join(f"{name}={value}" for name, value in row.problem.items())
+            yield f"({where})", row.plan
+
+
+def _check_plan(where: str, plan: Plan, declared: Mapping[str, Any], device: Device) -> None:
+    for name, value in plan.configuration.items():
+        if value not in declared[name]:
+            raise ValueError(f"{where}: {name}={value!r} is not among its values {declared[name]}")
+    threads = math.prod(plan.block)
+    if threads > device.max_threads_per_block:
+        raise ValueError(f"{where}: a block of {threads} threads")
+
+
+def _check_intervals(entry: Entry) -> None:
+    intervals = [
+        entry.interval_ms,
+        *(other.interval_ms for other in entry.runners_up),
+        *([entry.vendor.ratio_interval] if entry.vendor else []),
+        *([entry.confirmed.ratio_interval] if entry.confirmed else []),
+    ]
+    for low, high in intervals:
+        if low > high:
+            raise ValueError(f"an interval from {low:g} to {high:g}")
+
+
+def _check_space(record: TunedRecord, kernel: Kernel) -> None:
+    kinds = {
+        name: "integer" if isinstance(value, int) else "categorical"
+        for name, value in next(iter(kernel.all_problems())).items()
+    }
+    for what, recorded, declared in (
+        ("parameters", set(record.parameters), set(kernel.parameters)),
+        ("problem fields", set(record.fields.items()), set(kinds.items())),
+    ):
+        if recorded != declared:
+            names = ", ".join(sorted(map(str, recorded ^ declared)))
+            raise ValueError(f"other {what} than {kernel.file} declares ({names})")
+    device = record.device.planned_for()
+    plans = iter(_current_plans(record))
+    next(plans)  # a default need not be valid everywhere
+    for where, plan in plans:
+        if not is_member(kernel, plan.configuration, device):
+            raise ValueError(
+                f"{where}: {dict(plan.configuration)} is not in the space that {kernel.file} "
+                "declares; it was tuned with another, or changed since"
+            )

@@ -1,0 +1,109 @@
+"""`autotune import`: of what others wrote, only what a run could have written is merged."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_records import PARAMETERS, changed, entry, plan, problem, record, with_entry
+
+from autotune.cli import run
+from autotune.errors import RecordError
+from autotune.kernel.spec import Kernel
+from autotune.tuned.importing import check_values
+from autotune.tuned.reading import decode, read_all
+from autotune.tuned.record import TunedRecord
+from autotune.values import Problem
+
+COPY = Path(__file__).parents[1] / "reports" / "NVIDIA_H200" / "copy.json"
+
+
+def device(**changes: Any) -> bytes:
+    """A record's bytes with members of its device replaced."""
+    return changed(device={**json.loads(changed())["device"], **changes})
+
+
+FOREIGN = {"configuration": {"BM": 99999, "SWIZZLE": False, "VARIANT": "simt"}}
+WRONG = {
+    "undeclared value": (with_entry(**FOREIGN), r"\(m=64, .*BM=99999 is not among its values"),
+    "crossed interval": (with_entry(interval_ms=[0.3, 0.2]), "an interval from 0.3 to 0.2"),
+    "no day": (with_entry(tuned_on="yesterday"), "'yesterday' is no time"),
+    "day to come": (with_entry(tuned_on="9999-01-01"), "tuned_on: 9999-01-01 has not come yet"),
+    "large block": (with_entry(block=[1024, 2, 1]), "a block of 2048 threads"),
+    "twice": (changed(parameters={**PARAMETERS, "BM": (32, 32)}), "BM: a value occurs twice"),
+    "backend": (device(backend="../.."), "none of cuda, opencl"),
+    "arch": (device(arch="../../x"), "no architecture of cuda"),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), WRONG.values(), ids=WRONG)
+def test_values_that_no_run_writes_are_refused_and_nothing_is_written(
+    data: bytes,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of a kernel that is not known here: what the record says of itself has to agree."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with pytest.raises(RecordError, match=rf"demo_gemm on .*: not imported: .*{message}"):
+        check_values(decode(data), None)
+    (tmp_path / "r.json").write_bytes(data)
+    assert run(["import", str(tmp_path / "r.json")]) == 1
+    assert "not imported" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def gemm(**changes: Any) -> Kernel:
+    """The kernel of the sample records."""
+    sizes = [Problem(problem(64, 64))]
+    return Kernel("demo_gemm.cu", **{"problems": sizes, **PARAMETERS, **changes})
+
+
+def two_entries(**changes: Any) -> TunedRecord:
+    return record([entry(problem(64, 64)), entry(problem(8, 8), plan(128), **changes)])
+
+
+def test_configurations_are_of_the_kernels_space_where_it_is_known() -> None:
+    kernel = gemm()
+    check_values(two_entries(), kernel)
+
+    @kernel.constraint
+    def small(BM: int) -> bool:
+        """Of half the size."""
+        return BM <= 64
+
+    with pytest.raises(RecordError, match=r"\(m=8, .*'BM': 128.* is not in the space"):
+        check_values(two_entries(), kernel)
+    check_values(two_entries(stale_reasons=("the source changed since",)), kernel)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"MORE": (1,)}, r"other parameters than .* declares \(MORE\)"),
+        ({"problems": [Problem(m=1, n=1)]}, r"other problem fields than .*dtype"),
+        (
+            {"problems": [Problem(problem(1, 1) | {"dtype": 4})]},
+            r"other problem fields than .*dtyp",
+        ),
+    ],
+)
+def test_a_record_of_another_kernel_of_that_name_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RecordError, match=message):
+        check_values(record(), gemm(**changes))
+
+
+def test_what_a_run_wrote_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shipped record, against the bundled space; with one value changed it is not."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    mine = tmp_path / "autotune" / "tuned"
+    assert run(["import", str(COPY)]) == 0
+    (known,) = read_all(mine)
+    document = json.loads(COPY.read_text())
+    document["entries"][0]["configuration"]["BLOCK"] = 96
+    (tmp_path / "copy.json").write_text(json.dumps(document))
+    assert run(["import", str(tmp_path / "copy.json")]) == 1
+    assert read_all(mine) == [known]
