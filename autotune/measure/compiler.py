@@ -244,8 +244,16 @@ class CompilerPool:
             return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
-        """Have something compiled; returns at once, with what will hold the result."""
+        """Have something compiled; returns at once, with what will hold the result.
+
+        Raises
+        ------
+        AutotuneError
+            If the processes were ended.
+        """
         with self._changed:
+            if self._children.is_ended:
+                raise AutotuneError(ENDED)
             self._unasked.pop(job.key, None)
             future = self._begun.get(job.key)
             if future is None:
@@ -276,8 +284,6 @@ class CompilerPool:
             If the processes were ended.
         """
         with self._changed:
-            if self._children.is_ended:
-                raise AutotuneError(ENDED)
             future = self.submit(job)
             if job.key in self._asked:
                 self._asked = {job.key: self._asked.pop(job.key), **self._asked}
