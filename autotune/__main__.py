@@ -44,10 +44,10 @@ def _leave(code: int) -> None:
     threads = [thread for thread in threading.enumerate() if not thread.daemon]
     left = [thread.name for thread in threads if thread is not threading.main_thread()]
     if left and code != 130:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(f"warning: a thread did not end by itself: {', '.join(left)}\n")
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # None where it was closed at the start
             stream.flush()
     _exit(code)
 

@@ -40,7 +40,7 @@ _MOST_LETTERS = 100
 _TAKEN: dict[str, dict[str, frozenset[str]]] = {
     "kernel name": {},
     "parameter": {
-        "what C++ or CUDA means by it, and every parameter is a macro": CPP_KEYWORDS | _CUDA,
+        "a word of C++ or CUDA, and every parameter is a macro": CPP_KEYWORDS | _CUDA,
         "a word of Python, which rules could not name": _PYTHON,
         "what hooks and rules call the device": frozenset(("device",)),
     },
