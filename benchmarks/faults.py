@@ -6,7 +6,7 @@ configuration after it took beyond two right ones and its own time-out. On a CPU
 is no fault.
 
     python benchmarks/faults.py                                     # 1,400 configurations
-    python benchmarks/faults.py --device opencl:cpu --fix ITEMS=4 --fix ORDER=0 --out /tmp    # a look
+    python benchmarks/faults.py --device opencl:cpu --fix ITEMS=2,4 --fix ORDER=0 --out /tmp    # a look
 """
 
 from __future__ import annotations

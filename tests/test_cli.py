@@ -248,7 +248,9 @@ def test_run_writes_everything_and_prints_the_record(
     arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
     arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
     assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0
-    record = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert "n=5003: 5 of 24 tried, budget of 5 evaluations: 5 ok; " in captured.err
+    record = json.loads(captured.out)
     assert record["kernel"] == "saxpy"
     assert [entry["problem"] for entry in record["entries"]] == [{"n": 5003}]
     (folder,) = (tmp_path / "out").iterdir()
