@@ -87,7 +87,7 @@ def test_what_a_cpu_could_do_is_not_recorded_and_not_asked_about() -> None:
     @kernel.constraint
     def fits(BM: int, device: Device) -> bool:
         """Into a block."""
-        return device.max_threads_per_block >= BM * 64
+        return device.max_threads_per_block >= 64 * BM
 
     large = plan(128, block=(4096, 1, 1))
     cpu = RecordedDevice(backend="opencl", name="CPU", arch="opencl_cpu")
