@@ -15,6 +15,12 @@ import hypothesis
 import pytest
 
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
+#: Files that use the OpenCL device and compare no times.
+UNTIMED = {
+    *("test_api", "test_cli", "test_compiler", "test_doctor", "test_help", "test_interruption"),
+    *("test_load", "test_readme", "test_resume", "test_session", "test_snippets", "test_source"),
+    *("test_tutorial", "test_verify"),
+}
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("autotune")
@@ -51,12 +57,16 @@ def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the OpenCL device in one process: two would disturb each other's times."""
+    """Keep what times the OpenCL device in one process: two would disturb each other.
+
+    Files of which nothing holds on how long a kernel takes go to whichever process is free.
+    """
     for item in items:
         if "opencl_device" in getattr(item, "fixturenames", ()):
             item.add_marker("opencl")
         if item.get_closest_marker("opencl"):
-            item.add_marker(pytest.mark.xdist_group("device"))
+            group = item.path.stem if item.path.stem in UNTIMED else "device"
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(scope="session")

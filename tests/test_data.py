@@ -332,7 +332,14 @@ def both(kernel, tmp_path, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("what", ["print('hello')", "if first: os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "print('hello')",
+        "if first: os.kill(os.getpid(), 9)",
+        "if first: np.empty((1 << 40, 1 << 12))",
+    ],
+)
 def test_two_slow_data_sets_are_made_at_once_in_two_processes(both, tmp_path, what, capfd):
     """A process that was killed, for want of memory perhaps, is begun once more."""
     exact, drawn = both(what)

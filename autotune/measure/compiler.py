@@ -190,6 +190,7 @@ class CompilerPool:
     them is free and no longer. Any thread may ask.
 
     Each process loads the compiler of ``backend_name`` when it begins; without, at its first job.
+    ``on_demand`` only the first is there before there is work for more.
     """
 
     def __init__(
@@ -198,8 +199,9 @@ class CompilerPool:
         backend_name: str = "",
         timeout_s: float = COMPILE_TIMEOUT_S,
         likely: int = LIKELY,
+        on_demand: bool = False,
     ) -> None:
-        self.processes = processes
+        self.processes, self._on_demand = processes, on_demand
         self._backend_name = backend_name
         self._timeout_s, self._most_likely = timeout_s, likely
         #: Held to look at what follows; told when there is more to do.
@@ -221,7 +223,9 @@ class CompilerPool:
     def start(self) -> None:
         """Start the processes, which else happens at the first job; returns at once."""
         with self._changed:
-            while len(self._threads) < self.processes:
+            work = len(self._at_work) + len(self._asked) + len(self._likely)
+            wanted = max(1, min(work, self.processes)) if self._on_demand else self.processes
+            while len(self._threads) < wanted:
                 self._threads.append(threading.Thread(target=self._work, daemon=True))
                 self._threads[-1].start()
             self._changed.notify_all()

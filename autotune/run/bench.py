@@ -40,7 +40,9 @@ class Bench:
         # device is the CPU itself the evaluator never compiles and measures at once.
         spare = len(request.devices) if self.device.leaves_host_free else 0
         processes = max(1, usable_cores() - spare)
-        self.compilers = self._stack.enter_context(CompilerPool(processes, self.device.backend))
+        self.compilers = self._stack.enter_context(
+            CompilerPool(processes, self.device.backend, on_demand=not spare)
+        )
         #: One per device of the request, in its order.
         self.workers = [
             # On a CPU a second process that starts would disturb what is timed.

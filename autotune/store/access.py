@@ -177,13 +177,14 @@ class Store:
 
         Where more than ``most`` match, those that are listed are spread over all of them.
         """
-        matching = sa.select(_newest_of_scopes(kernel, device).c.scope)
-        wanted = [
-            (kernel or device, _table.scope.in_(matching)),
-            (run, _table.run_id == run),
-            (scope, _table.scope == scope),
-        ]
-        conditions = [condition for value, condition in wanted if value is not None]
+        conditions: list[sa.ColumnElement[bool]] = []
+        if kernel is not None or device is not None:
+            matching = [last.scope for last in self.newest_of_scopes(kernel, device)]
+            conditions.append(_table.scope.in_(matching))
+        if run is not None:
+            conditions.append(_table.run_id == run)
+        if scope is not None:
+            conditions.append(_table.scope == scope)
         with self.reading() as connection:
             if most is not None:
                 count = connection.scalar(sa.select(sa.func.count(_table.id)).where(*conditions))
@@ -194,9 +195,14 @@ class Store:
 
     def newest_of_scopes(self, kernel: str | None = None, device: str | None = None) -> list[Row]:
         """The newest row of every scope, oldest first; a device by name or uuid."""
-        chosen = sa.select(_newest_of_scopes(kernel, device).c.id)
+        wanted = [
+            (kernel, _table.kernel == kernel),
+            (device, sa.or_(_table.device_name == device, _table.device_uuid == device)),
+        ]
+        matching = [condition for value, condition in wanted if value is not None]
         with self.reading() as connection:
-            found = connection.execute(_ROWS.where(_table.id.in_(chosen)).order_by(_table.id))
+            newest = _table.id.in_(list(_newest_of_scopes(connection)))
+            found = connection.execute(_ROWS.where(newest, *matching).order_by(_table.id))
             return [self._row(row) for row in found.mappings()]
 
     def count(self, scope: str) -> int:
@@ -329,26 +335,14 @@ def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
     }
 
 
-def _newest_of_scopes(kernel: str | None, device: str | None) -> sa.Subquery:
-    """``id`` and ``scope`` of the newest row of every scope that matches.
-
-    The index is asked for one scope after another: scopes are few, each of many rows.
-    """
-    first = sa.select(sa.func.min(_table.scope).label("scope"))
-    walk = first.cte("walk", recursive=True)
-    following = sa.select(sa.func.min(_table.scope)).where(_table.scope > walk.c.scope)
-    walk = walk.union_all(sa.select(following.scalar_subquery()).where(walk.c.scope.is_not(None)))
-    newest = sa.select(sa.func.max(_table.id)).where(_table.scope == walk.c.scope)
-    wanted = [
-        (kernel, _table.kernel == kernel),
-        (device, sa.or_(_table.device_name == device, _table.device_uuid == device)),
-    ]
-    return (
-        sa.select(_table.id, _table.scope)
-        .where(_table.id.in_(sa.select(newest.scalar_subquery()).select_from(walk)))
-        .where(*(condition for value, condition in wanted if value is not None))
-        .subquery()
-    )
+def _newest_of_scopes(connection: sa.Connection) -> Iterator[int]:
+    """Which row is the newest of each scope: one look into the index for each, of which there are few."""
+    query = sa.select(_table.scope, _table.id)
+    query = query.order_by(_table.scope.desc(), _table.id.desc()).limit(1)
+    found = connection.execute(query).first()
+    while found is not None:
+        yield found.id
+        found = connection.execute(query.where(_table.scope < found.scope)).first()
 
 
 _CLOSE = (

@@ -168,6 +168,8 @@ class FaultContract:
         assert counts == [9 * (fault == "none") for fault in faults]
         ends = {faults[place]: failure.status for place, failure in raced.failures.items()}
         assert ends == {"hang": Status.TIMED_OUT, "illegal_address": Status.CRASHED}
+        # Of the heat that went through; a CPU does not say.
+        assert (raced.clocks.sm_mhz is not None) == (device.backend == "cuda")
 
     def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path: Path) -> None:
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled"))
