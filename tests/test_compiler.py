@@ -83,6 +83,17 @@ def test_compilers_stand_back_for_the_processes_that_measure():
         wait_until(lambda: os.getpriority(os.PRIO_PROCESS, process) == min(19, os.nice(0) + 10))
 
 
+def test_on_demand_no_compiler_starts_before_there_is_work_for_it(job):
+    before = children()
+    with CompilerPool(3, on_demand=True) as own:
+        own.start()
+        wait_until(lambda: children() - before)
+        for number in range(2):
+            own.submit(replace(job, source=f"{job.source}// {number}\n"))
+        wait_until(lambda: len(children() - before) > 1)
+        assert len(children() - before) == 2
+
+
 def test_the_key_changes_with_all_that_decides_the_code(tmp_path):
     """Two configurations with one key would be measured with one of their binaries."""
     keys = {
