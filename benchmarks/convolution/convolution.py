@@ -82,7 +82,8 @@ def reference(image, weights):
 
 @convolution.tolerance
 def tolerance(p):
-    return 128 * SIDE * 2.0**-24  # SIDE * SIDE roundings of sums of up to 8 * SIDE; seen: a third of it
+    # Sums one after another in float32: of 500,000, the largest 85, the worst is off by 6e-5.
+    return 16 * SIDE * SIDE * 2.0**-24
 
 
 @convolution.work
