@@ -28,7 +28,7 @@ def test_a_device_without_room_for_the_second_says_so(
     """It is nobody's fault. The device that is full is this one, with its memory called so."""
     kernel, device = find_kernel("ticket", SPACES), choose_device(opencl_device)
     (problem,) = kernel.problems["opencl"]
-    configuration = Configuration(PIECE=1 << 10, TICKET="caller")
+    configuration = Configuration(PIECE=1 << 8, TICKET="caller")
     with closing(Bench(Request(kernel, device, (problem,)))) as bench:
         job = bench.job(problem)
     compiled = compile_now(compile_job(kernel, configuration, problem, device))

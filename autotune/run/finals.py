@@ -29,6 +29,8 @@ _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
 _UNSTEADY_SHARE = 1 / 12
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
+#: Launches that take longer on a CPU are not run twice at once where shorter ones will do.
+_LONG_MS = 0.3
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Finals:
         if alone.status is not Status.OK:
             message = f"on {job.problem} with other inputs: {alone.message}"
             return replace(alone, message=message)
-        if kernel.is_exclusive(configuration) or job not in self._at_once(configuration, others):
+        if kernel.is_exclusive(configuration) or job not in self._at_once(finalist, others):
             return alone
         twice = worker.check_at_once(job, configuration, binary)
         if twice.status is not Status.OK:
@@ -168,17 +170,20 @@ class Finals:
             )
         return alone
 
-    def _at_once(self, configuration: Configuration, others: Sequence[Job]) -> list[Job]:
-        """The jobs on which a finalist is run twice at once: the largest of the small, and the last.
+    def _at_once(self, finalist: _Finalist, others: Sequence[Job]) -> list[Job]:
+        """The jobs on which a finalist is run twice at once: the largest odd size, and the problem.
 
-        That is the problem itself; a CPU, where its launches take long, is spared it where there is
-        a small one.
+        A CPU, on which little meets in small ones and large ones take long, has one of the two.
         """
-        allows = self.bench.kernel.allows
-        small = [job for job in others[:-1] if allows(configuration, job.problem)]
-        largest = sorted(small, key=lambda job: size_of(job.problem))[-1:]
-        is_spared = largest and not self.bench.device.leaves_host_free
-        return largest if is_spared else [*largest, others[-1]]
+        *small, own = others
+        allowed = [
+            job for job in small if self.bench.kernel.allows(finalist.configuration, job.problem)
+        ]
+        largest = sorted(allowed, key=lambda job: size_of(job.problem))[-1:]
+        if self.bench.device.leaves_host_free:
+            return [*largest, own]
+        is_long = (finalist.measurement.median_ms or 0.0) > _LONG_MS
+        return largest if largest and is_long else [own]
 
     def _raced(
         self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float

@@ -33,7 +33,7 @@ class OverlapContract:
                 ("module", Status.WRONG_RESULT, 20),  # who meets whom is chance
                 ("caller", Status.OK, 3),
             ):
-                configuration = Configuration(PIECE=1 << 10, TICKET=ticket)
+                configuration = Configuration(PIECE=1 << 8, TICKET=ticket)
                 compiled = compile_job(kernel, configuration, problem, device)
                 binary = bench.compilers.result(compiled).binary
                 assert binary is not None
@@ -48,7 +48,7 @@ class OverlapContract:
     def test_what_shares_state_is_out_unless_it_is_declared(self, tmp_path: Path) -> None:
         kernel, device = find_kernel("ticket", SPACES), choose_device(self.selector)
         problems, budget = kernel.problems[device.backend], Budget()
-        fixed = {"PIECE": (1 << 10,), "TICKET": ("module", "declared")}
+        fixed = {"PIECE": (1 << 8,), "TICKET": ("module", "declared")}
         request = Request(
             kernel, device, problems, budget=budget, strategy="exhaustive", cold=False, fixed=fixed
         )

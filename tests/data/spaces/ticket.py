@@ -7,7 +7,7 @@ from autotune import Fill, Kernel, Launch, Out, Problem, ceil_div
 ticket = Kernel(
     "ticket.cu",
     problems=[Problem(n=1 << 19)],
-    PIECE=(1 << 10, 1 << 14),  # elements of a block
+    PIECE=(1 << 8, 1 << 10, 1 << 14),  # elements of a block
     TICKET=("caller", "module", "declared"),  # declared: the module's, and the space says so
 )
 
