@@ -160,7 +160,7 @@ class Executor(Protocol):
         """Copy one buffer's contents to another of the same size, on the device."""
 
     def poison(self, buffer: Any, poison: Poison = Poison.NAN) -> None:
-        """Set every byte."""
+        """Enqueue that every byte is set."""
 
     def mend_guards(self, buffer: Any) -> None:
         """Write the guard bands again."""

@@ -176,8 +176,7 @@ class OpenclExecutor:
         self.cl.enqueue_copy(self.queue, target.inner, source.inner, byte_count=source.nbytes)
 
     def poison(self, buffer: _Buffer, poison: Poison = Poison.NAN) -> None:
-        with self._mapped(buffer.inner, np.uint8, buffer.nbytes, write=True) as content:
-            content.fill(poison)
+        self._fill(buffer.inner, np.uint8(poison), 0, buffer.nbytes)
 
     def inspect(
         self,

@@ -142,14 +142,14 @@ class FaultContract:
         for measurement in run.problems[0].measured:
             assert measurement.status in EXPECTED[str(measurement.configuration["FAULT"])]
 
-    def test_a_race_goes_on_without_those_that_hang_or_break_the_context(self) -> None:
+    def test_a_race_goes_on_without_those_that_hang_break_the_context_or_become_wrong(self) -> None:
         """As finalists may that were right whenever they ran alone."""
         kernel, device = find_kernel("faulty", SPACES), choose_device(self.selector)
         space = enumerate_space(kernel, device).restricted(
-            {"FAULT": ("none", "hang", "illegal_address"), "BLOCK": (32, 64)}
+            {"FAULT": ("none", "hang", "illegal_address", "late_wrong"), "BLOCK": (32, 64)}
         )
         faults = [str(configuration["FAULT"]) for configuration in space]
-        assert set(faults) == {"none", "hang", "illegal_address"}
+        assert set(faults) == {"none", "hang", "illegal_address", "late_wrong"}
         bench = Bench(Request(kernel, device, kernel.problems["cuda"], timeout_s=self.timeout_s))
         try:
             job = bench.job(kernel.problems["cuda"][0])
@@ -167,7 +167,11 @@ class FaultContract:
         counts = [len(samples_ms) for samples_ms in raced.samples_ms]
         assert counts == [9 * (fault == "none") for fault in faults]
         ends = {faults[place]: failure.status for place, failure in raced.failures.items()}
-        assert ends == {"hang": Status.TIMED_OUT, "illegal_address": Status.CRASHED}
+        assert ends == {
+            "hang": Status.TIMED_OUT,
+            "illegal_address": Status.CRASHED,
+            "late_wrong": Status.WRONG_RESULT,
+        }
         # Of the heat that went through; a CPU does not say.
         assert (raced.clocks.sm_mhz is not None) == (device.backend == "cuda")
 
