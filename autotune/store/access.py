@@ -141,8 +141,9 @@ class Store:
         now, listed = _now(), list(added)
         if not listed:
             return
-        uuids = {row.device_uuid for row in listed}
-        scopes = {uuid: replace(scope, device_uuid=uuid or scope.device_uuid) for uuid in uuids}
+        others = {row.device_uuid for row in listed} - {"", scope.device_uuid}
+        scopes = {uuid: replace(scope, device_uuid=uuid) for uuid in others}
+        scopes |= {"": scope, scope.device_uuid: scope}
         rows = [
             {"run_id": run_id, "created": now, **_columns(scopes[row.device_uuid], row)}
             for row in listed
