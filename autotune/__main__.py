@@ -32,19 +32,22 @@ def main() -> None:
         # Where the interrupt met code that a library gave to exec(), Python takes it for unhandled
         # (run_eval_code_obj of its pythonrun.c) and would end by SIGINT instead of this code.
         _leave(code)
-    guard = threading.Timer(_LAST_WORDS_S, _leave, [code, "a thread or an exit handler"])
+    guard = threading.Timer(_LAST_WORDS_S, _leave, [code])
     guard.daemon = True
-    guard.start()
+    with suppress(RuntimeError):  # no more threads
+        guard.start()
     sys.exit(code)
 
 
-def _leave(code: int, late: str = "") -> None:
+def _leave(code: int) -> None:
     """End the process at once, without what Python does last."""
-    if late:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"warning: {late} of a space file did not end, so it was ended\n")
+    threads = [thread for thread in threading.enumerate() if not thread.daemon]
+    left = [thread.name for thread in threads if thread is not threading.main_thread()]
+    if left and code != 130:
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"warning: a thread did not end by itself: {', '.join(left)}\n")
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # None where it was closed at the start
             stream.flush()
     _exit(code)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shlex
 import sys
 import tempfile
@@ -251,10 +252,10 @@ class Spans:
         setattr(owner, method, timed)
 
     @property
-    def last_begun_s(self) -> float:
-        """When the last of them began."""
-        return max((begun_s for begun_s, _ in self.all_s), default=self.begun_s)
+    def seconds(self) -> float:
+        """Of all of them together."""
+        return self.until(math.inf)
 
-    def busy_until(self, end_s: float) -> float:
-        """Seconds spent in all of them together before some time."""
+    def until(self, end_s: float) -> float:
+        """Of all of them together, before some time."""
         return sum(max(0.0, min(ended_s, end_s) - begun_s) for begun_s, ended_s in self.all_s)

@@ -21,7 +21,7 @@ The rate is configurations divided by the time from the first one asked for to t
 comes before (processes, context, upload) is reported beside it as ``startup_s`` of both.
 Kernel Tuner's own parts are its own report; of ours ``idle_s`` is when the device process had nothing to do,
 and ``compilers_busy`` the share of all compilers' time in which they compiled, from the first configuration
-asked for until the last compile began.
+asked for until the last compile ended, and ``compilers_busy_until_dry`` until it began.
 
     python benchmarks/throughput.py                     # all kernels, some 12 minutes on an H100
     python benchmarks/throughput.py --kernel sgemm      # one; results merge into the same file
@@ -128,7 +128,7 @@ SUBSPACES = {
     "convolution_small_tiles": Subspace(
         Problem(width=4096, height=4096), "TILE_X=1,2 TILE_Y=1,2", 168, 12, _CONVOLUTION
     ),
-    "convolution": Subspace(Problem(width=4096, height=4096), "", 120, 12, _CONVOLUTION),
+    "convolution": Subspace(Problem(width=4096, height=4096), "", 160, 12, _CONVOLUTION),
 }
 
 
@@ -200,7 +200,9 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
             startup_s = time.perf_counter() - begun
             scope = bench.scope(matchup.problem)
             done = search_timed(space, evaluator, scope, in_given_order(order))
-        dry_s, compilers = compiling.last_begun_s, bench.compilers.processes
+        compilers = bench.compilers.processes
+    dry_s = max(begun_s for begun_s, _ in compiling.all_s)
+    end_s = max(ended_s for _, ended_s in compiling.all_s)
     measured = done.measurements
     verify_s = sum(measurement.verify_s for measurement in measured)
     benchmark_s = sum(measurement.measure_s for measurement in measured)
@@ -214,8 +216,10 @@ def run_ours(matchup: Matchup, half: int) -> dict[str, Any]:
         "wall_s": done.seconds,
         "statuses": Counter(str(measurement.status) for measurement in measured),
         "compile_in_all_processes_s": sum(measurement.compile_s for measurement in measured),
-        "compilers_busy_s": compiling.busy_until(dry_s),
-        "compilers_s": compilers * (dry_s - compiling.begun_s),
+        "compilers_busy_until_dry_s": compiling.until(dry_s),
+        "compilers_until_dry_s": compilers * (dry_s - compiling.begun_s),
+        "compilers_busy_s": compiling.seconds,
+        "compilers_s": compilers * (end_s - compiling.begun_s),
         "verify_s": verify_s,
         "benchmark_s": benchmark_s,
         "device_process_s": device.seconds,
@@ -469,7 +473,7 @@ def compare(options: argparse.Namespace, name: str) -> dict[str, Any]:
         "ratio": _per_s(ours) / _per_s(theirs),
         "ratio_with_startup": _per_s(ours, "startup_s") / _per_s(theirs, "startup_s"),
         "share_of_wall_measuring": (ours["verify_s"] + ours["benchmark_s"]) / ours["wall_s"],
-        "compilers_busy": ours["compilers_busy_s"] / ours["compilers_s"],
+        **_busy_shares(ours),
         "ours": ours,
         "kernel_tuner": theirs,
         "winners": race,
@@ -481,11 +485,18 @@ def _per_s(found: Mapping[str, Any], *more: str) -> float:
     return float(found["configurations"] / sum(found[key] for key in ("wall_s", *more)))
 
 
-def _busy(found: Mapping[str, Any]) -> str:
+def _busy_shares(found: Mapping[str, Any]) -> dict[str, float]:
     """How busy compilers were, of ours."""
-    if "compilers_s" not in found:
-        return ""
-    return f", compilers {found['compilers_busy_s'] / found['compilers_s']:.0%} busy"
+    return {
+        f"compilers_busy{end}": found[f"compilers_busy{end}_s"] / found[f"compilers{end}_s"]
+        for end in ("_until_dry", "")
+        if "compilers_s" in found
+    }
+
+
+def _busy(found: Mapping[str, Any]) -> str:
+    shares = _busy_shares(found).values()
+    return f", compilers busy {' and '.join(f'{share:.0%}' for share in shares)}" if shares else ""
 
 
 def _added(halves: list[dict[str, Any]]) -> dict[str, Any]:
@@ -558,7 +569,7 @@ def _options() -> argparse.Namespace:
     parser = command_line(__doc__, "throughput-<device>.json", "cuda:0")
     parser.add_argument("--kernel", choices=SUBSPACES, help="default: all")
     parser.add_argument(
-        "--configurations", type=int, default=0, help="default: by kernel, 120 to 400"
+        "--configurations", type=int, default=0, help="default: by kernel, 160 to 400"
     )
     parser.add_argument("--ours", action="store_true", help="measure our side only, write nothing")
     for hidden in ("--part", "--winners"):

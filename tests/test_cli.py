@@ -12,8 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from sample_records import KERNEL, WRONG, entry, plan, problem, record, with_entry
 
 from autotune.cli import run
+from autotune.tuned.writing import write
 
 ROOT = Path(__file__).parents[1]
 SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")
@@ -202,6 +204,38 @@ def test_a_wrong_record_is_not_imported(
     assert "r.json" in fails(capsys, 1, "import", str(tmp_path / "r.json"))
 
 
+def test_a_value_that_no_parameter_declares_is_not_imported(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "demo.json"
+    file.write_bytes(with_entry(configuration={**plan().configuration, "BM": -5}))
+    assert "BM=-5 is not among its values" in fails(capsys, 1, "import", str(file))
+
+
+@pytest.mark.filterwarnings("always:tuned record left out")
+@pytest.mark.parametrize("kind", ["absurd time", "fifo"])
+def test_a_damaged_record_stops_no_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str
+) -> None:
+    """What reads several names the damaged one and goes on; what was given it alone says so."""
+    good = record([entry(problem(64, 64))])
+    file = write(tmp_path, good)
+    bad = tmp_path / "Other" / file.name
+    bad.parent.mkdir()
+    if kind == "fifo":
+        os.mkfifo(bad)
+    else:
+        bad.write_bytes(WRONG[kind][0])
+    source = ["--from", str(tmp_path), "--out", str(tmp_path / "out")]
+    for command in (["export", KERNEL], ["export", KERNEL, "wisdom"], ["report", KERNEL]):
+        assert run([*command, *source]) == 0
+        captured = capsys.readouterr()
+        assert captured.err.count("warning") == captured.err.count(str(bad)) == 1
+        assert "internal error" not in captured.err
+    for command in (["compare", str(file), str(bad)], ["import", str(bad)]):
+        assert str(bad) in fails(capsys, 1, *command)
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8b\x08junk", b'{"cache": 3}'])
 def test_a_wrong_recording_is_not_replayed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes
@@ -248,7 +282,9 @@ def test_run_writes_everything_and_prints_the_record(
     arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
     arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
     assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0
-    record = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert "n=5003: 5 of 24 tried, budget of 5 evaluations: 5 ok; " in captured.err
+    record = json.loads(captured.out)
     assert record["kernel"] == "saxpy"
     assert [entry["problem"] for entry in record["entries"]] == [{"n": 5003}]
     (folder,) = (tmp_path / "out").iterdir()

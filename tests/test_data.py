@@ -145,6 +145,16 @@ def test_what_the_output_cannot_hold_exactly_is_held_within_the_tolerance(kernel
     assert prepare(given, PROBLEM, EXACT).bounds["out"] > 0
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_in_double_precision_what_was_rounded_has_a_tolerance(kernel, dtype):
+    """Any other order of operations would be wrong; integers are held bit for bit all the same."""
+    bounds = [
+        prepare(kernel(*expecting(dtype, expected)), PROBLEM, EXACT).bounds["out"]
+        for expected in ("np.exp(x)", "3 * x", "x / 2 + 1j" if dtype == "complex128" else "x / 2")
+    ]
+    assert bounds == [pytest.approx(64 * 2.0**-52 * np.exp(2)), 0, 0]
+
+
 @pytest.mark.parametrize("which", [EXACT, RANDOM])
 def test_integer_outputs_are_always_exact(kernel, which):
     given = kernel(
@@ -322,7 +332,14 @@ def both(kernel, tmp_path, monkeypatch):
     return made
 
 
-@pytest.mark.parametrize("what", ["print('hello')", "if first: os.kill(os.getpid(), 9)"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "print('hello')",
+        "if first: os.kill(os.getpid(), 9)",
+        "if first: np.empty((1 << 40, 1 << 12))",
+    ],
+)
 def test_two_slow_data_sets_are_made_at_once_in_two_processes(both, tmp_path, what, capfd):
     """A process that was killed, for want of memory perhaps, is begun once more."""
     exact, drawn = both(what)

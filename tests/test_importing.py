@@ -4,15 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sample_records import PARAMETERS, changed, entry, plan, problem, record, with_entry
 
 from autotune.cli import run
+from autotune.devices.device import Device
 from autotune.errors import RecordError
 from autotune.kernel.spec import Kernel
 from autotune.tuned.importing import check_values
 from autotune.tuned.reading import decode, read_all
-from autotune.tuned.record import TunedRecord
+from autotune.tuned.record import RecordedDevice, TunedRecord
 from autotune.values import Problem
 
 COPY = Path(__file__).parents[1] / "reports" / "NVIDIA_H200" / "copy.json"
@@ -76,6 +78,25 @@ def test_configurations_are_of_the_kernels_space_where_it_is_known() -> None:
     with pytest.raises(RecordError, match=r"\(m=8, .*'BM': 128.* is not in the space"):
         check_values(two_entries(), kernel)
     check_values(two_entries(stale_reasons=("the source changed since",)), kernel)
+
+
+def test_what_a_cpu_could_do_is_not_recorded_and_not_asked_about() -> None:
+    """Its blocks, say, may be larger than any GPU's."""
+    kernel = gemm()
+
+    @kernel.constraint
+    def fits(BM: int, device: Device) -> bool:
+        """Into a block."""
+        return device.max_threads_per_block >= 64 * BM
+
+    large = plan(128, block=(4096, 1, 1))
+    cpu = RecordedDevice(backend="opencl", name="CPU", arch="opencl_cpu")
+    made = msgspec.structs.replace(record([entry(problem(8, 8), large)]), device=cpu)
+    check_values(made, kernel)
+    foreign = plan(configuration={"BM": 256, "SWIZZLE": True, "VARIANT": "simt"})
+    made = msgspec.structs.replace(made, entries=(entry(problem(8, 8), foreign),))
+    with pytest.raises(RecordError, match="BM=256 is not among its values"):
+        check_values(made, kernel)
 
 
 @pytest.mark.parametrize(

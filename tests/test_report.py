@@ -365,14 +365,14 @@ def test_drift_of_the_reference_is_provenance() -> None:
         recheck = Recheck(found[0].configuration, 2.0, (now_ms,), 20.0)
         found[place] = replace(found[place], recheck=recheck)
     rows = dict(setting.provenance(searched(found)).rows)
-    assert rows["Drift"] == "-0.3 % to +0.8 %: a reference timed again 2 times"
+    assert rows["Drift"] == "-0.3% … +0.8%: a reference timed again 2 times"
 
 
 def test_a_drift_of_one_value_is_no_range() -> None:
     found = trials()
     once = replace(found[0], recheck=Recheck(found[0].configuration, 2.0, (10.22,), 20.0))
     rows = dict(setting.provenance(searched([once, *found[1:]])).rows)
-    assert rows["Drift"] == "+411.0 %: a reference timed again once"
+    assert rows["Drift"] == "+411.0%: a reference timed again once"
 
 
 def test_what_is_unsure_is_told_with_what_makes_it_sure() -> None:

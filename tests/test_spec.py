@@ -60,6 +60,10 @@ def test_a_declaration_reads_back() -> None:
         ({"problems": [Problem(N=1)]}, r"problem field 'N' must be lower_case"),
         ({"problems": [Problem(n=0.5)]}, r"n=0.5 must be an int or a str"),
         (
+            {"BLOCK": (1, -(2**63))},
+            r"parameter BLOCK: -9223372036854775808 needs more than 64 bits",
+        ),
+        (
             {"problems": [Problem(n=1), Problem(m=1)]},
             r"problem \(m=1\) has other fields than \(n\)",
         ),
@@ -205,6 +209,21 @@ def test_a_tolerance_that_bounds_nothing_is_refused_before_anything_is_measured(
         check_kernel(k, ["sm_90"], samples=1, seed=0)
     with Store.open(tmp_path / "s.sqlite") as store, pytest.raises(SpecError, match=message):
         execute(Request(k, DEVICE, k.problems["cuda"]), store)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(2**63, "n=9223372036854775808 needs more than 64 bits"), ("\ud800", "is not text")],
+)
+def test_a_problem_that_no_record_can_hold_is_refused_before_it_is_measured(
+    value: Any, message: str, tmp_path: Path
+) -> None:
+    """Whether the space file names it or the command line."""
+    asked = Request(kernel(), DEVICE, (Problem(n=value),))
+    with Store.open(tmp_path / "s.sqlite") as store, pytest.raises(SpecError, match=message):
+        execute(asked, store)
+    with pytest.raises(SpecError, match=message):
+        check_kernel(kernel(problems=[Problem(n=value)]), ["sm_90"], samples=1, seed=0)
 
 
 def test_a_missing_hook_says_how_to_attach_it() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
-from autotune.kernel.space import Space, enumerate_space
+from autotune.kernel.space import Space, enumerate_space, index_type
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.encoding import Encoding
@@ -31,7 +31,7 @@ def full(**parameters: tuple[Value, ...]) -> Space:
     rows = (
         np.indices([len(values) for values in parameters.values()]).reshape(len(parameters), -1).T
     )
-    return Space(parameters, rows.astype(np.int16))
+    return Space(parameters, rows.astype(index_type(map(len, parameters.values()))))
 
 
 def searched(
@@ -123,6 +123,21 @@ def test_products_of_indicators_are_the_share_of_equal_parameters() -> None:
 
 
 # --- the Gaussian process
+
+
+def test_a_parameter_of_thousands_of_values_is_searched_in_little_memory() -> None:
+    """An indicator for each value, and pairs of changes, took more than 20 GB."""
+    space = full(A=tuple(range(40000)), B=(0, 1), C=(1, 2, 4))
+    encoding = Encoding(space)
+    tracemalloc.start()
+    try:
+        assert encoding.indicators(np.arange(4000)).shape == (4000, 5)
+        near = encoding.near(200_000, 2)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(near) == 39999 + 1 + 2
+    assert most_bytes < 100e6
 
 
 def points(count: int, seed: int = 0) -> Points:

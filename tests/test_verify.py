@@ -241,7 +241,7 @@ def typed(dtype, drawn, expected="x"):
         ("int64", "rng.integers(0, 1000, p.n, np.int64) + 2**60", 1),
         ("uint64", "rng.integers(0, 1000, p.n, np.int64).astype(np.uint64) + np.uint64(2**63)", 1),
         ("int8", "rng.integers(-128, 127, p.n, np.int8)", 1),
-        ("float64", "1.0 + rng.integers(0, 2, p.n, np.int64) * 2.0**-52", 2.0**-52),
+        ("float64", "1.0 * rng.integers(1, 3, p.n, np.int64)", 2.0**-40),
         ("complex64", "rng.standard_normal(p.n) * np.complex64(1 + 2j)", 1j),
         ("complex128", "rng.standard_normal(p.n) * np.complex128(1 + 2j)", 2.0**-40),
     ],
@@ -274,7 +274,7 @@ def test_a_true_that_is_no_bool_is_wrong(data):
 
 
 @pytest.mark.parametrize(
-    "expected", ["np.where(x > 0, x, np.nan)", "np.full(len(x), 1) * 13323083"]
+    "expected", ["np.where(x > 0, x, np.nan)", "0 * x + np.frombuffer(b'{{{{', 'f4')"]
 )
 def test_what_equals_one_poison_must_be_written_all_the_same(data, expected):
     """One that writes nothing where NaN is expected, or what the other poison is as float."""
@@ -282,7 +282,7 @@ def test_what_equals_one_poison_must_be_written_all_the_same(data, expected):
     host = Host(made)
     for which in (EXACT, RANDOM):
         want = made.datasets[which].expected("out")
-        skipped = np.isnan(want) | (want == 13323083)
+        skipped = np.isnan(want) | (want == np.frombuffer(b"{{{{", "f4"))
 
         def run(kept, want=want):
             out = np.where(kept, host.read("out"), want)

@@ -16,7 +16,7 @@ from autotune.cli import emit_json, warn
 from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
-from autotune.measure.measurement import drift
+from autotune.measure.measurement import drift, drift_words
 
 if TYPE_CHECKING:
     from autotune.kernel.space import Space
@@ -267,9 +267,8 @@ def _say_where(result: RunResult, published: Published) -> None:
         if found.ended_by == "all":
             how_many = f"all of {len(found.space)} tried"
         results = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-        moved = drift(found.measured)
-        span = " … ".join(dict.fromkeys(f"{share:+.1%}" for share in moved or ()))
-        drifted = f"; drift {span}" if span else ""
+        moved = drift_words(found.measured)
+        drifted = f"; drift {moved}" if moved else ""
         click.echo(
             f"{words(found.problem)}: {how_many}: {results}; {found.seconds:.0f} s{drifted}",
             err=True,
@@ -285,8 +284,8 @@ def _say_where(result: RunResult, published: Published) -> None:
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _say_who_measured(result)
     _warn_of_throttling(result)
-    _warn_of_drift(result)
-    _warn_of_unsure(published.record, result)
+    _warn_of_drift(result, published.record)
+    _warn_of_unsure(result, published.record)
     for outcome in published.outcomes:
         if outcome.action == "kept":
             click.echo(f"{words(outcome.problem)}: record kept, {outcome.reason}", err=True)
@@ -319,9 +318,11 @@ def _warn_of_throttling(result: RunResult) -> None:
         )
 
 
-def _warn_of_drift(result: RunResult) -> None:
+def _warn_of_drift(result: RunResult, record: TunedRecord) -> None:
     """Say when the device did not stay as fast as it was. A CPU never does."""
-    found = [drift(problem.measured) for problem in result.problems]
+    entries = {tried.problem: record.entry(tried.problem) for tried in result.problems}
+    unsure = {problem for problem, entry in entries.items() if entry and entry.unsure}
+    found = [drift(tried.measured) for tried in result.problems if tried.problem not in unsure]
     worst = max((abs(share) for extremes in found if extremes for share in extremes), default=0.0)
     if worst > _DRIFT and result.request.device.times_steadily:
         warn(
@@ -331,7 +332,7 @@ def _warn_of_drift(result: RunResult) -> None:
         )
 
 
-def _warn_of_unsure(record: TunedRecord, result: RunResult) -> None:
+def _warn_of_unsure(result: RunResult, record: TunedRecord) -> None:
     """Say which results are unsure and why, and what makes them sure."""
     from autotune.run.selection import SURER
 

@@ -28,7 +28,10 @@ PURPOSES = {
 }
 _TOOLS = {
     "ncu": ("hardware counters", "sudo apt-get install cuda-nsight-compute-13-0"),
-    "compute-sanitizer": ("run --sanitize", "pip install nvidia-cuda-sanitizer-api"),
+    "compute-sanitizer": (
+        "run --sanitize or --effort full",
+        "pip install nvidia-cuda-sanitizer-api",
+    ),
     "nvcc": ("building with the exported header", "pip install 'kernel-autotune[test]'"),
 }
 

@@ -18,6 +18,8 @@ from typing import Any, TextIO, cast
 from autotune.errors import SpecError
 from autotune.kernel.expression import UntraceableError
 
+#: The signals that end a command.
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Optional last argument of hooks that may look at the device.
 DEVICE = "device"
 
@@ -64,7 +66,7 @@ class _Unclosed:
 def signals_kept() -> Iterator[None]:
     """Signals are handled afterwards as before: Ctrl-C ends a command whatever its space file set."""
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
     try:
         yield
     finally:

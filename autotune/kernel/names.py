@@ -1,6 +1,6 @@
-"""Which names a person may declare: of kernels, parameters, problem fields and arguments.
+"""Which names a person may declare, and which values: of kernels, parameters, problem fields, arguments.
 
-They become files, C macros, attributes, and identifiers of C++ and Python. What one of these cannot
+Names become files, C macros, attributes, and identifiers of C++ and Python. What one of these cannot
 hold is refused where it is declared, and not after a search by the format that meets it.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import keyword
 import re
+
+from autotune.kernel.expression import MAX_INTEGER
 
 #: Of C++20, alternative spellings included.
 CPP_KEYWORDS = frozenset(
@@ -38,7 +40,7 @@ _MOST_LETTERS = 100
 _TAKEN: dict[str, dict[str, frozenset[str]]] = {
     "kernel name": {},
     "parameter": {
-        "what C++ or CUDA means by it, and every parameter is a macro": CPP_KEYWORDS | _CUDA,
+        "a word of C++ or CUDA, and every parameter is a macro": CPP_KEYWORDS | _CUDA,
         "a word of Python, which rules could not name": _PYTHON,
         "what hooks and rules call the device": frozenset(("device",)),
     },
@@ -62,4 +64,15 @@ def fault(kind: str, name: object) -> str:
     for what, words in _TAKEN[kind].items():
         if name in words:
             return f"{kind} {name!r} is {what}; choose another, for example {name + '_0'!r}"
+    return ""
+
+
+def value_fault(value: object) -> str:
+    """Why records cannot hold the value of a parameter or problem field; empty: they can."""
+    if isinstance(value, int):
+        return "" if abs(value) <= MAX_INTEGER else "needs more than 64 bits"
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        return "is not text that can be written"
     return ""

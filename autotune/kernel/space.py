@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Rows = NDArray[np.integer[Any]]
 #: Memory that enumerating may take; the same everywhere, so that a space is refused everywhere or nowhere.
 _MOST_BYTES = 2 << 30
+#: Most combinations that one rule is asked about: a minute or two of calls.
+_MOST_ANSWERS = 1 << 28
 #: Rows are extended and filtered so many at a time.
 _BLOCK_ROWS = 1 << 18
 
@@ -274,10 +276,10 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
     """Evaluate a rule over all values of the parameters it names."""
     names = list(kernel.parameters)
     axes = [kernel.parameters[name] for name in rule.parameters]
-    if (combinations := math.prod(map(len, axes))) > _MOST_BYTES:
+    if (combinations := math.prod(map(len, axes))) > _MOST_ANSWERS:
         raise kernel.error(
             f"rule {rule.name!r} would be asked about {combinations:.1e} combinations of "
-            f"{', '.join(rule.parameters)}, at most {_MOST_BYTES:.1e} are allowed; split it into "
+            f"{', '.join(rule.parameters)}, at most {_MOST_ANSWERS:.1e} are allowed; split it into "
             "rules over fewer parameters, or drop some values"
         )
     extra = {DEVICE: device} if rule.uses_device else {}

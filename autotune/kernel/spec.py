@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from autotune.devices.device import BACKENDS
 from autotune.errors import SpecError, unknown
 from autotune.kernel.hooks import DEVICE, Hooks
-from autotune.kernel.names import fault
+from autotune.kernel.names import fault, value_fault
 from autotune.values import Configuration, Problem, Value
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -390,13 +390,16 @@ class Kernel(Hooks):
         return number
 
     def check_problem(self, p: Problem) -> None:
-        """Check what the hooks that return numbers say of a problem, before anything is measured.
+        """Check a problem, and what the hooks that return numbers say of it, before it is measured.
 
         Raises
         ------
         SpecError
-            If one raises or returns what does not fit.
+            If no record could hold it, or a hook raises or returns what does not fit.
         """
+        for name, value in p.items():
+            if wrong := value_fault(value):
+                raise self.error(f"problem field {name}={value!r} {wrong}")
         self.tolerance_of(p)
         self.work_of(p)
 
@@ -566,6 +569,8 @@ class Kernel(Hooks):
         if len(set(values)) != len(values):
             raise self.error(f"parameter {name}: a value occurs twice in {values!r}")
         for value in values:
+            if wrong := value_fault(value):
+                raise self.error(f"parameter {name}: {value!r} {wrong}")
             if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_]+", value):
                 raise self.error(f"parameter {name}: {value!r} cannot be part of a C identifier")
         return tuple(values)

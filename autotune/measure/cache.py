@@ -81,13 +81,9 @@ def entries(kind: str) -> list[Entry]:
     found = []
     for path in cache_folder(kind).glob("[!.]*" if kind == DATA else "*/[!.]*"):
         with suppress(OSError):  # removed meanwhile
-            itself = path.stat()
-            size = (
-                itself.st_size
-                if kind == BINARIES
-                else sum(f.stat().st_size for f in path.iterdir())
-            )
-            found.append(Entry(path, size, itself.st_mtime))
+            files = [path] if kind == BINARIES else path.iterdir()
+            size = sum(file.stat().st_size for file in files)
+            found.append(Entry(path, size, path.stat().st_mtime))
     return sorted(found, key=lambda entry: entry.last_used_s, reverse=True)
 
 

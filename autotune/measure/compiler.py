@@ -44,6 +44,9 @@ LIKELY = 256
 #: How far compilers stand back for the processes that measure and decide, which wake up often and for
 #: short, and would else wait a tick of the scheduler (4 ms) for a core now and then.
 _NICENESS = 10
+#: By how much, as a logarithm, a symbol's value that was never seen may lengthen a compile: what is not
+#: known is begun early, since what is done first is what is short.
+_DOUBT = 1.0
 #: Bumped when the stored form of a binary changes.
 _CACHE_VERSION = 2
 
@@ -146,8 +149,8 @@ def first_error(log: str) -> str:
 class CompileTimes:
     """How long compiles take, learned from those that are done: by the symbols they are given.
 
-    A symbol's value counts as its mean deviation from the mean of all, in logarithms of seconds,
-    less where it was seen seldom. That is exact where parameters act by factors, as unrolled loops do.
+    A symbol's value counts as its mean deviation from the mean of all, in logarithms of seconds, and
+    as if it had been seen once more, `_DOUBT` above: parameters act by factors, as unrolled loops do.
     """
 
     def __init__(self) -> None:
@@ -165,10 +168,10 @@ class CompileTimes:
             self._seen[define] = count + 1, total + length
 
     def expected(self, job: CompileJob) -> float:
-        """Logarithm of the seconds that a compile will take; 0 where nothing is known."""
+        """What to rank by who takes long: a logarithm of seconds, too high where little is known."""
         mean = self._mean
-        known = [self._seen[define] for define in job.defines if define in self._seen]
-        return mean + sum((total - count * mean) / (count + 1) for count, total in known)
+        seen = [self._seen.get(define, (0, 0.0)) for define in job.defines]
+        return mean + sum((total - count * mean + _DOUBT) / (count + 1) for count, total in seen)
 
     @property
     def longest_in_typical(self) -> float:
@@ -228,7 +231,6 @@ class CompilerPool:
             while len(self._threads) < wanted:
                 self._threads.append(threading.Thread(target=self._work, daemon=True))
                 self._threads[-1].start()
-            self._changed.notify_all()
 
     @property
     def has_enough(self) -> bool:
@@ -240,8 +242,16 @@ class CompilerPool:
             return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
-        """Have something compiled; returns at once, with what will hold the result."""
+        """Have something compiled; returns at once, with what will hold the result.
+
+        Raises
+        ------
+        AutotuneError
+            If the processes were ended.
+        """
         with self._changed:
+            if self._children.is_ended:
+                raise AutotuneError(ENDED)
             self._unasked.pop(job.key, None)
             future = self._begun.get(job.key)
             if future is None:
@@ -249,6 +259,7 @@ class CompilerPool:
                 self._asked[job.key] = wish
                 future = self._begun[job.key] = wish.future
                 self.start()
+                self._changed.notify()
             elif future.done():
                 del self._begun[job.key]
             return future
@@ -260,6 +271,7 @@ class CompilerPool:
             new = ((key, wish) for key, wish in wishes.items() if key not in self._begun)
             self._likely = dict(islice(new, self._most_likely))
             self.start()
+            self._changed.notify_all()
 
     def result(self, job: CompileJob) -> Compiled:
         """Wait for a binary; compiles it next if nobody asked before.
@@ -270,8 +282,6 @@ class CompilerPool:
             If the processes were ended.
         """
         with self._changed:
-            if self._children.is_ended:
-                raise AutotuneError(ENDED)
             future = self.submit(job)
             if job.key in self._asked:
                 self._asked = {job.key: self._asked.pop(job.key), **self._asked}

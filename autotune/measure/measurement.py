@@ -148,3 +148,8 @@ def drift(measured: Iterable[Measurement]) -> tuple[float, float] | None:
         measurement.recheck.ratio - 1 for measurement in measured if measurement.recheck is not None
     ]
     return (min(changes), max(changes)) if changes else None
+
+
+def drift_words(measured: Iterable[Measurement]) -> str:
+    """`drift` for a person: a range, or one number where there is but one; empty where none is."""
+    return " … ".join(dict.fromkeys(f"{change:+.1%}" for change in drift(measured) or ()))

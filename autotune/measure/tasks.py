@@ -294,7 +294,8 @@ def _timed(
     ready.data.poison_outputs()
     taken, clocks = _unthrottled(ready.executor, lambda: sample(timer, rule, best_samples_ms))
     hot_samples_ms = () if taken.stopped_early else _hot(timer, taken.samples_ms, job)
-    verify_timed(timer, len(taken.samples_ms), ready.data.scratch, afresh=False)
+    if not taken.stopped_early:  # else it has lost, unless finals let it in and verify it then
+        verify_timed(timer, len(taken.samples_ms), ready.data.scratch, afresh=False)
     timed = replace(
         draft,
         status=Status.STOPPED_EARLY if taken.stopped_early else Status.OK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.measure.measurement import Measurement, drift
+from autotune.measure.measurement import Measurement, drift_words
 from autotune.report import wording
 from autotune.report.content import ReportContent
 from autotune.report.table import NONE, Table, limit_words, listed, plural, problem_name
@@ -138,9 +138,6 @@ def _throttled(trials: Sequence[Measurement]) -> str:
 
 def _drift(trials: Sequence[Measurement]) -> str:
     """How far the reference moved while others were measured; empty where it was not timed again."""
-    extremes = drift(trials)
-    if extremes is None:
-        return ""
-    text = " to ".join(dict.fromkeys(f"{100 * share:+.1f} %" for share in extremes))
     count = sum(trial.recheck is not None for trial in trials)
-    return f"{text}: a reference timed again {'once' if count == 1 else plural(count, 'time')}"
+    often = "once" if count == 1 else plural(count, "time")
+    return f"{drift_words(trials)}: a reference timed again {often}" if count else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -115,8 +115,7 @@ class Bench:
     def other_jobs(self, job: Job) -> list[Job]:
         """The odd sizes with another seed, and the same problem with random data of another seed.
 
-        Where the kernel names no odd sizes, the smallest of its problems. Inputs that were given serve
-        again.
+        Inputs that were given serve again.
 
         Exact data of the problem itself serve again: they are half of what takes time to make, and
         a lost or doubled element shows in any of them.
@@ -124,21 +123,12 @@ class Bench:
         Static fields are compiled in, so an odd size with other values of those needs another
         binary and is left to the kernel's own tests.
         """
-
-        def alike(problems: Iterable[Problem]) -> list[Problem]:
-            static = self.kernel.static
-            return [
-                problem
-                for problem in problems
-                if all(problem[name] == job.problem[name] for name in static)
-            ]
-
-        edges = alike(self.kernel.edge_problems)
-        if not edges:
-            smallest = min(
-                alike(self.kernel.problems[self.device.backend]), key=size_of, default=None
-            )
-            edges = [smallest] if smallest not in (None, job.problem) else []
+        static = self.kernel.static
+        edges = [
+            problem
+            for problem in self.kernel.edge_problems
+            if all(problem[name] == job.problem[name] for name in static)
+        ]
         other = self.request.seed + 1
         jobs = [self.job(problem, other) for problem in edges]
         if self.request.inputs:

@@ -1,4 +1,4 @@
-"""Who won: ranking of interleaved samples, ties, confidence, the ratio to the vendor, what is unsure.
+"""Who won: ranking of interleaved samples, ties, confidence, the ratio to the vendor, doubts.
 
 Knows statistics, no files and no devices. All samples of one race were taken in rounds, so the
 k-th samples of all contenders saw the same clocks and temperature.
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import Measurement, Status, drift_words
 from autotune.measure.timing import median_interval
 from autotune.values import Configuration, Problem
 
@@ -210,34 +210,26 @@ def why_unsure(decision: Decision, measured: Sequence[Measurement]) -> str:
     reasons = []
     looks = [1.0, *(row.recheck.ratio for row in measured if row.recheck is not None)]
     moved = [look / median(looks) - 1 for look in looks]
-    most = max(moved, key=abs)
     if sum(abs(share) > _MOVED for share in moved) > _SELDOM * len(moved):
-        reasons.append(
-            "the device changed during the search: one configuration's time was off by "
-            f"{_share(abs(most))} from its median"
-        )
+        reasons.append(f"the device changed during the search (drift {drift_words(measured)})")
     if decision.clocks.is_throttled:
         why = ", ".join(decision.clocks.throttle_reasons)
         reasons.append(f"the device was throttled during the finals ({why})")
     if len(winner.samples_ms) < _LEAST_ROUNDS:
         reasons.append(f"the finals had time for {len(winner.samples_ms)} rounds only")
-    known = {"its time": Ratio(winner.median_ms, *winner.interval_ms)}
+    told = {"its time": Ratio(winner.median_ms, *winner.interval_ms)}
     if decision.vendor:
-        _, known[f"the ratio to {decision.vendor}"] = decision.vendors[decision.vendor]
-    for name, of in known.items():
-        width = max(of.high / of.value, of.value / of.low) - 1
+        _, told[f"the ratio to {decision.vendor}"] = decision.vendors[decision.vendor]
+    for name, number in told.items():
+        width = max(number.high / number.value, number.value / number.low) - 1
         if width > _UNSURE:
-            reasons.append(f"{name} is known to within {_share(width)} only")
+            share = f"{width:.0%}" if width < 1 else f"a factor of {1 + width:.1f}"
+            reasons.append(f"{name} is known to within {share} only")
     rivals = [decision.against_winner(other) for other in decision.tied if other is not winner]
     lead = 1 - min((rival.low for rival in rivals), default=1.0)
     if lead > _UNSURE:
         reasons.append(f"another finalist may be faster by {lead:.0%}")
     return "; ".join(reasons)
-
-
-def _share(share: float) -> str:
-    """A share in percent, a large one as a factor."""
-    return f"{share:.0%}" if share < 1 else f"a factor of {1 + share:.1f}"
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], seed: int = 0) -> Ratio:

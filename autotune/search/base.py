@@ -29,9 +29,10 @@ class Session(Protocol):
         """Measurements that the budget still allows; None where only time limits them."""
 
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
-        """Measure configurations by their number in the space, in this order.
+        """Measure configurations by their number in the space; answers are in the order given.
 
-        One that was measured before in this search answers from memory and costs nothing.
+        On a GPU what is compiled first is measured first, so that a batch may be as large as the
+        space. One that was measured before in this search answers from memory and costs nothing.
 
         Raises
         ------

@@ -22,6 +22,10 @@ Features: TypeAlias = NDArray[np.float32]
 _LOG_SPAN = 4
 #: Correlation above which divisibility by powers of two says nothing that the value does not.
 _SAME = 0.99
+#: Two configurations seldom have the same of more values than this, and each would be a column.
+_MOST_INDICATORS = 1024
+#: Changes of one parameter that are combined in pairs.
+_MOST_CHANGES = 2048
 
 
 class Encoding:
@@ -55,8 +59,9 @@ class Encoding:
         self._codes = np.zeros(len(space), np.int64)
         for column, stride in zip(space.rows.T, self._strides, strict=True):
             self._codes += column * stride
-        # One column of `equal` for each value of each parameter that varies.
-        counts = self._sizes[self.varying]
+        # One indicator for each value of each parameter that varies and has no thousands of values.
+        self._counted = [p for p in self.varying if self._sizes[p] <= _MOST_INDICATORS]
+        counts = self._sizes[self._counted]
         self._places = np.cumsum(counts) - counts
         self._values = int(counts.sum())
 
@@ -69,13 +74,14 @@ class Encoding:
     def indicators(self, numbers: Numbers) -> Features:
         """Rows whose products are the share of parameters that two configurations have in common."""
         result = np.zeros((len(numbers), self._values), np.float32)
-        places = self.rows[numbers][:, self.varying] + self._places
-        result[np.arange(len(numbers))[:, None], places] = 1 / math.sqrt(len(self.varying) or 1)
+        places = self.rows[numbers][:, self._counted] + self._places
+        result[np.arange(len(numbers))[:, None], places] = 1 / math.sqrt(len(self._counted) or 1)
         return result
 
     def near(self, number: int, apart: int) -> Numbers:
         """Valid configurations that differ from one in 1 to ``apart`` (1 or 2) parameters.
 
+        Of parameters with thousands of values pairs are too many: then those that differ in 1.
         What does not apply after the change takes its first value, as everywhere in the space.
         """
         row = self.rows[number]
@@ -84,7 +90,7 @@ class Encoding:
         changes = np.concatenate([np.zeros(0, np.int64), *steps]).astype(np.int64)
         changes *= self._strides[self.varying][changed]
         codes = changes
-        if apart > 1:
+        if apart > 1 and len(changes) <= _MOST_CHANGES:
             some, others = np.triu_indices(len(changes), 1)
             differ = changed[some] != changed[others]
             codes = np.r_[changes, changes[some[differ]] + changes[others[differ]]]

@@ -87,7 +87,7 @@ def _check_plan(where: str, plan: Plan, declared: Mapping[str, Any], device: Dev
         if value not in declared[name]:
             raise ValueError(f"{where}: {name}={value!r} is not among its values {declared[name]}")
     threads = math.prod(plan.block)
-    if threads > device.max_threads_per_block:
+    if device.compiles_for_arch and threads > device.max_threads_per_block:
         raise ValueError(f"{where}: a block of {threads} threads")
 
 
@@ -119,7 +119,9 @@ def _check_space(record: TunedRecord, kernel: Kernel) -> None:
     plans = iter(_current_plans(record))
     next(plans)  # a default need not be valid everywhere
     for where, plan in plans:
-        if not is_member(kernel, plan.configuration, device):
+        _check_plan(where, plan, kernel.parameters, device)
+        # What else a device that is no CUDA architecture can do, which rules may ask, is not recorded.
+        if device.compiles_for_arch and not is_member(kernel, plan.configuration, device):
             raise ValueError(
                 f"{where}: {dict(plan.configuration)} is not in the space that {kernel.file} "
                 "declares; it was tuned with another, or changed since"

@@ -181,8 +181,8 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     driver: str
     toolchain: str
     #: Time then over the recorded one: above 1 it was slower.
-    ratio: Measured
-    ratio_interval: tuple[Measured, Measured]
+    ratio: Amount
+    ratio_interval: tuple[Amount, Amount]
 
 
 class Entry(Plan, frozen=True, kw_only=True):

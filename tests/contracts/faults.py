@@ -35,6 +35,9 @@ EXPECTED = {
     "element_doubled": {Status.WRONG_RESULT},
     "nan": {Status.WRONG_RESULT},
     "unwritten": {Status.WRONG_RESULT},
+    "only_over_nan": {Status.WRONG_RESULT},
+    "late_wrong": {Status.WRONG_RESULT},
+    "far_out_of_bounds": {Status.WRONG_RESULT},
     "input_overwritten": {Status.WRONG_RESULT},
     "hang": {Status.TIMED_OUT},
     "out_of_bounds": {Status.WRONG_RESULT},
@@ -48,6 +51,9 @@ WORDS = {
     "element_doubled": "out[3]",
     "nan": "out[2] is nan",
     "unwritten": "not written",
+    "only_over_nan": "(not written), expected",
+    "late_wrong": "timed launches: out[0] is",
+    "far_out_of_bounds": "outside the bounds of out",
     "input_overwritten": "changed its input a",
     "hang": "no result after",
     "out_of_bounds": "outside the bounds of out",
@@ -162,6 +168,8 @@ class FaultContract:
         assert counts == [9 * (fault == "none") for fault in faults]
         ends = {faults[place]: failure.status for place, failure in raced.failures.items()}
         assert ends == {"hang": Status.TIMED_OUT, "illegal_address": Status.CRASHED}
+        # Of the heat that went through; a CPU does not say.
+        assert (raced.clocks.sm_mhz is not None) == (device.backend == "cuda")
 
     def test_a_wrong_result_says_where_and_by_how_much(self, tmp_path: Path) -> None:
         run = self.tuned(tmp_path / "s.sqlite", BLOCK=(32,), FAULT=("none", "element_doubled"))

@@ -6,9 +6,14 @@
 #define FAULT FAULT_none
 #define FAULT_none 0
 #endif
+#if FAULT == FAULT_late_wrong
+#define LAUNCHES , GLOBAL int* launches
+#else
+#define LAUNCHES
+#endif
 
 KERNEL(BLOCK, 1, 0) faulty(GLOBAL float* a, GLOBAL const float* x, GLOBAL float* out, int rows,
-                           int depth) {
+                           int depth LAUNCHES) {
 #if FAULT == FAULT_syntax_error
     this is not a statement
 #elif FAULT == FAULT_too_much_shared
@@ -31,6 +36,13 @@ KERNEL(BLOCK, 1, 0) faulty(GLOBAL float* a, GLOBAL const float* x, GLOBAL float*
     if (row == 2) sum = sum / 0.0f - sum / 0.0f;
 #elif FAULT == FAULT_unwritten
     if (row == 5) return;
+#elif FAULT == FAULT_late_wrong
+    if (row == 0) launches[0] = launches[0] < 0 ? 1 : launches[0] + 1;
+    if (row == 0 && launches[0] > 2) sum += 1.0f;
+#elif FAULT == FAULT_only_over_nan
+    if (out[row] == out[row]) return;
+#elif FAULT == FAULT_far_out_of_bounds
+    if (row == 0) out[rows + 200000] = 1.0f;
 #elif FAULT == FAULT_input_overwritten
     if (row == 0) a[0] = 7.0f;
 #elif FAULT == FAULT_hang

@@ -16,6 +16,9 @@ faulty = Kernel(
         "element_doubled",
         "nan",
         "unwritten",
+        "only_over_nan",
+        "late_wrong",
+        "far_out_of_bounds",
         "input_overwritten",
         "hang",
         "out_of_bounds",
@@ -34,6 +37,12 @@ def hangs_once(BLOCK, FAULT):
 @faulty.launch
 def launch(c, p):
     return Launch(grid=(ceil_div(p.rows, c.BLOCK),), block=(c.BLOCK,))
+
+
+@faulty.scratch
+def scratch(c, p):
+    """What one fault counts launches in."""
+    return {"launches": Out(1, "int32")} if c.FAULT == "late_wrong" else {}
 
 
 @faulty.arguments
