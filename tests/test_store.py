@@ -589,7 +589,9 @@ def test_the_fastest_and_the_newest_are_asked_of_the_database(store: Store) -> N
     assert by_time == [*range(1, 600), 0]
     assert len(memory) == 600
     assert memory.get(numbered(600).configuration) is None
-    assert 0 < len(store.rows("reduce", most=100)) <= 100
+    shown = [row.measurement.configuration.NUMBER for row in store.rows("reduce", most=100)]
+    assert 80 < len(shown) < 120 and 30 < sum(number % 2 for number in shown) < 70
+    assert len(store.rows("reduce", most=601)) == 601
 
 
 def test_rows_from_before_a_field_was_added_are_read(store: Store, url: str) -> None:

@@ -26,7 +26,7 @@ from autotune.values import Configuration
 _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
 #: Share of an effort's time per problem that a race gets at most where times are not steady: there
 #: rounds that take longer than a whole search tell little more.
-_UNSTEADY_SHARE = 1 / 12
+_UNSTEADY_SHARE = 1 / 20
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
 #: Launches that take longer on a CPU are not run twice at once where shorter ones will do.

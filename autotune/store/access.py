@@ -31,6 +31,9 @@ Value = TypeVar("Value")
 
 #: Longest wait for another process's lock; a write takes a millisecond.
 WAIT_S = 20.0
+#: Numbers of rows times one prime, modulo another, are spread evenly, and as no habit of a search is:
+#: every 96th row might be what it tried first in each batch.
+_MULTIPLIER, _MODULUS = 7919, 10007
 #: Remembered rows that are read at a time.
 _AT_ONCE = 500
 
@@ -141,8 +144,9 @@ class Store:
         now, listed = _now(), list(added)
         if not listed:
             return
-        uuids = {row.device_uuid for row in listed}
-        scopes = {uuid: replace(scope, device_uuid=uuid or scope.device_uuid) for uuid in uuids}
+        others = {row.device_uuid for row in listed} - {"", scope.device_uuid}
+        scopes = {uuid: replace(scope, device_uuid=uuid) for uuid in others}
+        scopes |= {"": scope, scope.device_uuid: scope}
         rows = [
             {"run_id": run_id, "created": now, **_columns(scopes[row.device_uuid], row)}
             for row in listed
@@ -175,7 +179,7 @@ class Store:
     ) -> list[Row]:
         """List measurements, oldest first: only what matches; a device by name or uuid.
 
-        Where more than ``most`` match, those that are listed are spread over all of them.
+        Where more than ``most`` match, about so many are listed, spread over all of them.
         """
         conditions: list[sa.ColumnElement[bool]] = []
         if kernel is not None or device is not None:
@@ -188,7 +192,8 @@ class Store:
         with self.reading() as connection:
             if most is not None:
                 count = connection.scalar(sa.select(sa.func.count(_table.id)).where(*conditions))
-                conditions.append(_table.id % max(1, -(-(count or 0) // most)) == 0)
+                scattered = sa.cast(_table.id, sa.BigInteger) * _MULTIPLIER % _MODULUS
+                conditions.append(scattered * (count or 0) < most * _MODULUS)
             found = connection.execute(_ROWS.where(*conditions).order_by(_table.id)).mappings()
             listed = [self._row(row) for row in found]
         return [row for row in listed if problem is None or row.problem == problem]

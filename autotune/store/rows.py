@@ -17,6 +17,8 @@ from autotune.values import Problem
 
 Value = TypeVar("Value")
 
+_JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+
 #: How a run ended.
 RunState: TypeAlias = Literal["done", "interrupted", "failed"]
 
@@ -97,7 +99,10 @@ def encode(value: Any) -> str:
     JSON has no NaN and no infinity: they become the strings ``nan``, ``inf`` and ``-inf``. ASCII,
     because compiler logs hold bytes that PostgreSQL refuses in any other form.
     """
-    return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
+    try:
+        return _JSON.encode(msgspec.to_builtins(value, enc_hook=dict))
+    except ValueError:  # it holds what is no number
+        return _JSON.encode(_plain(value))
 
 
 def decode(text: str, kind: type[Value]) -> Value:
