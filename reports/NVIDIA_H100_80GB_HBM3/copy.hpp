@@ -6,13 +6,13 @@
 //   n=16777216 mode=copy offset_in=0 offset_out=0: 0.04663 ms cold:graph, 2878 GB/s, 0.999 [0.997, 1.008] times as fast as cudaMemcpyAsync
 //   n=16777216 mode=read offset_in=0 offset_out=0: 0.02634 ms cold:graph, 636.9 GFLOP/s, 2547 GB/s
 //   n=67108864 mode=copy offset_in=0 offset_out=0: 0.1786 ms cold:graph, 3006 GB/s, 1.001 [1.000, 1.003] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=0 offset_out=1: 0.183 ms cold:flush, 2933 GB/s, 1.015 [1.013, 1.016] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=0 offset_out=2: 0.1847 ms cold:flush, 2907 GB/s, 1.004 [1.002, 1.006] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=0 offset_out=3: 0.1829 ms cold:flush, 2935 GB/s, 1.014 [1.013, 1.016] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=0 offset_out=1: 0.1841 ms cold:flush, 2916 GB/s, 1.012 [1.010, 1.014] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=0 offset_out=2: 0.1836 ms cold:flush, 2925 GB/s, 1.012 [1.010, 1.013] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=0 offset_out=3: 0.1839 ms cold:flush, 2920 GB/s, 1.013 [1.011, 1.014] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=1 offset_out=0: 0.1801 ms cold:graph, 2980 GB/s, 0.998 [0.997, 0.999] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=1 offset_out=1: 0.1832 ms cold:flush, 2931 GB/s, 1.011 [1.010, 1.012] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=1 offset_out=1: 0.1841 ms cold:flush, 2916 GB/s, 1.009 [1.008, 1.010] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=2 offset_out=0: 0.1801 ms cold:graph, 2981 GB/s, 0.998 [0.996, 1.000] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=2 offset_out=3: 0.1811 ms cold:flush, 2964 GB/s, 1.025 [1.022, 1.027] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=2 offset_out=3: 0.1827 ms cold:flush, 2939 GB/s, 1.018 [1.017, 1.020] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=3 offset_out=0: 0.1795 ms cold:graph, 2992 GB/s, 1.001 [1.000, 1.002] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=read offset_in=0 offset_out=0: 0.09033 ms cold:graph, 742.9 GFLOP/s, 2972 GB/s
 //   n=67108864 mode=write offset_in=0 offset_out=0: 0.0821 ms cold:graph, 3269 GB/s
@@ -250,12 +250,15 @@ inline constexpr plan plans[] = {
     {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
     {1024, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {1024, 1, 1}, 0, false, 0, -1, 1023ULL, true},
     {512, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::bypass, STORE_value::plain, 4, {512, 1, 1}, 0, false, 0, -1, 226ULL, true},
-    {512, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 2, -1, 1023ULL, true},
-    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 2, -1, 1023ULL, true},
-    {1024, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::stream, 1, {1024, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::stream, STORE_value::plain, 4, {128, 1, 1}, 0, false, 4, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {512, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, 2, -1, 1023ULL, true},
+    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {256, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 4, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {1024, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::stream, 1, {1024, 1, 1}, 0, false, 4, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::stream, STORE_value::plain, 4, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
     {512, 1, 8, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, 0, -1, 1023ULL, true}
 };
 
@@ -319,35 +322,35 @@ inline constexpr exact_row exact_rows[] = {
     {{67108864, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 1}, 3, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 2}, 4, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 3}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 0}, 5, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 1}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 0}, 5, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 3}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 6, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::read, 0, 0}, 7, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 8, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 3}, 5, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 0}, 6, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 1}, 7, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 0}, 6, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 3, 0}, 9, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::read, 0, 0}, 10, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::write, 0, 0}, 11, 1.0, {0, 0, 0}},
     {{268435456, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::read, 0, 0}, 9, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::read, 0, 0}, 9, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
     {{0, mode_value::copy, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
     {{384, mode_value::copy, 0, 0}, 1, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
-    {{448, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 9, 0.9972439019855784, -1},
+    {{448, mode_value::copy, 0, 0}, 9, 0.9972439019855784, -1},
     {{480, mode_value::copy, 0, 0}, 1, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 16, 0}, 6, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 25, 0}, 6, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 0, 16}, 6, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 0, 25}, 6, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 0, 0}, 6, 0.9972439019855784, -1},
-    {{416, mode_value::copy, 16, 25}, 6, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 9, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 16, 0}, 9, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 25, 0}, 9, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 9, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 16}, 9, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 25}, 9, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 0, 0}, 9, 0.9972439019855784, -1},
+    {{416, mode_value::copy, 16, 25}, 9, 0.9972439019855784, -1},
     {{384, mode_value::read, 0, 0}, 0, 1.0, -1},
     {{416, mode_value::read, 0, 0}, 0, 1.0, -1},
     {{448, mode_value::read, 0, 0}, 0, 1.0, -1},
@@ -396,10 +399,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   (void)offset_out;
   switch (plans[number_of_plan_].shape) {
     case 0: return extent_of(ceil_div(n, number{4096}), number{1}, number{1});
-    case 1: return extent_of(ceil_div(n, number{2048}), number{1}, number{1});
-    case 2: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
-    case 3: return extent_of(ceil_div(n, number{8192}), number{1}, number{1});
-    case 4: return extent_of(ceil_div(n, number{512}), number{1}, number{1});
+    case 1: return extent_of(ceil_div(n, number{512}), number{1}, number{1});
+    case 2: return extent_of(ceil_div(n, number{2048}), number{1}, number{1});
+    case 3: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
+    case 4: return extent_of(ceil_div(n, number{8192}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -514,29 +517,29 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 2).plan == 4);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 3).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 0).plan == 5);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 0).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 1).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 1).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 0).plan == 5);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 3).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 3).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 3, 0).plan == 6);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 3, 0).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::read, 0, 0).plan == 7);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::read, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::write, 0, 0).plan == 8);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::write, 0, 0).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 67108864, mode_value::write, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::read, 0, 0).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
@@ -548,29 +551,29 @@ static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).plan == 3);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).plan == 4);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).plan == 3);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).plan == 5);
+static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).plan == 6);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).plan == 3);
+static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).plan == 7);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).plan == 5);
+static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).plan == 3);
+static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).plan == 8);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).plan == 6);
+static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).plan == 9);
 static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::read, 0, 0).plan == 7);
+static_assert(lookup(90, 67108864, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::write, 0, 0).plan == 8);
+static_assert(lookup(90, 67108864, mode_value::write, 0, 0).plan == 11);
 static_assert(lookup(90, 67108864, mode_value::write, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 268435456, mode_value::read, 0, 0).plan == 9);
+static_assert(lookup(90, 268435456, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).plan == 9);
+static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 
 }  // namespace autotune::copy

@@ -6,13 +6,13 @@
 //   n=16777216 mode=copy offset_in=0 offset_out=0: 0.03355 ms cold:graph, 4000 GB/s, 0.998 [0.996, 1.003] times as fast as cudaMemcpyAsync
 //   n=16777216 mode=read offset_in=0 offset_out=0: 0.02015 ms cold:graph, 832.5 GFLOP/s, 3330 GB/s
 //   n=67108864 mode=copy offset_in=0 offset_out=0: 0.1284 ms cold:graph, 4182 GB/s, 1.000 [0.999, 1.000] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=0 offset_out=1: 0.1317 ms cold:flush, 4077 GB/s, 1.009 [1.008, 1.010] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=0 offset_out=2: 0.1319 ms cold:flush, 4070 GB/s, 1.008 [1.006, 1.009] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=0 offset_out=3: 0.1325 ms cold:flush, 4051 GB/s, 1.003 [1.002, 1.004] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=0 offset_out=1: 0.1322 ms cold:flush, 4062 GB/s, 1.008 [1.006, 1.010] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=0 offset_out=2: 0.1319 ms cold:flush, 4070 GB/s, 1.010 [1.007, 1.012] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=0 offset_out=3: 0.1318 ms cold:flush, 4073 GB/s, 1.011 [1.009, 1.012] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=1 offset_out=0: 0.1286 ms cold:graph, 4175 GB/s, 1.000 [1.000, 1.001] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=1 offset_out=1: 0.1316 ms cold:flush, 4081 GB/s, 1.007 [1.005, 1.008] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=1 offset_out=1: 0.133 ms cold:flush, 4036 GB/s, 1.002 [1.001, 1.004] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=2 offset_out=0: 0.1277 ms cold:graph, 4203 GB/s, 1.007 [1.006, 1.007] times as fast as cudaMemcpyAsync
-//   n=67108864 mode=copy offset_in=2 offset_out=3: 0.1306 ms cold:flush, 4110 GB/s, 1.018 [1.017, 1.021] times as fast as cudaMemcpyAsync
+//   n=67108864 mode=copy offset_in=2 offset_out=3: 0.1311 ms cold:flush, 4096 GB/s, 1.026 [1.024, 1.027] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=copy offset_in=3 offset_out=0: 0.1274 ms cold:graph, 4213 GB/s, 1.010 [1.010, 1.011] times as fast as cudaMemcpyAsync
 //   n=67108864 mode=read offset_in=0 offset_out=0: 0.06809 ms cold:graph, 985.6 GFLOP/s, 3942 GB/s
 //   n=67108864 mode=write offset_in=0 offset_out=0: 0.0585 ms cold:graph, 4588 GB/s
@@ -251,13 +251,12 @@ inline constexpr plan plans[] = {
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
     {256, 2, 8, GRID_MODE_value::stride, 4, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 4, {256, 1, 1}, 0, false, 2, -1, 1023ULL, true},
     {128, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 4, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 2, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 2, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 2, 16, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 1, {256, 1, 1}, 0, false, 4, -1, 1023ULL, true},
-    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 2, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 2, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 2, 16, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 1, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 2, {256, 1, 1}, 0, false, 4, -1, 1023ULL, true},
     {256, 2, 16, GRID_MODE_value::stride, 4, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::stream, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
     {256, 2, 16, GRID_MODE_value::stride, 8, PEEL_value::shift, LOAD_value::plain, STORE_value::stream, 1, {256, 1, 1}, 0, false, 6, -1, 1023ULL, true}
@@ -323,18 +322,18 @@ inline constexpr exact_row exact_rows[] = {
     {{67108864, mode_value::copy, 0, 0}, 3, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 1}, 4, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 2}, 5, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 3}, 6, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 3}, 5, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 1, 0}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 1}, 7, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 1}, 5, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 2, 0}, 6, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 4, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::read, 0, 0}, 9, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 10, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 3}, 4, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 3, 0}, 7, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::read, 0, 0}, 8, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::write, 0, 0}, 9, 1.0, {0, 0, 0}},
     {{268435456, mode_value::copy, 0, 0}, 3, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::read, 0, 0}, 11, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::copy, 0, 0}, 12, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::read, 0, 0}, 13, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::read, 0, 0}, 10, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::copy, 0, 0}, 11, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
     {{0, mode_value::copy, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -402,8 +401,8 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 0: return extent_of(ceil_div(n, number{4096}), number{1}, number{1});
     case 1: return extent_of(ceil_div(n, number{512}), number{1}, number{1});
     case 2: return extent_of(minimum(ceil_div(n, number{4096}), number{528}), number{1}, number{1});
-    case 3: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
-    case 4: return extent_of(ceil_div(n, number{8192}), number{1}, number{1});
+    case 3: return extent_of(ceil_div(n, number{8192}), number{1}, number{1});
+    case 4: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
     case 5: return extent_of(minimum(ceil_div(n, number{8192}), number{528}), number{1}, number{1});
     case 6: return extent_of(minimum(ceil_div(n, number{8192}), number{1056}), number{1}, number{1});
     default: break;
@@ -520,29 +519,29 @@ static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).plan
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).plan == 7);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).plan == 8);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).plan == 4);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).plan == 9);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).plan == 10);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).plan == 11);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).plan == 12);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).plan == 13);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
@@ -554,29 +553,29 @@ static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).plan == 4);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).plan == 6);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).plan == 3);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).plan == 7);
+static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).plan == 8);
+static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).plan == 4);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).plan == 4);
+static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).plan == 7);
 static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::read, 0, 0).plan == 9);
+static_assert(lookup(90, 67108864, mode_value::read, 0, 0).plan == 8);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 67108864, mode_value::write, 0, 0).plan == 10);
+static_assert(lookup(90, 67108864, mode_value::write, 0, 0).plan == 9);
 static_assert(lookup(90, 67108864, mode_value::write, 0, 0).hit == quality::exact);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).plan == 3);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 268435456, mode_value::read, 0, 0).plan == 11);
+static_assert(lookup(90, 268435456, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).plan == 12);
+static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).plan == 11);
 static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).plan == 13);
+static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 
 }  // namespace autotune::copy
