@@ -21,11 +21,10 @@ from autotune.devices.base import ContextLostError, Executor, LaunchError, Poiso
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
-from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure import verify
-from autotune.measure.data import RANDOM, Dataset, present
+from autotune.measure.data import RANDOM, Dataset, loaded_as, present
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
 from autotune.measure.timing import Samples, StoppingRule, bar_ms, proven_slow, sample
@@ -68,6 +67,8 @@ class Job:
     datasets: tuple[Dataset, ...]
     #: Whether every sample starts from a flushed L2 cache.
     cold: bool = True
+    #: What the functions of the space file are known by; empty where that does not matter.
+    known_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def prepare(job: Job) -> None:
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
-    _state.kernel = load_file(job.space_file)
+    _state.kernel = loaded_as(job.space_file, job.known_by)
     # Another job may have needed their room on the disk.
     datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
     _state.data = verify.DeviceData(
