@@ -74,7 +74,8 @@ def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: floa
         for contender in entrants.contenders
         if contender.baseline and (check := _vendor_check(job, contender)) is not None
     }
-    takes = [tasks.take(job, contender) for contender in entrants.contenders]
+    ready = [tasks.take(job, contender) for contender in entrants.contenders]
+    takes = [taken.timer if taken else None for taken in ready]
     limit = _take_limit(executor, data, job, entrants.limit) if entrants.limit else None
     best, right, note = None, 0, ""
     if entrants.with_cublaslt:

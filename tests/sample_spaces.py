@@ -84,7 +84,7 @@ def counting(value: str, is_inout: bool = False) -> tuple[Edits, Edits]:
     space = (("@scale.launch", f"@scale.scratch\n{scratch}@scale.launch"),)
     store = f"""\
 if (i < n) {{
-        count[i] = count[i] < 0 ? 1 : count[i] + 1;
+        count[i] = count[i] < 0 || count[i] > 1 << 20 ? 1 : count[i] + 1;  // either poison
         const float value = factor * x[i];
         out[i] = {value};
     }}"""

@@ -211,11 +211,19 @@ def test_a_grid_of_integer_arithmetic_is_traced(kernel):
         "Launch(grid=(int(p.n),), block=64)",
         "Launch(grid=(min(p.n, 5),), block=64)",
         "Launch(grid=(list(range(3))[p.n],), block=64)",
+        "Launch(grid=(p.n if isinstance(p.n, int) else 1,), block=64)",
+        "Launch(grid=(p.n,) if isinstance(p.n, int) else (p.n, 2), block=64)",
     ],
 )
 def test_a_grid_that_needs_numbers_is_not_traced(kernel, returned):
     """None, not a guess: the record then holds the grid of tuned problems only."""
     assert binding.traced_grid(binding.traced(kernel(returned), C, DEVICE)) is None
+
+
+def test_a_grid_of_one_number_is_traced_as_a_tuple(kernel):
+    given = kernel("Launch(ceil_div(p.n, c.BLOCK), 64)")
+    (x,) = binding.traced_grid(binding.traced(given, C, DEVICE))
+    assert value_of(x, {"n": 65}) == 2
 
 
 def test_a_requirement_is_traced_for_this_configuration(kernel):

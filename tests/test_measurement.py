@@ -1,5 +1,6 @@
 """What is told of measurements: clocks around them, hot times beside cold ones, drift."""
 
+import math
 import re
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Measurement, Recheck, Status, drift
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule, Timing
+from autotune.measure.verify import WrongResult
 from autotune.run.request import Request
 from autotune.store.flat import row_of
 from autotune.values import Configuration, Problem
@@ -66,20 +68,53 @@ def test_hot_times_are_in_the_rows():
 
 
 @pytest.fixture
-def measured(tmp_path, opencl_device, monkeypatch):
-    """Measures configurations of ``scale`` in this process, as the worker's would."""
+def compiled(tmp_path, opencl_device, monkeypatch):
+    """Makes the job and the binary of a configuration of ``scale``, for this process as the worker."""
     monkeypatch.setattr(tasks, "_state", tasks._State())
     problem, device = Problem(n=1000), choose_device(opencl_device)
 
-    def made(configuration=ONE, cold=True, best=(), edits=(), source=()):
+    def made(configuration, edits=(), source=(), cold=True):
         kernel = load_file(write_space(tmp_path, *edits))
         (tmp_path / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
         sets = tuple(prepare(kernel, problem, which) for which in (EXACT, RANDOM))
         job = Job(kernel.file, problem, device, sets, cold)
-        binary = compile_now(compile_job(kernel, configuration, problem, device)).binary
+        return job, compile_now(compile_job(kernel, configuration, problem, device)).binary
+
+    return made
+
+
+@pytest.fixture
+def measured(compiled):
+    """Measures configurations of ``scale`` in this process, as the worker's would."""
+
+    def made(configuration=ONE, cold=True, best=(), edits=(), source=()):
+        job, binary = compiled(configuration, edits, source, cold)
         return tasks.measure(job, configuration, binary, StoppingRule(), best).measurement
 
     return made
+
+
+@pytest.fixture
+def finalist(compiled, monkeypatch):
+    """Checks a configuration of ``scale`` as after a race, for as long as it takes."""
+    monkeypatch.setattr(tasks, "_FURTHER_S", math.inf)
+
+    def made(edits, source):
+        job, binary = compiled(ONE, edits, source)
+        tasks.take(job, tasks.Contender(ONE, binary)).verify(9)
+
+    return made
+
+
+def keeping(body):
+    """Edits of space and source with a workspace ``kept``, of two floats an element."""
+    scratch = 'def scratch(c, p):\n    return {"kept": Out(2 * p.n)}\n\n\n'
+    space = (("@scale.launch", f"@scale.scratch\n{scratch}@scale.launch"),)
+    source = (
+        ("int n)", "int n, GLOBAL float* kept)"),
+        ("if (i < n) out[i] = factor * x[i];", f"if (i < n) {{ {body} }}"),
+    )
+    return space, source
 
 
 @pytest.mark.opencl
@@ -219,14 +254,81 @@ def test_harm_done_while_it_is_timed_is_found(measured, harm, message):
 
 
 @pytest.mark.opencl
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if (isnan(kept[i])) kept[i] = factor * x[i]; out[i] = kept[i];",
+        "kept[i] = fmax(kept[i], factor * x[i]); out[i] = kept[i];",
+    ],
+    ids=["looked up", "largest so far"],
+)
+def test_what_workspaces_keep_of_other_data_makes_no_right_result(measured, body):
+    """Right in both launches on the first data set, and in all that time it."""
+    space, source = keeping(body)
+    found = measured(edits=space, source=source)
+    assert found.status is Status.WRONG_RESULT
+    assert re.match(r"out\[\d+\] is \S+, expected \S+ on random data", found.message)
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(
+    ("edits", "message"),
+    [
+        (counting("count[i] % 7 == 0 ? -1.0f : value"), r"timed launches: out\[0\] is -1, "),
+        (counting("fmin(value, out[i])"), r"timed launches: .* on exact data"),
+        (
+            keeping("out[i] = as_int(kept[i]) == -1 ? factor * x[i] : -1.0f;"),
+            r"timed launches: out\[0\] is -1, ",
+        ),
+        (
+            keeping(
+                "float value = factor * x[i];"
+                "if (kept[n + i] == x[i]) { out[i] = kept[i]; return; }"
+                "for (int k = 0; k < 5000; ++k) value = FMA(value, factor, -2.0f * value);"
+                "out[i] = kept[i] = value; kept[n + i] = x[i];"
+            ),
+            "where its inputs have changed and .* it keeps results between launches",
+        ),
+    ],
+    ids=["every seventh", "least so far", "first poison", "looked up by input"],
+)
+def test_one_that_passed_its_search_is_found_out_after_the_race(measured, finalist, edits, message):
+    assert measured(edits=edits[0], source=edits[1]).status is Status.OK
+    with pytest.raises(WrongResult, match=message):
+        finalist(*edits)
+
+
+@pytest.mark.opencl
+def test_one_that_is_right_stays_so_after_the_race(finalist):
+    finalist(*counting("value"))
+    finalist(*counting("value", is_inout=True))
+
+
+def test_results_are_kept_only_where_no_chance_explains_the_times():
+    same_ms = [0.1] * 20 + [9.0]
+    assert tasks.kept_results([0.5] * 21, same_ms)
+    assert not tasks.kept_results([0.5] * 20 + [0.1], same_ms)  # noise makes a launch slower only
+    assert not tasks.kept_results([0.15] * 21, same_ms)
+    assert not tasks.kept_results([0.5] * 4, same_ms[:4])
+    assert not tasks.kept_results([], [])
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("access", ["x[n]", "x[-1]"], ids=["after", "before"])
+def test_what_is_read_beside_a_buffer_is_not_lost_in_a_sum(measured, access):
+    found = measured(source=(("factor * x[i]", f"factor * x[i] + (i ? 0.0f : {access})"),))
+    assert found.status is Status.WRONG_RESULT
+
+
+@pytest.mark.opencl
 def test_a_reference_that_becomes_wrong_is_one_no_more(measured, monkeypatch):
     """What it takes now says nothing of the device; the next right one follows it."""
     monkeypatch.setattr(tasks, "_RECHECK_S", 0.0)
     monkeypatch.setattr(tasks, "_RECHECK_TIMES", 0)
     monkeypatch.setattr(tasks, "_HOT_MS", 0.0)
-    space = counting("BLOCK == 32 && count[i] > 24 ? -1.0f : value")
+    space = counting("BLOCK == 32 && count[i] > 26 ? -1.0f : value")
     given = dict(zip(("edits", "source"), space, strict=True))
-    assert measured(ONE, **given).status is Status.OK  # in up to 23 launches
+    assert measured(ONE, **given).status is Status.OK  # in up to 25 launches
     other = measured(OTHER, **given)
     assert (other.status, other.recheck) == (Status.OK, None)
     assert tasks._state.reference.configuration == OTHER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -116,8 +117,9 @@ def sabotaged(job, running, *rest):
     time.sleep(HEAT_S)
 
     def take(job, contender):
-        timer = _real_take(job, contender)
-        return Failing(timer, kind) if contender.configuration.get("BLOCK") == BAD else timer
+        taken = _real_take(job, contender)
+        is_bad = contender.configuration.get("BLOCK") == BAD
+        return replace(taken, timer=Failing(taken.timer, kind)) if is_bad else taken
 
     tasks.take = take
     return _real_heat(job, running, *rest)

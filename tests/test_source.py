@@ -12,16 +12,20 @@ from autotune.cli import run
 from autotune.devices.base import CompileError
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
-from autotune.errors import SpecError
+from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import bundled_folder, find_kernel, load_file
 from autotune.kernel.source import (
     arguments_fingerprint,
     flattened,
+    frozen_sources,
+    own_fingerprint,
+    source_fingerprint,
     spec_fingerprint,
     text_fingerprint,
     unfollowed,
 )
-from autotune.measure.data import EXACT, prepare
+from autotune.measure.compiler import compile_job
+from autotune.measure.data import EXACT, loaded_as, prepare
 
 
 def write(folder, **files):
@@ -393,3 +397,28 @@ def test_a_corrected_reference_is_the_one_that_is_used(tmp_path):
         made = prepare(kernel, kernel.problems["opencl"][0], EXACT)
         factors[arguments_fingerprint(kernel)] = (made.expected("out") / made.array("x"))[0]
     assert list(factors.values()) == [3, 6, 15]
+
+
+def test_an_edit_during_a_run_is_the_next_ones(tmp_path):
+    """What the old functions make is known by them, and no process goes on with the new ones."""
+    file = write_space(tmp_path, ("factor * x", "_h.ref(factor * x)"))
+    file.write_text(f"import _h\n{file.read_text()}")
+    write_modules(file.parent, {"_h": "def ref(x):\n    return 2 * x\n"})
+    old = load_file(file)
+    old.texts = frozen_sources(old)
+    known_by, source = own_fingerprint(old), source_fingerprint(old)
+    write_modules(file.parent, {"_h": "def ref(x):\n    return x\n"})
+    kernel_file = tmp_path / "kernels" / "scale.cu"
+    kernel_file.write_text(kernel_file.read_text().replace("factor * x", "x"))
+    problem, device = old.problems["opencl"][0], for_arch("sm_90")
+    factors = {}
+    for kernel in (old, load_file(file)):
+        made = prepare(kernel, problem, EXACT)
+        text = compile_job(kernel, kernel.default(), problem, device).source
+        factor = (made.expected("out") / made.array("x"))[0]
+        factors[own_fingerprint(kernel), source_fingerprint(kernel)] = factor, "factor * x" in text
+    assert factors.pop((known_by, source)) == (6, True)
+    assert list(factors.values()) == [(3, False)]
+    assert own_fingerprint(loaded_as(file, own_fingerprint(load_file(file)))) != known_by
+    with pytest.raises(AutotuneError, match="was changed while it was in use"):
+        loaded_as(file, known_by)

@@ -259,6 +259,18 @@ def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> No
     assert not k.is_exclusive(k.default())
 
 
+@pytest.mark.parametrize("answer", ["False", None, np.zeros(2)], ids=str)
+@pytest.mark.parametrize("hook", ["exclusive", "requires"])
+def test_what_is_neither_yes_nor_no_is_refused(hook: str, answer: Any) -> None:
+    k = kernel()
+    if hook == "exclusive":
+        k.exclusive(lambda c: answer)
+    else:
+        k.requires(lambda c, p: answer)
+    with pytest.raises(SpecError, match=rf"add \(test_spec\.py\): {hook}: "):
+        k.is_exclusive(k.default()) if hook == "exclusive" else k.allows(k.default(), Problem(n=1))
+
+
 def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module() -> None:
     for name, values, expected in (
         ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, True),

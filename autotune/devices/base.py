@@ -20,8 +20,9 @@ from autotune.devices.device import Clocks, Device
 #: Bytes before and after every buffer that no kernel may touch: where a matrix is small, a whole tile
 #: or row beyond its end is in them.
 GUARD_BYTES = 1 << 20
-#: Value of every guard byte: none of `Poison`.
-GUARD_VALUE = 0xA5
+#: Value of every guard byte: none of `Poison`. Large, or NaN, in every type (8.4e37 as float, 2.1e9 as
+#: integer), so that what is read beyond a buffer shows in a sum; a small number would be rounded away.
+GUARD_VALUE = 0x7E
 #: A batch of hot calls lasts so long, or holds so many.
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
 

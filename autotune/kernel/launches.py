@@ -6,7 +6,7 @@ Knows the limits of a device and the form of a launch, not how a device is drive
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
 
@@ -16,7 +16,7 @@ from autotune.devices.base import BoundFill, BoundLaunch
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import SpecError
-from autotune.kernel.expression import Json, Symbol, UntraceableError, stored
+from autotune.kernel.expression import Json, Symbol, UntraceableError, stored, value_of
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
 from autotune.values import Configuration, Problem
 
@@ -140,16 +140,34 @@ def traced(
     Returns
     -------
     tuple of Step, or None
-        Steps whose grids and arguments may be `Symbol`; None where the hook needs numbers.
+        Steps whose grids, always tuples, and arguments may be `Symbol`; None where the hook needs
+        numbers, or says something else of them.
     """
     example = problem or next(declared for group in kernel.problems.values() for declared in group)
     fields = {
         name: Symbol(name) if isinstance(value, int) else value for name, value in example.items()
     }
     try:
-        return kernel.steps(configuration, Problem(fields), device)
-    except (UntraceableError, SpecError, TypeError):
+        symbolic = tuple(
+            replace(step, grid=_sizes(step.grid)) if isinstance(step, Launch) else step
+            for step in kernel.steps(configuration, Problem(fields), device)
+        )
+        concrete = kernel.steps(configuration, example, device)
+        agrees = len(symbolic) == len(concrete) and all(
+            _agrees(*pair, example) for pair in zip(symbolic, concrete, strict=True)
+        )
+    except (UntraceableError, SpecError, TypeError, ValueError):
         return None
+    return symbolic if agrees else None
+
+
+def _agrees(symbolic: Step, step: Step, problem: Problem) -> bool:
+    """Whether a traced step has the grid of the problem that it was traced for."""
+    if not (isinstance(symbolic, Launch) and isinstance(step, Launch)):
+        return symbolic == step
+    forms = traced_numbers(symbolic.grid)
+    sizes = tuple(index(size) for size in _sizes(step.grid))
+    return forms is None or tuple(value_of(form, problem) for form in forms) == sizes
 
 
 def traced_grid(steps: tuple[Step, ...] | None) -> tuple[Json, ...] | None:
@@ -185,9 +203,13 @@ def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
     return stored(result)
 
 
+def _sizes(sizes: Any) -> tuple[Any, ...]:
+    return tuple(sizes) if isinstance(sizes, tuple | list) else (sizes,)
+
+
 def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
     try:
-        whole = [index(size) for size in (sizes if isinstance(sizes, tuple | list) else (sizes,))]
+        whole = [index(size) for size in _sizes(sizes)]
     except TypeError as error:
         raise kernel.error(
             f"launch: {what}={sizes!r} is not a tuple of integers; divide with // or ceil_div"

@@ -99,10 +99,21 @@ def text_fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def source_text(kernel: Kernel, file: Path) -> str:
+    """A source of a kernel, `flattened`: as it is, or as it was when it was frozen."""
+    return kernel.texts.get(file) or flattened(file)
+
+
+def frozen_sources(kernel: Kernel) -> dict[Path, str]:
+    """The sources of a kernel as they are now; as its ``texts`` they stay so for all of a run."""
+    files = map(kernel.find_source, kernel.sources.values())
+    return {file: flattened(file) for file in files}
+
+
 def source_fingerprint(kernel: Kernel) -> str:
     """sha256 of all sources of a kernel with their includes."""
-    texts = [flattened(kernel.find_source(file)) for file in kernel.sources.values()]
-    return text_fingerprint("\n".join(texts))
+    files = map(kernel.find_source, kernel.sources.values())
+    return text_fingerprint("\n".join(source_text(kernel, file) for file in files))
 
 
 def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:
@@ -110,8 +121,18 @@ def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:
 
     ``inputs`` are the names of arguments that the user gave in place of drawn ones.
     """
+    return text_fingerprint(own_fingerprint(kernel) + ",".join(sorted(inputs)))
+
+
+def own_fingerprint(kernel: Kernel) -> str:
+    """`spec_fingerprint` of a kernel's file when this was first asked: of the functions that it has.
+
+    The file may be edited while they are in use; what they make must not pass for the new ones'.
+    """
     assert kernel.file is not None
-    return text_fingerprint(spec_fingerprint(kernel.file) + ",".join(sorted(inputs)))
+    if not kernel.fingerprint:
+        kernel.fingerprint = spec_fingerprint(kernel.file)
+    return kernel.fingerprint
 
 
 def spec_fingerprint(file: Path) -> str:

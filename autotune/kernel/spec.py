@@ -211,6 +211,9 @@ class Kernel(Hooks):
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
         self.hooks = {}
+        #: See `autotune.kernel.source`: sources as they are to stay, and what the functions are known by.
+        self.texts: dict[Path, str] = {}
+        self.fingerprint = ""
 
     # ------------------------------------------------------------------ decorators
 
@@ -411,7 +414,7 @@ class Kernel(Hooks):
         SpecError
             If the requires hook raises.
         """
-        return "requires" not in self.hooks or bool(self.call_hook("requires", c, p))
+        return "requires" not in self.hooks or self._truth("requires", c, p)
 
     def is_exclusive(self, c: Configuration) -> bool:
         """Whether launches of one loaded module must not overlap; False where nothing is declared.
@@ -421,7 +424,14 @@ class Kernel(Hooks):
         SpecError
             If the exclusive hook raises.
         """
-        return "exclusive" in self.hooks and bool(self.call_hook("exclusive", c))
+        return "exclusive" in self.hooks and self._truth("exclusive", c)
+
+    def _truth(self, name: str, *args: Any) -> bool:
+        """What a hook says of its arguments; nothing and a text are neither yes nor no."""
+        answer = self.call_hook(name, *args)
+        if answer is None or isinstance(answer, str):
+            raise self.error(f"{name}: returned {answer!r}, expected True or False")
+        return self.guarded(name, bool, answer) is True
 
     def all_problems(self) -> tuple[Problem, ...]:
         """Every odd size and every problem of any backend and effort; some of them twice."""

@@ -30,7 +30,7 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError
 from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
-from autotune.kernel.source import flattened
+from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status
@@ -111,7 +111,7 @@ def compile_job(
     """
     launches = launch_sequence(kernel, configuration, problem, device).launches
     return CompileJob(
-        source=flattened(kernel.source_file(configuration)),
+        source=source_text(kernel, kernel.source_file(configuration)),
         defines=tuple(kernel.defines(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,

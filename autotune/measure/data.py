@@ -33,7 +33,7 @@ from autotune.errors import AutotuneError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.kernel.names import fault
-from autotune.kernel.source import spec_fingerprint, text_fingerprint
+from autotune.kernel.source import own_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
 from autotune.measure import cache, draw
 from autotune.measure.draw import Draw
@@ -190,7 +190,8 @@ class _Aside:
         self, kernel: Kernel, problem: Problem, seed: int, meanwhile: Callable[[], object]
     ) -> None:
         self._kernel, self._meanwhile = kernel, meanwhile
-        self._task = (_prepare_from_file, kernel.file, problem, RANDOM, seed)
+        known_by = own_fingerprint(kernel)
+        self._task = (_prepare_from_file, kernel.file, known_by, problem, RANDOM, seed)
         self._children = Children()
         self._has_room = True
         #: None where it was not made.
@@ -242,8 +243,27 @@ def _end_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _prepare_from_file(file: Path, problem: Problem, which: str, seed: int) -> Dataset:
-    return prepare(load_file(file), problem, which, seed)
+def _prepare_from_file(
+    file: Path, known_by: str, problem: Problem, which: str, seed: int
+) -> Dataset:
+    return prepare(loaded_as(file, known_by), problem, which, seed)
+
+
+def loaded_as(file: Path, known_by: str) -> Kernel:
+    """The kernel of a space file that has the functions of another process; see `own_fingerprint`.
+
+    Raises
+    ------
+    AutotuneError
+        If it has others by now.
+    """
+    kernel = load_file(file)
+    if known_by and own_fingerprint(kernel) != known_by:
+        raise AutotuneError(
+            f"{kernel.name} ({file.name}): the space file, or a module that it imports, was changed "
+            "while it was in use; what was measured is kept: run the command again"
+        )
+    return kernel
 
 
 def present(kernel: Kernel, problem: Problem, dataset: Dataset) -> Dataset:
@@ -525,7 +545,7 @@ def _key(
     seed: int,
     inputs: Mapping[str, NDArray[Any]] | None,
 ) -> str:
-    spec = spec_fingerprint(kernel.file) if kernel.file else repr(id(kernel))
+    spec = own_fingerprint(kernel) if kernel.file else repr(id(kernel))
     versions = f"{np.__version__} {draw.VERSION} {_VERSION}"
     drawn_from = f"{spec} {problem.canonical_json()} {which} {seed} {versions}"
     return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))

@@ -15,14 +15,14 @@ from statistics import median
 
 import numpy as np
 
-from autotune.devices.base import ContextLostError, LaunchError, Timer
+from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
 from autotune.measure import tasks
 from autotune.measure.measurement import Status
 from autotune.measure.process import ChildDied, ChildTimeout
 from autotune.measure.tasks import Contender, Job
-from autotune.measure.verify import Scratch, WrongResult
+from autotune.measure.verify import WrongResult
 from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
 
 #: Batches of hot calls of each contender after the race.
@@ -265,7 +265,7 @@ def _entrant(
     """What takes samples of a contender; None where it failed or cannot run here."""
     progress.turn(place)
     try:
-        timer = tasks.take(job, contender)
+        taken = tasks.take(job, contender)
     except ContextLostError:
         raise
     except (LaunchError, MemoryError, WrongResult) as error:
@@ -275,8 +275,7 @@ def _entrant(
             raise
         failures[place] = Elimination(Status.LAUNCH_FAILED, f"{type(error).__name__}: {error}")
     else:
-        scratch = tasks.current()[1].scratch
-        return Entrant(timer, scratch, place, progress, failures) if timer is not None else None
+        return Entrant(taken, place, progress, failures) if taken is not None else None
     return None
 
 
@@ -288,13 +287,12 @@ class Entrant:
 
     def __init__(
         self,
-        timer: Timer,
-        scratch: Scratch,
+        taken: tasks.Taken,
         place: int,
         progress: Progress,
         failures: dict[int, Elimination],
     ) -> None:
-        self._timer, self._scratch, self._place = timer, scratch, place
+        self._taken, self._timer, self._place = taken, taken.timer, place
         self._progress, self._failures = progress, failures
 
     @property
@@ -311,10 +309,10 @@ class Entrant:
         return self._tried(self._timer.hot, count)
 
     def verify(self, launches: int) -> None:
-        """Leave the race if one more launch, after so many samples, is wrong."""
+        """Leave the race if a further launch, after so many samples, is wrong."""
 
         def verified(launches: int) -> list[float]:
-            tasks.verify_timed(self._timer, launches, self._scratch, afresh=True)
+            self._taken.verify(launches)
             return []
 
         self._tried(verified, launches)

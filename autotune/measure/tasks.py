@@ -17,18 +17,17 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
+from autotune.devices.base import ContextLostError, Executor, LaunchError, Poison, Timer
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
-from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.kernel.spec import Kernel
 from autotune.measure import verify
-from autotune.measure.data import RANDOM, Dataset, present
+from autotune.measure.data import RANDOM, Dataset, loaded_as, present
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
-from autotune.measure.timing import Samples, StoppingRule, proven_slow, sample
+from autotune.measure.timing import Samples, StoppingRule, bar_ms, proven_slow, sample
 from autotune.values import Configuration, Problem
 
 R = TypeVar("R")
@@ -48,6 +47,11 @@ _LAUNCHING_MS = 0.02
 #: The reference is timed again after so many seconds, or so many times as long as that takes,
 #: whichever is more: rechecks take at most 1 % of the time.
 _RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
+#: Launches of a finalist that are checked after its race, and how long more of them are begun.
+_FURTHER, _FURTHER_S = 64, 0.05
+#: A launch on the same inputs that is so much quicker has looked its result up; how often chance may say
+#: so of one that has not.
+_KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
 
 #: Where other processes hold more than this share of the memory, want of it is their doing.
 _OTHERS_SHARE = 0.1
@@ -63,6 +67,8 @@ class Job:
     datasets: tuple[Dataset, ...]
     #: Whether every sample starts from a flushed L2 cache.
     cold: bool = True
+    #: What the functions of the space file are known by; empty where that does not matter.
+    known_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ def prepare(job: Job) -> None:
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
-    _state.kernel = load_file(job.space_file)
+    _state.kernel = loaded_as(job.space_file, job.known_by)
     # Another job may have needed their room on the disk.
     datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
     _state.data = verify.DeviceData(
@@ -240,6 +246,8 @@ class _Loaded:
         kernel = _state.kernel
         self.plan = launch_sequence(kernel, configuration, job.problem, job.device)
         self.data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))
+        #: What it is bound to; others may make theirs after it.
+        self.scratch = self.data.scratch
         self.binary = binary
         self._bound: dict[str, tuple[Any, verify.Steps]] = {}
         self._module: Any = None
@@ -278,7 +286,8 @@ class _Loaded:
         checks: tuple[CheckResult, ...] = ()
         for name in self.data.datasets:
             run = partial(self._run, *self.bind(name))
-            checks += verify.verify(self.data, name, run, repeats=1 if checks else 2)
+            is_first = not checks
+            checks += verify.verify(self.data, name, run, 1 + is_first, fresh=is_first)
         return checks
 
 
@@ -295,7 +304,7 @@ def _timed(
     taken, clocks = _unthrottled(ready.executor, lambda: sample(timer, rule, best_samples_ms))
     hot_samples_ms = () if taken.stopped_early else _hot(timer, taken.samples_ms, job)
     if not taken.stopped_early:  # else it has lost, unless finals let it in and verify it then
-        verify_timed(timer, len(taken.samples_ms), ready.data.scratch, afresh=False)
+        verify_timed(timer, len(taken.samples_ms), ready.scratch, afresh=False)
     timed = replace(
         draft,
         status=Status.STOPPED_EARLY if taken.stopped_early else Status.OK,
@@ -458,18 +467,74 @@ def _failed(draft: Measurement, status: Status, message: str) -> Measurement:
     return replace(draft, status=status, message=" ".join(message.split()))
 
 
-def take(job: Job, contender: Contender) -> Timer | None:
-    """What takes samples of a contender; None where the vendor call cannot be made."""
+@dataclass(frozen=True)
+class Taken:
+    """What takes samples of a contender, and the contender itself where it is no vendor call."""
+
+    timer: Timer
+    ready: _Loaded | None = None
+
+    def verify(self, launches: int) -> None:
+        """Check what it does after so many samples of its own and of others.
+
+        One more launch as it was timed. Then, of a configuration, further ones on every data set in
+        turn, twice on the last: `_FURTHER`, or what `_FURTHER_S` allow, but one turn at least. They
+        find in outputs and workspaces what the one before made of other data, so a result that is
+        kept there instead of computed is wrong, or quick only where inputs stay what they were; and
+        what goes wrong once in a while has as many chances to do so.
+
+        Raises
+        ------
+        WrongResult
+        """
+        _, data = current()
+        verify_timed(self.timer, launches, self.ready.scratch if self.ready else {}, afresh=True)
+        if self.ready is None:
+            return
+        names = [*data.datasets, RANDOM]
+        took_ms: list[list[float]] = [[] for _ in names]
+        end = time.monotonic() + _FURTHER_S
+        for further in range(_FURTHER):
+            if further >= len(names) and time.monotonic() > end:
+                break
+            name, times = names[further % len(names)], took_ms[further % len(names)]
+            module, steps = self.ready.bind(name)
+            data.restore(name)  # written even where they are the same: caches hold as much of them
+            times.append(self.ready.executor.run(module, steps))
+            launches += 1
+            verify.verify_last(data, name, launches, with_harm=False)
+        verify.verify_last(data, name, launches)
+        if why := kept_results(took_ms[-2], took_ms[-1]):
+            raise verify.WrongResult(why)
+
+
+def kept_results(changed_ms: Sequence[float], same_ms: Sequence[float]) -> str:
+    """Why launches on inputs that had changed prove that others looked theirs up; empty if not."""
+    bar = _KEPT_FACTOR * bar_ms(len(changed_ms), same_ms, _KEPT_FALSELY)
+    if min(changed_ms, default=0.0) <= bar:
+        return ""
+    return (
+        f"takes {median(changed_ms):.4g} ms where its inputs have changed and "
+        f"{median(same_ms):.4g} ms where they have not: it keeps results between launches"
+    )
+
+
+def take(job: Job, contender: Contender) -> Taken | None:
+    """Get a contender ready; None where the vendor call cannot be made.
+
+    Workspaces are poisoned otherwise than by `verify`: what relies on that is wrong in the end.
+    """
     prepare(job)
     if contender.baseline:
-        return _take_baseline(job, contender.baseline)
+        timer = _take_baseline(job, contender.baseline)
+        return Taken(timer) if timer is not None else None
     assert contender.binary is not None
     ready = _Loaded(job, contender.configuration, contender.binary)
-    ready.data.poison_scratch()
+    ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     ready.executor.run(module, steps)  # the first launch pays for loading
-    return ready.executor.timer(module, steps, job.cold)
+    return Taken(ready.executor.timer(module, steps, job.cold), ready)
 
 
 def _take_baseline(job: Job, name: str) -> Timer | None:

@@ -109,13 +109,17 @@ class DeviceData:
         Wholly: restore inputs and mend all guard bands too.
         """
         self.poison_outputs(poison)
+        self.restore(dataset, wholly)
+        if wholly:
+            for buffer in self.all_buffers().values():
+                self.executor.mend_guards(buffer)
+
+    def restore(self, dataset: str, wholly: bool = True) -> None:
+        """Restore what is read and written; wholly: inputs too."""
         for argument in self.datasets[dataset].arguments:
             if argument.kind == "inout" or (argument.kind == "input" and wholly):
                 pristine = self.pristine[dataset, argument.name]
                 self.executor.copy(self.buffers[argument.name], pristine)
-        if wholly:
-            for buffer in self.all_buffers().values():
-                self.executor.mend_guards(buffer)
 
     def poison_outputs(self, poison: Poison = Poison.FINITE) -> None:
         """Let outputs hold nothing that a kernel writes."""
@@ -123,10 +127,10 @@ class DeviceData:
             if argument.kind == "out":
                 self.executor.poison(self.buffers[argument.name], poison)
 
-    def poison_scratch(self) -> None:
+    def poison_scratch(self, poison: Poison = Poison.NAN) -> None:
         """Let workspaces hold nothing that an earlier launch left."""
         for _, buffer in self.scratch.values():
-            self.executor.poison(buffer)
+            self.executor.poison(buffer, poison)
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
@@ -142,13 +146,18 @@ class DeviceData:
 
 
 def verify(
-    data: DeviceData, dataset: str, run: Callable[[], None], repeats: int = 2
+    data: DeviceData,
+    dataset: str,
+    run: Callable[[], None],
+    repeats: int = 2,
+    fresh: bool = True,
 ) -> tuple[CheckResult, ...]:
     """Run a launch sequence on a data set and check everything it must and must not do.
 
     ``run()`` executes the sequence once on the working buffers, and waits. Outputs are poisoned
-    before each run, with NaN but for the last. Scratch keeps what a run left in it: the sequence must
-    not rely on a fresh one. Guard bands are mended before the first: another configuration may have
+    before each run, with NaN but for the last. Scratch is poisoned before the first, if ``fresh``, and
+    keeps what a run left in it, on other data too: the sequence must neither rely on a fresh one nor
+    on what it keeps there. Guard bands are mended before the first: another configuration may have
     damaged them.
 
     Raises
@@ -157,7 +166,8 @@ def verify(
         If an output is wrong, an input changed, or a guard band was written.
     """
     checks: tuple[CheckResult, ...] = ()
-    data.poison_scratch()
+    if fresh:
+        data.poison_scratch()
     for repeat in range(repeats):
         is_last = repeat == repeats - 1
         poison = Poison.FINITE if is_last else Poison.NAN
@@ -167,8 +177,12 @@ def verify(
     return checks
 
 
-def verify_last(data: DeviceData, dataset: str, launches: int) -> tuple[CheckResult, ...]:
-    """Check what the last of so many timed launches left; outputs were poisoned before the first.
+def verify_last(
+    data: DeviceData, dataset: str, launches: int, with_harm: bool = True
+) -> tuple[CheckResult, ...]:
+    """Check what the last of so many launches left; outputs were poisoned before the first.
+
+    With harm: guard bands and inputs too.
 
     Raises
     ------
@@ -176,7 +190,7 @@ def verify_last(data: DeviceData, dataset: str, launches: int) -> tuple[CheckRes
         As `verify` does.
     """
     try:
-        return _inspected(data, dataset, Poison.FINITE, with_harm=True, again="")
+        return _inspected(data, dataset, Poison.FINITE, with_harm, again="")
     except WrongResult as error:
         raise WrongResult(f"after {launches} timed launches: {error}", error.checks) from None
 

@@ -15,7 +15,13 @@ from functools import cached_property
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.kernel.source import arguments_fingerprint, source_fingerprint, text_fingerprint
+from autotune.kernel.source import (
+    arguments_fingerprint,
+    frozen_sources,
+    own_fingerprint,
+    source_fingerprint,
+    text_fingerprint,
+)
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import RANDOM, inputs_fingerprint, prepare, prepare_both
@@ -33,7 +39,13 @@ class Bench:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.kernel, self.device = request.kernel, request.device
+        # Files may be edited while this lasts: what it makes is of, and known by, what they are now.
+        own_fingerprint(self.kernel)
+        self.kernel.texts = frozen_sources(self.kernel)
+        #: sha256 of all sources of the kernel with their includes.
+        self.source = source_fingerprint(self.kernel)
         self._stack = ExitStack()
+        self._stack.callback(self.kernel.texts.clear)
         self._in_use = self._stack.enter_context(InUse())
         self._beside_s = 0.0
         # One core per device stays free, so that compiling does not disturb the timing; where the
@@ -58,11 +70,6 @@ class Bench:
     def close(self) -> None:
         """End all processes."""
         self._stack.close()
-
-    @cached_property
-    def source(self) -> str:
-        """sha256 of all sources of the kernel with their includes."""
-        return source_fingerprint(self.kernel)
 
     @cached_property
     def toolchain(self) -> str:
@@ -106,7 +113,8 @@ class Bench:
     def job_without_data(self, problem: Problem) -> Job:
         """A job that says what to compile, and no more."""
         assert self.kernel.file is not None
-        return Job(self.kernel.file, problem, self.device, (), self.request.cold)
+        known_by = own_fingerprint(self.kernel)
+        return Job(self.kernel.file, problem, self.device, (), self.request.cold, known_by)
 
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""
