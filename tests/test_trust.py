@@ -9,19 +9,26 @@ import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sample_spaces import SOURCE, write_space
 
 from autotune.cli import run
+from autotune.devices import opencl
+from autotune.devices.choose import choose_device
 from autotune.doctor import places
 from autotune.doctor.nvidia import Nvidia
-from autotune.errors import SpecError, UsageError
+from autotune.errors import AutotuneError, SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings, load_file
 from autotune.kernel.source import source_fingerprint
 from autotune.kernel.trust import fault_of
+from autotune.measure import compiler
+from autotune.measure.compiler import compiled_for
+from autotune.measure.data import prepare
 from autotune.measure.process import Children
+from autotune.values import Problem
 
 ROOT = Path(__file__).parents[1]
 IS_ROOT = os.geteuid() == 0
@@ -205,6 +212,61 @@ def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, 
     with pytest.raises(SpecError, match=r"inner\.py: anybody may write it"):
         load_file(write_space(tmp_path, ("FACTOR = 3", f"{add}\nFACTOR = 3")))
     assert nothing_ran(tmp_path)
+
+
+CACHE_ATTACKS = {
+    "others": lambda folder, give: give(folder),
+    "open": lambda folder, give: folder.chmod(0o777),
+    "others in a sticky folder": lambda folder, give: (
+        [inner.chmod(0o1777) for inner in (folder, folder / "data", folder / "binaries")],
+        give(*(folder / "data").iterdir(), *(folder / "binaries").iterdir()),
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", CACHE_ATTACKS.values(), ids=CACHE_ATTACKS)
+def test_a_cache_that_others_may_change_is_not_used(
+    tmp_path, monkeypatch, give, opencl_device, attack
+):
+    """A binary is code; and whoever writes the reference says which kernels are right."""
+    caches = tmp_path / "caches"
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(caches))
+    kernel, problem = load_file(write_space(tmp_path)), Problem(n=1000)
+    device = choose_device(opencl_device)
+    mask = os.umask(0)
+    try:
+        binary = compiled_for(kernel, {"BLOCK": 32}, problem, device)
+        prepare(kernel, problem, "exact")
+    finally:
+        os.umask(mask)
+    for folder in (caches, *(path for path in caches.rglob("*") if path.is_dir())):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    compiler._write_cached(replace(binary, code=b"theirs"))
+    assert compiler._read_cached(binary.key).code == b"theirs"
+    attack(caches, give)
+    assert compiler._read_cached(binary.key) is None
+    with pytest.raises(AutotuneError, match=r"references are kept there; .*AUTOTUNE_CACHE_DIR"):
+        prepare(kernel, problem, "exact")
+    monkeypatch.setenv("AUTOTUNE_TRUST", str(caches))
+    assert compiler._read_cached(binary.key).code == b"theirs"
+    prepare(kernel, problem, "exact")
+
+
+def test_the_doctor_names_a_cache_that_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    (found,) = places.cache(Nvidia())
+    assert (found.state, found.remedy) == ("bad", f"chmod o-w {tmp_path}")
+
+
+def test_intels_runtime_is_named_where_it_is_installed(monkeypatch, opencl_device):
+    """And not by a file of the cache: the loader runs whatever library such a file names."""
+    library = Path(sys.prefix, "lib", "libintelocl.so")
+    if not library.exists():
+        pytest.skip("another OpenCL implementation")
+    monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
+    opencl._show_intel_runtime(library.parent)
+    assert os.environ["OCL_ICD_VENDORS"] == str(library)
 
 
 def test_a_group_may_write_only_where_it_is_the_owners_own(tmp_path):

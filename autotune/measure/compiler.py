@@ -32,6 +32,7 @@ from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
+from autotune.kernel.trust import fault_of
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED, Child, ChildDied, ChildGone, Children, ChildTimeout
@@ -401,14 +402,16 @@ def _begin_compiler(backend_name: str) -> None:
 
 def _cached_file(key: str) -> Path:
     folder = cache_folder(BINARIES) / key[:2]
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(0o700, exist_ok=True)
     return folder / f"{key}.msgpack"
 
 
 def _read_cached(key: str) -> Binary | None:
-    """The binary of a key; a damaged file is a miss."""
+    """The binary of a key; a damaged file is a miss, and so is one that others may have written."""
     try:
         file = _cached_file(key)
+        if fault_of(file):
+            return None
         binary = msgspec.msgpack.decode(file.read_bytes(), type=Binary)
     except (OSError, msgspec.MsgspecError):
         return None

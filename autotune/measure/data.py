@@ -35,6 +35,7 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.names import fault
 from autotune.kernel.source import spec_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
+from autotune.kernel.trust import TRUST, fault_of
 from autotune.measure import cache, draw
 from autotune.measure.draw import Draw
 from autotune.measure.process import ChildDied, Children
@@ -129,6 +130,7 @@ def prepare(
     """
     key = _key(kernel, problem, which, seed, inputs)
     folder = _folder(key)
+    _refuse_foreign(folder)
     if in_use is not None:
         in_use.add(folder)
     found = _read(folder, which, seed, bool(inputs))
@@ -516,6 +518,17 @@ def _bounded(
 
 def _folder(key: str) -> Path:
     return cache_folder(cache.DATA) / key[:40]
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Compare nothing with a reference that others may have written."""
+    foreign = fault_of(folder if folder.exists() else folder.parent)
+    if foreign is not None:
+        mend = f"run: {foreign.mend}; or " if foreign.mend else ""
+        raise AutotuneError(
+            f"{foreign.place}: {foreign.what}, and references are kept there; {mend}name a folder of "
+            f"your own by AUTOTUNE_CACHE_DIR, or trust this by {TRUST}"
+        )
 
 
 def _key(
