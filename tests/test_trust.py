@@ -4,12 +4,14 @@ As root the tests give files to another user and see which place is named. Where
 root, the process is taken for another user's instead, and that the code is refused is all they see.
 """
 
+import marshal
 import os
 import shutil
 import struct
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 
 import pytest
@@ -200,18 +202,49 @@ def test_a_module_that_others_may_change_is_not_run(tmp_path, give, name, way):
     assert nothing_ran(tmp_path)
 
 
-def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "way",
+    [
+        "from _elsewhere import inner",
+        "import _mine",  # which imports it
+        "import importlib; importlib.import_module('_elsewhere.inner')",
+        "import _mine; _mine.later()",
+    ],
+)
+def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, monkeypatch, way):
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
     (tmp_path / "library" / "_elsewhere").mkdir(parents=True)
     (tmp_path / "library" / "_elsewhere" / "__init__.py").touch()
+    later = "def later():\n    " if "later" in way else ""
+    (tmp_path / "library" / "_mine.py").write_text(f"{later}import _elsewhere.inner\n")
     module = tmp_path / "library" / "_elsewhere" / "inner.py"
     module.write_text("open(__file__ + '.ran', 'w')\n")
     module.chmod(0o666)
     library = str(tmp_path / "library")
-    add = f"import sys\n\nsys.path.insert(0, {library!r})\nfrom _elsewhere import inner\n"
+    add = f"import sys\n\nsys.path.insert(0, {library!r})\n{way}\n"
     with pytest.raises(SpecError, match=r"inner\.py: anybody may write it"):
         load_file(write_space(tmp_path, ("FACTOR = 3", f"{add}\nFACTOR = 3")))
     assert nothing_ran(tmp_path)
+
+
+def test_bytecode_is_not_run(tmp_path, monkeypatch):
+    """Python takes it for the module beside it if it says the same time and size, whoever wrote it."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    module = tmp_path / "_elsewhere.py"
+    module.write_text("FACTOR = 3\n")
+    status, ran = module.stat(), tmp_path / "bytecode.ran"
+    stamp = struct.pack("<III", 0, int(status.st_mtime), status.st_size)  # PEP 552
+    code = marshal.dumps(compile(f"open({str(ran)!r}, 'w')\nFACTOR = 3", str(module), "exec"))
+    bytecode = Path(cache_from_source(module))
+    bytecode.parent.mkdir()
+    bytecode.write_bytes(MAGIC_NUMBER + stamp + code)
+    load_file(write_space(tmp_path, ("FACTOR = 3", "from _elsewhere import FACTOR")))
+    assert nothing_ran(tmp_path)
+    del sys.modules["_elsewhere"]
+    __import__("_elsewhere")
+    assert ran.exists()  # Python itself would have
 
 
 CACHE_ATTACKS = {
