@@ -643,6 +643,27 @@ def test_what_a_run_that_died_worked_with_is_free_again(kernel):
     assert list(cache_folder("data").iterdir()) == []
 
 
+def test_what_is_not_of_the_cache_stays_there(tmp_path, monkeypatch):
+    """A project's folder named as the cache, with data of its own, and links that lead elsewhere."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
+    name = "ab" * 32 + ".msgpack"
+    own = [tmp_path / "data" / "images" / "1.png", tmp_path / "elsewhere" / name]
+    own += [tmp_path / "binaries" / "ab" / "firmware", tmp_path / "set" / "x.npy"]
+    for file in own:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (tmp_path / "binaries" / "cd").symlink_to("../elsewhere")
+    (tmp_path / "data" / ("ab" * 20)).symlink_to("../set")
+    os.mkfifo(tmp_path / "data" / ".in-use.pipe")
+    (tmp_path / "binaries" / "ab" / name).write_bytes(b"code")
+    for kind in ("data", "binaries"):
+        cache.make_room(kind)
+        assert cache.clear(kind) == []
+    assert all(file.exists() for file in own)
+    assert not (tmp_path / "binaries" / "ab" / name).exists()
+
+
 def test_data_that_were_removed_to_make_room_are_made_again(kernel):
     given = kernel()
     dataset = prepare(given, PROBLEM, RANDOM, seed=4)
