@@ -57,6 +57,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["run", "sgemm", "--config", "BMM=3"], "unknown parameter 'BMM'"),
         (["run", "sgemm", "--fix", "BM=3"], "unknown value of BM"),
         (["run", "sgemm", "--inputs", "nowhere.npz"], "nowhere.npz"),
+        (["run", "sgemm", "--inputs", "/dev/zero"], "/dev/zero: no such file"),
         (["run", "sgemm", "--effort", "heroic"], "heroic"),
         (["run", "sgemm", "--spaces", "nowhere"], "not a folder"),
         (["run", "x.py"], "no such space file"),

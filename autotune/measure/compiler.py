@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -46,7 +47,9 @@ LIKELY = 256
 #: short, and would else wait a tick of the scheduler (4 ms) for a core now and then.
 _NICENESS = 10
 #: Bumped when the stored form of a binary changes.
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
+#: Bytes of the checksum before a stored binary: `load` runs it, and looks at no result.
+_SUM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -412,7 +415,10 @@ def _read_cached(key: str) -> Binary | None:
         file = _cached_file(key)
         if fault_of(file):
             return None
-        binary = msgspec.msgpack.decode(file.read_bytes(), type=Binary)
+        data = file.read_bytes()
+        if zlib.crc32(data[_SUM_BYTES:]).to_bytes(_SUM_BYTES, "big") != data[:_SUM_BYTES]:
+            return None
+        binary = msgspec.msgpack.decode(data[_SUM_BYTES:], type=Binary)
     except (OSError, msgspec.MsgspecError):
         return None
     touch(file)
@@ -421,8 +427,10 @@ def _read_cached(key: str) -> Binary | None:
 
 def _write_cached(binary: Binary) -> None:
     """Keep a binary; a cache that cannot be written only costs time."""
+    data = msgspec.msgpack.encode(binary)
+    checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
     with suppress(OSError):
-        write_atomically(_cached_file(binary.key), msgspec.msgpack.encode(binary))
+        write_atomically(_cached_file(binary.key), checked)
 
 
 def compiled_for(
