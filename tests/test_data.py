@@ -505,6 +505,12 @@ def _truncate(file):
     file.write_bytes(file.read_bytes()[:-100])
 
 
+def _flip(file):
+    """The lowest bit of the last byte but two: of the last value, or of a bound."""
+    data = file.read_bytes()
+    file.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+
+
 def _retype(file):
     np.save(file, np.zeros(1000, np.int16))
 
@@ -518,6 +524,11 @@ DAMAGE = {
     "an absent input": lambda folder: (folder / "x.npy").unlink(),
     "half an input": lambda folder: _truncate(folder / "x.npy"),
     "an empty input": lambda folder: (folder / "x.npy").write_bytes(b""),
+    "a bit of an input": lambda folder: _flip(folder / "x.npy"),
+    "a bit of an expectation": lambda folder: _flip(folder / "out.expected.npy"),
+    "a bit of a size": lambda folder: (folder / "manifest.json").write_text(
+        (folder / "manifest.json").read_text().replace('"value": 1000', '"value": 3000')
+    ),
     "another input": lambda folder: _retype(folder / "x.npy"),
     "half an expectation": lambda folder: _truncate(folder / "out.expected.npy"),
     "another expectation": lambda folder: _retype(folder / "out.expected.npy"),
@@ -745,7 +756,7 @@ def _prepare_on_a_full_disk(file, folder):
 def test_a_manifest_is_plain_json_without_paths(kernel, tmp_path):
     dataset = prepare(kernel(), PROBLEM, EXACT)
     text = (dataset.folder / "manifest.json").read_text()
-    assert set(json.loads(text)) == {"arguments", "bounds"}
+    assert set(json.loads(text)) == {"arguments", "bounds", "checksum"}
     assert str(tmp_path) not in text
 
 
