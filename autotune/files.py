@@ -32,9 +32,14 @@ def bundled_path(kind: str, package: str = _PACKAGE) -> str:
 
 
 def cache_folder(kind: str) -> Path:
-    """A folder under ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``; made if absent."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return _made(os.environ.get("AUTOTUNE_CACHE_DIR") or os.path.join(base, "autotune"), kind)
+    """A folder under ``$AUTOTUNE_CACHE_DIR``, default ``$XDG_CACHE_HOME/autotune``; made if absent.
+
+    Made for this user alone: what another could write there would be run.
+    """
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    base = os.environ.get("AUTOTUNE_CACHE_DIR") or os.path.join(caches, "autotune")
+    _made(base, mode=0o700)
+    return _made(base, kind, mode=0o700)
 
 
 def data_folder(*parts: str) -> Path:
@@ -42,11 +47,11 @@ def data_folder(*parts: str) -> Path:
     return _made(data_path(*parts))
 
 
-def _made(*parts: str) -> Path:
+def _made(*parts: str, mode: int = 0o777) -> Path:
     from pathlib import Path
 
     folder = Path(*parts)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode, parents=True, exist_ok=True)
     return folder
 
 

@@ -9,6 +9,7 @@ from sample_spaces import SPACE, write_space
 
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.catalog import find_kernel, listings, load_file, space_folders
+from autotune.kernel.source import spec_fingerprint
 
 
 @pytest.fixture
@@ -140,6 +141,15 @@ def test_a_monstrous_file_has_its_own_line_in_the_list(spaces):
             find_kernel(name)
     with pytest.raises(UsageError, match=r"unknown kernel 'pipe'"):
         find_kernel("pipe")
+
+
+def test_a_byte_order_mark_is_no_syntax_error(spaces):
+    """Which editors on Windows write; Python takes it, and a fingerprint does not tell it apart."""
+    file = spaces / "scale.py"
+    before = spec_fingerprint(file)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert find_kernel("scale").name == "scale"
+    assert spec_fingerprint(file) == before
 
 
 def test_only_the_file_asked_for_is_run(spaces):

@@ -57,6 +57,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["run", "sgemm", "--config", "BMM=3"], "unknown parameter 'BMM'"),
         (["run", "sgemm", "--fix", "BM=3"], "unknown value of BM"),
         (["run", "sgemm", "--inputs", "nowhere.npz"], "nowhere.npz"),
+        (["run", "sgemm", "--inputs", "/dev/zero"], "/dev/zero: no such file"),
         (["run", "sgemm", "--effort", "heroic"], "heroic"),
         (["run", "sgemm", "--spaces", "nowhere"], "not a folder"),
         (["run", "x.py"], "no such space file"),
@@ -267,10 +268,15 @@ def test_a_broken_space_file_hurts_no_other(
 ) -> None:
     (tmp_path / "spaces").mkdir()
     (tmp_path / "spaces" / "broken.py").write_text("def")
+    (tmp_path / "spaces" / "rude.py").write_text('"""\x1b]0;title\x07 \u202e"""')
     assert run(["list", "--spaces", str(tmp_path / "spaces"), "--json"]) == 0
     listed = {row["kernel"]: row["about"] for row in json.loads(capsys.readouterr().out)}
     assert "BROKEN line 1" in listed["broken"]
     assert "sgemm" in listed
+    assert run(["list", "--spaces", str(tmp_path / "spaces")]) == 0
+    assert r"\x1b]0;title\x07 \u202e" in capsys.readouterr().out
+    assert run(["check", "\x1b[2J\u202e.py"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 @pytest.mark.opencl
@@ -403,10 +409,11 @@ def test_the_cache_is_shown_and_cleared(
 ) -> None:
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "1.5M")
-    (tmp_path / "data" / "set").mkdir(parents=True)
-    (tmp_path / "data" / "set" / "x.npy").write_bytes(bytes(20480))
+    made = tmp_path / "data" / ("5e" * 20)
+    made.mkdir(parents=True)
+    (made / "x.npy").write_bytes(bytes(20480))
     (tmp_path / "binaries" / "ab").mkdir(parents=True)
-    (tmp_path / "binaries" / "ab" / "ab1.msgpack").write_bytes(b"code")
+    (tmp_path / "binaries" / "ab" / f"{'ab' * 32}.msgpack").write_bytes(b"code")
     assert run(["cache"]) == 0
     shown = capsys.readouterr().out
     assert "20 KiB" in shown

@@ -505,6 +505,12 @@ def _truncate(file):
     file.write_bytes(file.read_bytes()[:-100])
 
 
+def _flip(file):
+    """The lowest bit of the last byte but two: of the last value, or of a bound."""
+    data = file.read_bytes()
+    file.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
+
+
 def _retype(file):
     np.save(file, np.zeros(1000, np.int16))
 
@@ -518,6 +524,11 @@ DAMAGE = {
     "an absent input": lambda folder: (folder / "x.npy").unlink(),
     "half an input": lambda folder: _truncate(folder / "x.npy"),
     "an empty input": lambda folder: (folder / "x.npy").write_bytes(b""),
+    "a bit of an input": lambda folder: _flip(folder / "x.npy"),
+    "a bit of an expectation": lambda folder: _flip(folder / "out.expected.npy"),
+    "a bit of a size": lambda folder: (folder / "manifest.json").write_text(
+        (folder / "manifest.json").read_text().replace('"value": 1000', '"value": 3000')
+    ),
     "another input": lambda folder: _retype(folder / "x.npy"),
     "half an expectation": lambda folder: _truncate(folder / "out.expected.npy"),
     "another expectation": lambda folder: _retype(folder / "out.expected.npy"),
@@ -643,6 +654,27 @@ def test_what_a_run_that_died_worked_with_is_free_again(kernel):
     assert list(cache_folder("data").iterdir()) == []
 
 
+def test_what_is_not_of_the_cache_stays_there(tmp_path, monkeypatch):
+    """A project's folder named as the cache, with data of its own, and links that lead elsewhere."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "0")
+    name = "ab" * 32 + ".msgpack"
+    own = [tmp_path / "data" / "images" / "1.png", tmp_path / "elsewhere" / name]
+    own += [tmp_path / "binaries" / "ab" / "firmware", tmp_path / "set" / "x.npy"]
+    for file in own:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (tmp_path / "binaries" / "cd").symlink_to("../elsewhere")
+    (tmp_path / "data" / ("ab" * 20)).symlink_to("../set")
+    os.mkfifo(tmp_path / "data" / ".in-use.pipe")
+    (tmp_path / "binaries" / "ab" / name).write_bytes(b"code")
+    for kind in ("data", "binaries"):
+        cache.make_room(kind)
+        assert cache.clear(kind) == []
+    assert all(file.exists() for file in own)
+    assert not (tmp_path / "binaries" / "ab" / name).exists()
+
+
 def test_data_that_were_removed_to_make_room_are_made_again(kernel):
     given = kernel()
     dataset = prepare(given, PROBLEM, RANDOM, seed=4)
@@ -724,7 +756,7 @@ def _prepare_on_a_full_disk(file, folder):
 def test_a_manifest_is_plain_json_without_paths(kernel, tmp_path):
     dataset = prepare(kernel(), PROBLEM, EXACT)
     text = (dataset.folder / "manifest.json").read_text()
-    assert set(json.loads(text)) == {"arguments", "bounds"}
+    assert set(json.loads(text)) == {"arguments", "bounds", "checksum"}
     assert str(tmp_path) not in text
 
 

@@ -626,12 +626,20 @@ def test_a_table_that_goes_missing_is_told(store: Store, url: str) -> None:
     assert store.rows() == []
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "null", '{"status": "ok"}', '"\\ud800"'])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "null", '{"status": "ok"}', '"\\ud800"', "[" * 100_000]
+)
 def test_a_damaged_row_is_named(store: Store, url: str, damage: str) -> None:
     store.add(store.begin_run(RUN), SCOPE, numbered(1))
     sql(url, f"UPDATE measurements SET measurement = '{damage}'")
     refused(lambda: dict(store.remembered(SCOPE)), "measurement 1 is damaged", "delete")
     refused(store.rows, "measurement 1 is damaged")
+
+
+def test_a_damaged_problem_is_named(store: Store, url: str) -> None:
+    store.add(store.begin_run(RUN), SCOPE, numbered(1))
+    sql(url, """UPDATE measurements SET problem = '{"n": {"m": 1}}'""")
+    refused(store.rows, "measurement 1 is damaged", "names and values")
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,33 @@ As root the tests give files to another user and see which place is named. Where
 root, the process is taken for another user's instead, and that the code is refused is all they see.
 """
 
+import marshal
 import os
 import shutil
 import struct
 import subprocess
 import sys
+from dataclasses import replace
+from importlib.util import MAGIC_NUMBER, cache_from_source
 from pathlib import Path
 
 import pytest
 from sample_spaces import SOURCE, write_space
 
 from autotune.cli import run
+from autotune.devices import opencl
+from autotune.devices.choose import choose_device
 from autotune.doctor import places
 from autotune.doctor.nvidia import Nvidia
-from autotune.errors import SpecError, UsageError
+from autotune.errors import AutotuneError, SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder, find_kernel, listings, load_file
 from autotune.kernel.source import source_fingerprint
 from autotune.kernel.trust import fault_of
+from autotune.measure import compiler
+from autotune.measure.compiler import compiled_for
+from autotune.measure.data import prepare
 from autotune.measure.process import Children
+from autotune.values import Problem
 
 ROOT = Path(__file__).parents[1]
 IS_ROOT = os.geteuid() == 0
@@ -193,18 +202,104 @@ def test_a_module_that_others_may_change_is_not_run(tmp_path, give, name, way):
     assert nothing_ran(tmp_path)
 
 
-def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "way",
+    [
+        "from _elsewhere import inner",
+        "import _mine",  # which imports it
+        "import importlib; importlib.import_module('_elsewhere.inner')",
+        "import _mine; _mine.later()",
+    ],
+)
+def test_a_module_found_by_a_path_that_the_space_file_adds_is_not_run(tmp_path, monkeypatch, way):
     monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
     (tmp_path / "library" / "_elsewhere").mkdir(parents=True)
     (tmp_path / "library" / "_elsewhere" / "__init__.py").touch()
+    later = "def later():\n    " if "later" in way else ""
+    (tmp_path / "library" / "_mine.py").write_text(f"{later}import _elsewhere.inner\n")
     module = tmp_path / "library" / "_elsewhere" / "inner.py"
     module.write_text("open(__file__ + '.ran', 'w')\n")
     module.chmod(0o666)
     library = str(tmp_path / "library")
-    add = f"import sys\n\nsys.path.insert(0, {library!r})\nfrom _elsewhere import inner\n"
+    add = f"import sys\n\nsys.path.insert(0, {library!r})\n{way}\n"
     with pytest.raises(SpecError, match=r"inner\.py: anybody may write it"):
         load_file(write_space(tmp_path, ("FACTOR = 3", f"{add}\nFACTOR = 3")))
     assert nothing_ran(tmp_path)
+
+
+def test_bytecode_is_not_run(tmp_path, monkeypatch):
+    """Python takes it for the module beside it if it says the same time and size, whoever wrote it."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    module = tmp_path / "_elsewhere.py"
+    module.write_text("FACTOR = 3\n")
+    status, ran = module.stat(), tmp_path / "bytecode.ran"
+    stamp = struct.pack("<III", 0, int(status.st_mtime), status.st_size)  # PEP 552
+    code = marshal.dumps(compile(f"open({str(ran)!r}, 'w')\nFACTOR = 3", str(module), "exec"))
+    bytecode = Path(cache_from_source(module))
+    bytecode.parent.mkdir()
+    bytecode.write_bytes(MAGIC_NUMBER + stamp + code)
+    load_file(write_space(tmp_path, ("FACTOR = 3", "from _elsewhere import FACTOR")))
+    assert nothing_ran(tmp_path)
+    del sys.modules["_elsewhere"]
+    __import__("_elsewhere")
+    assert ran.exists()  # Python itself would have
+
+
+CACHE_ATTACKS = {
+    "others": lambda folder, give: give(folder),
+    "open": lambda folder, give: folder.chmod(0o777),
+    "others in a sticky folder": lambda folder, give: (
+        [inner.chmod(0o1777) for inner in (folder, folder / "data", folder / "binaries")],
+        give(*(folder / "data").iterdir(), *(folder / "binaries").iterdir()),
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", CACHE_ATTACKS.values(), ids=CACHE_ATTACKS)
+def test_a_cache_that_others_may_change_is_not_used(
+    tmp_path, monkeypatch, give, opencl_device, attack
+):
+    """A binary is code; and whoever writes the reference says which kernels are right."""
+    caches = tmp_path / "caches"
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(caches))
+    kernel, problem = load_file(write_space(tmp_path)), Problem(n=1000)
+    device = choose_device(opencl_device)
+    mask = os.umask(0)
+    try:
+        binary = compiled_for(kernel, {"BLOCK": 32}, problem, device)
+        prepare(kernel, problem, "exact")
+    finally:
+        os.umask(mask)
+    for folder in (caches, *(path for path in caches.rglob("*") if path.is_dir())):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    compiler._write_cached(replace(binary, code=b"theirs"))
+    assert compiler._read_cached(binary.key).code == b"theirs"
+    attack(caches, give)
+    assert compiler._read_cached(binary.key) is None
+    with pytest.raises(AutotuneError, match=r"references are kept there; .*AUTOTUNE_CACHE_DIR"):
+        prepare(kernel, problem, "exact")
+    monkeypatch.setenv("AUTOTUNE_TRUST", str(caches))
+    assert compiler._read_cached(binary.key).code == b"theirs"
+    prepare(kernel, problem, "exact")
+
+
+def test_the_doctor_names_a_cache_that_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    (found,) = places.cache(Nvidia())
+    assert (found.state, found.remedy) == ("bad", f"chmod o-w {tmp_path}")
+
+
+def test_intels_runtime_is_named_where_it_is_installed(monkeypatch, opencl_device):
+    """And not by a file of the cache: the loader runs whatever library such a file names."""
+    library = Path(sys.prefix, "lib", "libintelocl.so")
+    if not library.exists():
+        pytest.skip("another OpenCL implementation")
+    monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
+    opencl._show_intel_runtime(library.parent)
+    assert os.environ["OCL_ICD_VENDORS"] == str(library)
 
 
 def test_a_group_may_write_only_where_it_is_the_owners_own(tmp_path):

@@ -143,7 +143,16 @@ def _fail(message: str, code: int) -> int:
 
 def _say(kind: str, colour: str, text: str) -> None:
     click.secho(kind, fg=colour, bold=True, nl=False, err=True, color=_color())
-    click.echo(text, err=True)
+    click.echo("\n".join(map(shown, text.split("\n"))), err=True)
+
+
+def shown(text: str) -> str:
+    """Text of any origin as a terminal may show it: what would move its cursor or turn its direction is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() or letter == "\t" else ascii(letter)[1:-1] for letter in text
+    )
 
 
 def _words_of(error: OSError) -> str:

@@ -103,6 +103,8 @@ def inputs(path: Path) -> dict[str, Any]:
 
     import numpy as np
 
+    if not path.is_file():  # a pipe would be waited for
+        raise UsageError(f"--inputs {path}: no such file")
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autotune.cli import shown
+
 
 def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None:
     """Print rows with the same keys; columns that are empty everywhere are left out.
@@ -63,4 +65,4 @@ def words(values: Mapping[str, Any]) -> str:
 def _text(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else shown(str(value))

@@ -10,11 +10,9 @@ loader entry points nowhere.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import math
 import os
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -43,7 +41,6 @@ from autotune.devices.base import (
 from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import Clocks, Device
 from autotune.errors import DeviceError, MissingDependencyError
-from autotune.files import cache_folder, write_atomically
 
 #: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
@@ -429,14 +426,9 @@ def _show_intel_runtime(lib: Path) -> None:
             ctypes.CDLL(str(lib / name), ctypes.RTLD_GLOBAL)
     except OSError:
         return
-    # The loader runs whatever this folder names: it must be one that nobody else can have made.
-    try:
-        folder = cache_folder("icd") / hashlib.sha256(str(lib).encode()).hexdigest()[:16]
-        folder.mkdir(exist_ok=True)
-    except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="autotune-icd-"))
-    write_atomically(folder / "intel.icd", f"{lib / 'libintelocl.so'}\n".encode())
-    os.environ["OCL_ICD_VENDORS"] = str(folder)
+    # ocl-icd, which comes with pyopencl, takes the library itself; Khronos' loader by the other name.
+    for name in ("OCL_ICD_VENDORS", "OCL_ICD_FILENAMES"):
+        os.environ[name] = str(lib / "libintelocl.so")
 
 
 @cache

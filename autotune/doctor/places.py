@@ -14,6 +14,7 @@ from autotune.doctor.finding import Finding, State, first_line, pip, tried
 from autotune.doctor.nvidia import Nvidia
 from autotune.errors import UsageError
 from autotune.files import cache_folder, data_folder
+from autotune.kernel.trust import TRUST, Fault, fault_of
 from autotune.measure.cache import BINARIES, DATA, SETTING, limit_bytes
 from autotune.report import wording
 
@@ -72,7 +73,11 @@ def cache(_: Nvidia) -> Iterator[Finding]:
         yield Finding("cache", "bad", first_line(error), f"unset {SETTING}")
         return
     text = f"{folder}: {wording.size(size)}; at most {wording.size(limit)} stay between runs"
-    if size > 2 * limit:  # a run in progress takes more
+    if fault := fault_of(folder):
+        text = f"{fault.place}: {fault.what}: what is kept in {folder} is not used"
+        own = "export AUTOTUNE_CACHE_DIR=$HOME/.cache/autotune"
+        yield Finding("cache", "bad", text, fault.mend or own)
+    elif size > 2 * limit:  # a run in progress takes more
         yield Finding("cache", "warn", text, "autotune cache --clear")
     else:
         yield Finding("cache", "ok", text)
@@ -94,7 +99,6 @@ def disk(
 
 def spaces(_: Nvidia) -> Iterator[Finding]:
     from autotune.kernel.catalog import space_folders
-    from autotune.kernel.trust import TRUST, Fault, fault_of
 
     folders = space_folders()
     faults: dict[Path, Fault] = {}

@@ -152,7 +152,7 @@ def _parsed(file: Path) -> ast.Module:
     if status.st_size > _MOST_BYTES:
         raise SpecError(f"{status.st_size:,} bytes; a space file has at most {_MOST_BYTES:,}")
     try:
-        return ast.parse(file.read_text(encoding="utf-8"))
+        return ast.parse(file.read_text(encoding="utf-8-sig"))
     except (MemoryError, RecursionError) as error:
         raise SpecError("an expression is nested too deeply for Python") from error
 

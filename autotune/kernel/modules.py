@@ -10,7 +10,9 @@ import builtins
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, SourceFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -18,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.kernel.trust import installed_folders, refuse_foreign
+from autotune.kernel.trust import installed_folders, refuse_foreign, running_folders
 
 
 def run(file: Path) -> ModuleType:
@@ -35,7 +37,8 @@ def run(file: Path) -> ModuleType:
     spec = beside.spec(f"autotune_space_{file.stem}", file)
     assert spec.loader is not None
     module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with _guard():
+        spec.loader.exec_module(module)
     return module
 
 
@@ -54,15 +57,17 @@ def home_of(module: str, beside: Path | None = None) -> Path | None:
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module without dots is Python's or comes with an installed package."""
+    """Whether a module without dots is Python's or comes with an installed package, as this one does."""
+    if module == "autotune":
+        return True
     place = _place(module)
-    if place is None:
-        return False
-    # Where packages are linked into place, only the link is there.
+    return place is not None and _is_in(installed_folders(), place)
+
+
+def _is_in(folders: Sequence[Path], place: Path) -> bool:
+    """Whether a place, or what it leads to, is in one: of packages that are linked there, only the link is."""
     return any(
-        where.is_relative_to(folder)
-        for folder in installed_folders()
-        for where in (place, place.resolve())
+        where.is_relative_to(folder) for folder in folders for where in (place, place.resolve())
     )
 
 
@@ -120,7 +125,7 @@ class _Beside:
             If it is not mine.
         """
         refuse_foreign(file)
-        loader = _Loader(name, str(file), self) if file.suffix == ".py" else None
+        loader = _Loader(name, str(file), self.import_) if file.suffix == ".py" else None
         inside = [str(file.parent)] if file.name == "__init__.py" else None
         spec = spec_from_file_location(name, file, loader=loader, submodule_search_locations=inside)
         assert spec is not None
@@ -135,28 +140,87 @@ class _Beside:
         level: int = 0,
     ) -> ModuleType:
         """`__import__` of the code in this folder."""
-        home = None if level else home_of(name.partition(".")[0], self.folder)
-        if home == self.folder:
+        if not level and home_of(name.partition(".")[0], self.folder) == self.folder:
             name = self.prefix + name
-        elif home is not None:
-            for inner in (name, *(f"{name}.{part}" for part in fromlist or ())):
-                for file in files_of(home, inner):
-                    refuse_foreign(file)
-        return builtins.__import__(name, globals, locals, fromlist or (), level)
+        return _guard.import_(name, globals, locals, fromlist, level)
+
+
+class _Guard:
+    """Lets no module through that is not mine where the code of a space file, or what it imports, imports.
+
+    For `sys.meta_path`, ahead of the finders that it asks.
+    """
+
+    def __init__(self) -> None:
+        self._thread = threading.local()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Guard what this thread imports."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        was_on, self._thread.is_on = self._is_on, True
+        try:
+            yield
+        finally:
+            self._thread.is_on = was_on
+
+    @property
+    def _is_on(self) -> bool:
+        return getattr(self._thread, "is_on", False)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the other finders find.
+
+        Raises
+        ------
+        SpecError
+            If it is not mine.
+        """
+        if not self._is_on:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next(filter(None, found), None)
+        if spec is None or not (spec.has_location and spec.origin):
+            return spec
+        file = Path(spec.origin)
+        if not _is_in(running_folders(), file):
+            refuse_foreign(file)
+            if type(spec.loader) is SourceFileLoader:
+                spec.loader = _Loader(name, spec.origin, self.import_)
+        return spec
+
+    def import_(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """`__import__`, guarded."""
+        with self():
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+
+
+_guard = _Guard()
 
 
 class _Loader(SourceFileLoader):
-    """Runs a file of a folder: what it imports is the folder's, and no bytecode is read or written."""
+    """Runs a person's own file, with its own import; neither reads bytecode, which may be others', nor writes it."""
 
-    def __init__(self, name: str, path: str, beside: _Beside) -> None:
+    def __init__(self, name: str, path: str, import_: Callable[..., ModuleType]) -> None:
         super().__init__(name, path)
-        self._beside = beside
+        self._import = import_
 
     def get_code(self, fullname: str) -> Any:
         return self.source_to_code(self.get_data(self.path), self.path)
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._beside.import_}
+        vars(module)["__builtins__"] = {**vars(builtins), "__import__": self._import}
         super().exec_module(module)
 
 

@@ -58,7 +58,10 @@ def flattened(file: Path) -> str:
     stamps, text = _known.get(file, ({}, ""))
     if not stamps or any(_stamp(place) != stamp for place, stamp in stamps.items()):
         stamps = {}
-        text = _inlined(file, stamps)
+        try:
+            text = _inlined(file, stamps)
+        except RecursionError:
+            raise SpecError(f"source {file.name}: includes are nested too deeply") from None
         _known[file] = stamps, text
     return text
 
@@ -68,7 +71,7 @@ def _inlined(file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
     stamps[file] = _stamp(file)
     try:
         refuse_foreign(file)
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
 
@@ -179,7 +182,7 @@ class _Reached:
         file, home, is_space = self._files[number], self._homes[number], number == 0
         name = "" if is_space else f"{os.path.relpath(file, home)}\n"
         try:
-            nodes = _deciding(ast.parse(file.read_text(encoding="utf-8")), is_space)
+            nodes = _deciding(ast.parse(file.read_text(encoding="utf-8-sig")), is_space)
             text = "\n".join(map(_dumped, nodes))
         except (SyntaxError, ValueError, RecursionError):  # compiled, broken, or deep expressions
             if file.suffix == ".py":

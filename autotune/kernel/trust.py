@@ -93,7 +93,7 @@ def is_mine(folder: Path) -> bool:
 def trusted_folders() -> list[Path]:
     """What `TRUST` lists, and what this process runs code from anyway."""
     listed = os.environ.get(TRUST, "").split(os.pathsep)
-    return [*(Path(folder).resolve() for folder in listed if folder), *_running_folders()]
+    return [*(Path(folder).resolve() for folder in listed if folder), *running_folders()]
 
 
 @cache
@@ -107,7 +107,8 @@ def installed_folders() -> tuple[Path, ...]:
 
 
 @cache
-def _running_folders() -> tuple[Path, ...]:
+def running_folders() -> tuple[Path, ...]:
+    """What this process runs code from anyway."""
     return (Path(bundled_path("")).resolve(), *installed_folders())
 
 

@@ -22,6 +22,9 @@ from autotune.files import cache_folder
 
 #: What is kept: data sets (a folder each) and compiled binaries (a file each).
 DATA, BINARIES = "data", "binaries"
+#: What they are called. Whatever else lies there is somebody's own: the folder may have been a project's before.
+_HEX = "[0-9a-f]"
+_NAMES = {DATA: _HEX * 40, BINARIES: f"{_HEX * 2}/{_HEX * 64}.msgpack"}
 #: Most bytes of data sets between two runs, where `SETTING` says nothing else.
 SETTING, _DEFAULT = "AUTOTUNE_CACHE_SIZE", "4G"
 #: Of what data sets may take, binaries may take this share beside them.
@@ -79,7 +82,9 @@ def use_up(path: Path) -> None:
 def entries(kind: str) -> list[Entry]:
     """All that is kept of a kind, what was used last first."""
     found = []
-    for path in cache_folder(kind).glob("[!.]*" if kind == DATA else "*/[!.]*"):
+    for path in cache_folder(kind).glob(_NAMES[kind]):
+        if path.is_symlink() or (kind == BINARIES and path.parent.is_symlink()):
+            continue
         with suppress(OSError):  # removed meanwhile
             files = [path] if kind == BINARIES else path.iterdir()
             size = sum(file.stat().st_size for file in files)
@@ -175,7 +180,7 @@ class InUse:
 def _names_in_use(kind: str) -> set[str]:
     """What runs in progress work with; forgets those that died."""
     names: set[str] = set()
-    for file in cache_folder(kind).glob(f"{_IN_USE}*"):
+    for file in filter(Path.is_file, cache_folder(kind).glob(f"{_IN_USE}*")):
         with suppress(OSError):  # its run ends just now
             if _is_abandoned(file):
                 file.unlink()

@@ -12,6 +12,7 @@ import math
 import os
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -32,6 +33,7 @@ from autotune.files import cache_folder, write_atomically
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.source import source_text
 from autotune.kernel.spec import Kernel
+from autotune.kernel.trust import fault_of
 from autotune.measure.cache import BINARIES, touch
 from autotune.measure.measurement import Status
 from autotune.measure.process import ENDED, Child, ChildDied, ChildGone, Children, ChildTimeout
@@ -48,7 +50,9 @@ _NICENESS = 10
 #: known is begun early, since what is done first is what is short.
 _DOUBT = 1.0
 #: Bumped when the stored form of a binary changes.
-_CACHE_VERSION = 2
+_CACHE_VERSION = 3
+#: Bytes of the checksum before a stored binary: `load` runs it, and looks at no result.
+_SUM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -411,15 +415,20 @@ def _begin_compiler(backend_name: str) -> None:
 
 def _cached_file(key: str) -> Path:
     folder = cache_folder(BINARIES) / key[:2]
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(0o700, exist_ok=True)
     return folder / f"{key}.msgpack"
 
 
 def _read_cached(key: str) -> Binary | None:
-    """The binary of a key; a damaged file is a miss."""
+    """The binary of a key; a damaged file is a miss, and so is one that others may have written."""
     try:
         file = _cached_file(key)
-        binary = msgspec.msgpack.decode(file.read_bytes(), type=Binary)
+        if fault_of(file):
+            return None
+        data = file.read_bytes()
+        if zlib.crc32(data[_SUM_BYTES:]).to_bytes(_SUM_BYTES, "big") != data[:_SUM_BYTES]:
+            return None
+        binary = msgspec.msgpack.decode(data[_SUM_BYTES:], type=Binary)
     except (OSError, msgspec.MsgspecError):
         return None
     touch(file)
@@ -428,8 +437,10 @@ def _read_cached(key: str) -> Binary | None:
 
 def _write_cached(binary: Binary) -> None:
     """Keep a binary; a cache that cannot be written only costs time."""
+    data = msgspec.msgpack.encode(binary)
+    checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
     with suppress(OSError):
-        write_atomically(_cached_file(binary.key), msgspec.msgpack.encode(binary))
+        write_atomically(_cached_file(binary.key), checked)
 
 
 def compiled_for(

@@ -12,6 +12,7 @@ import hashlib
 import json
 import shutil
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from autotune.arrays import (
     available_memory_bytes,
     converted,
+    in_pieces,
     largest_finite,
     narrowed,
     usable_cores,
@@ -35,6 +37,7 @@ from autotune.kernel.catalog import load_file
 from autotune.kernel.names import fault
 from autotune.kernel.source import own_fingerprint, text_fingerprint
 from autotune.kernel.spec import Constant, InOut, Kernel, Out
+from autotune.kernel.trust import TRUST, fault_of
 from autotune.measure import cache, draw
 from autotune.measure.draw import Draw
 from autotune.measure.process import ChildDied, Children
@@ -46,6 +49,8 @@ _DEFAULT_ROUNDINGS = 64
 _MANIFEST = "manifest.json"
 #: Of what is stored; what another version made is not looked at.
 _VERSION = 3
+#: Bytes that a core sums up at a time, in 5 ms.
+_SUMMED_BYTES = 1 << 24
 #: A data set that takes longer than a process takes to start has the other made beside it.
 _SLOW_S = 0.5
 #: Memory that making a data set takes by element: in its type, as float64, and what a reference needs.
@@ -129,9 +134,10 @@ def prepare(
     """
     key = _key(kernel, problem, which, seed, inputs)
     folder = _folder(key)
+    _refuse_foreign(folder)
     if in_use is not None:
         in_use.add(folder)
-    found = _read(folder, which, seed, bool(inputs))
+    found = _read(folder, which, seed, bool(inputs), is_new=False)
     if found is not None:
         return found
     damaged = folder.is_dir()  # it was whole when it got its name
@@ -339,7 +345,8 @@ def _make(
     for written in writing:
         written.result()
     manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
-    (folder / _MANIFEST).write_text(json.dumps(manifest))
+    checked = {**manifest, "checksum": _checksum(folder, manifest)}
+    (folder / _MANIFEST).write_text(json.dumps(checked))
 
 
 def _check_type(kernel: Kernel, name: str, dtype: np.dtype[Any], is_output: bool) -> None:
@@ -538,6 +545,17 @@ def _folder(key: str) -> Path:
     return cache_folder(cache.DATA) / key[:40]
 
 
+def _refuse_foreign(folder: Path) -> None:
+    """Compare nothing with a reference that others may have written."""
+    foreign = fault_of(folder if folder.exists() else folder.parent)
+    if foreign is not None:
+        mend = f"run: {foreign.mend}; or " if foreign.mend else ""
+        raise AutotuneError(
+            f"{foreign.place}: {foreign.what}, and references are kept there; {mend}name a folder of "
+            f"your own by AUTOTUNE_CACHE_DIR, or trust this by {TRUST}"
+        )
+
+
 def _key(
     kernel: Kernel,
     problem: Problem,
@@ -560,10 +578,15 @@ def inputs_fingerprint(inputs: Mapping[str, NDArray[Any]]) -> str:
     return digest.hexdigest()
 
 
-def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset | None:
-    """A data set made before; None where it is absent or damaged."""
+def _read(
+    folder: Path, which: str, seed: int, has_own_inputs: bool, is_new: bool = True
+) -> Dataset | None:
+    """A data set made before; None where it is absent or damaged, to the bit where not by this process."""
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
+        checksum = manifest.pop("checksum")
+        if not is_new and checksum != _checksum(folder, manifest):
+            return None
         arguments = tuple(
             Argument(**{**stored, "shape": tuple(stored["shape"])})
             for stored in manifest["arguments"]
@@ -575,6 +598,19 @@ def _read(folder: Path, which: str, seed: int, has_own_inputs: bool) -> Dataset 
         return dataset
     except (OSError, EOFError, ValueError, KeyError, TypeError):
         return None
+
+
+def _checksum(folder: Path, manifest: Mapping[str, Any]) -> int:
+    """Of a manifest and of all arrays: a kernel is held against them to the bit."""
+    sums = [_sums(file) for file in sorted(folder.glob("*.npy"))]
+    return zlib.crc32(json.dumps([manifest, sums]).encode())
+
+
+def _sums(file: Path) -> list[int]:
+    content = np.memmap(file, np.uint8, "r")
+    return in_pieces(
+        lambda _, begin, end: zlib.crc32(content[begin:end].data), len(content), _SUMMED_BYTES
+    )
 
 
 def _check_arrays(dataset: Dataset) -> None:

@@ -110,7 +110,7 @@ def decode(text: str, kind: type[Value]) -> Value:
     try:
         # Lax, so that "nan" is a float; `_fields` leaves a configuration's values as they are.
         return msgspec.convert(json.loads(text), kind, strict=False, dec_hook=_fields)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
 
@@ -127,6 +127,6 @@ def _plain(value: Any) -> Any:
 
 
 def _fields(kind: type[Any], value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"expected an object, got {type(value).__name__}")
+    if not isinstance(value, Mapping) or any(isinstance(of, dict | list) for of in value.values()):
+        raise ValueError(f"expected names and values, got {str(value)[:60]}")
     return kind(value)
