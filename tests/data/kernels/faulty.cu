@@ -38,7 +38,7 @@ KERNEL(BLOCK, 1, 0) faulty(GLOBAL float* a, GLOBAL const float* x, GLOBAL float*
     if (row == 5) return;
 #elif FAULT == FAULT_late_wrong
     if (row == 0) launches[0] = launches[0] < 0 ? 1 : launches[0] + 1;
-    if (row == 0 && launches[0] > 2) sum += 1.0f;
+    if (row == 0 && launches[0] > 3) sum += 1.0f;
 #elif FAULT == FAULT_only_over_nan
     if (out[row] == out[row]) return;
 #elif FAULT == FAULT_far_out_of_bounds
