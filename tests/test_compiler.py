@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from sample_spaces import SOURCE, changed, write_space
 
@@ -216,7 +215,7 @@ def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
         compiler._write_cached(written)
         os.utime(compiler._cached_file(written.key), (1e9 - age, 1e9 - age))
     assert compiler._read_cached(made[3].key) == made[3]  # used again
-    size = len(msgspec.msgpack.encode(made[0]))
+    size = compiler._cached_file(made[0].key).stat().st_size
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(4 * 3 * size))  # a quarter for binaries
     InUse().close()
     kept = {file.stem for file in cached_files()}

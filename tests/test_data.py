@@ -521,6 +521,7 @@ DAMAGE = {
     "a foreign manifest": lambda folder: (folder / "manifest.json").write_text(
         '{"arguments": [{}]}'
     ),
+    "a manifest that is a number": lambda folder: (folder / "manifest.json").write_text("1"),
     "an absent input": lambda folder: (folder / "x.npy").unlink(),
     "half an input": lambda folder: _truncate(folder / "x.npy"),
     "an empty input": lambda folder: (folder / "x.npy").write_bytes(b""),

@@ -205,3 +205,18 @@ class TestWords:
     )
     def test_what_is_no_fault(self, log: str) -> None:
         assert sanitize.parsed(log) is None
+
+
+def test_nothing_of_the_current_folder_is_run(tmp_path, monkeypatch):
+    """Whose modules Python's option -m would take before its own; a program stands for the tool here."""
+    tool = tmp_path / "tool"
+    skip = 'until [ "$1" = -c ] || [ "$1" = -m ]; do python="$1"; shift; done'
+    tool.write_text(f'#!/bin/sh\n{skip}; exec "$python" "$@"\n')
+    tool.chmod(0o755)
+    (tmp_path / "here").mkdir()
+    for name in ("pickle", "numpy", "autotune", "msgspec"):
+        (tmp_path / "here" / f"{name}.py").write_text("open(__file__ + '.ran', 'w')\n")
+    monkeypatch.chdir(tmp_path / "here")
+    said = sanitize._run(str(tool), [], 60.0, "memcheck")
+    assert "IndexError" in said.failure  # it began, and had no trials
+    assert not list(tmp_path.rglob("*.ran"))

@@ -596,7 +596,7 @@ def _read(
         _check_arrays(dataset)
         cache.touch(folder)
         return dataset
-    except (OSError, EOFError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

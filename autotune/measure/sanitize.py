@@ -37,6 +37,11 @@ REMEDY = "pip install nvidia-cuda-sanitizer-api"
 TIMEOUT_S = 120.0
 #: Bytes after every allocation that nobody owns, so that one element too far is no neighbour's.
 _PADDING = 1024
+#: What runs under a tool. Modules come from where this process has them: `-m` would begin with the current folder.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[3:]; from autotune.measure.sanitize_task import main; "
+    "sys.exit(main(*sys.argv[1:3]))"
+)
 #: A place in a kernel, as ``scale+0x80``; ``at 0x80`` before 2022.
 _PLACE = re.compile(r"\bat (\S.*\+)?0x[0-9a-f]+")
 #: An address, which is another one in every run.
@@ -170,7 +175,7 @@ def _run(program: str, trials: Sequence[Trial], timeout_s: float, tool: str) -> 
             *(("--padding", str(_PADDING)) if tool == "memcheck" else ()),
             *(("--report-api-errors", "no") if tool == "memcheck" else ()),
             *(("--print-level", "error") if tool == "racecheck" else ()),
-            *(sys.executable, "-m", "autotune.measure.sanitize_task", str(task), str(timeout_s)),
+            *(sys.executable, "-c", _PROGRAM, str(task), str(timeout_s), *sys.path),
         ]
         code, output = _waited(command, timeout_s)
         words = log.read_text(errors="replace") if log.exists() else ""

@@ -92,7 +92,3 @@ def _opened(device: Device) -> CudaExecutor:
 
     cupy.cuda.set_allocator(None)
     return _Executor(cupy, device)
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
