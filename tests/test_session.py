@@ -24,6 +24,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.worker import Worker
 from autotune.run import selection
+from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
 from autotune.run.searching import foreseen
@@ -845,6 +846,20 @@ def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy,
     result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
     assert result.portfolio.configurations == (Configuration(BLOCK=64, ITEMS=1),)
     assert [len(solved.disqualified) for solved in result.problems] == [1, 1]
+
+
+def test_what_is_wrong_on_one_problem_answers_for_no_other(tuned, saxpy, tmp_path):
+    """Where it is right it wins; a lookup of other sizes gets the default instead."""
+    source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
+    kernel = saxpy()
+    wrong = "#if BLOCK == 64\n        if (n == 8192) out[i] = 0;\n#endif\n    }\n}"
+    source.write_text(source.read_text().replace("    }\n}", wrong))
+    fixed = {"ITEMS": (1,), "BLOCK": (64,)}
+    result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
+    assert [solved.finals is not None for solved in result.problems] == [True, False]
+    made = record_of(result)
+    assert [entry.problem for entry in made.entries] == [{"n": 4096}]
+    assert made.fallback == ()
 
 
 def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):

@@ -28,7 +28,7 @@ from autotune.measure import limits
 from autotune.measure.measurement import CheckResult
 from autotune.measure.timing import Timing
 from autotune.run import selection
-from autotune.run.result import ProblemResult, RunResult
+from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.tuned.fallback import fallback_table
 from autotune.tuned.record import (
     Checks,
@@ -64,6 +64,7 @@ def record_of(run: RunResult) -> TunedRecord:
     portfolio, fallback = (
         _with_fallback(kernel, device, run.portfolio) if run.portfolio else (Portfolio(), ())
     )
+    wrong = wrong_somewhere(run.problems)
     return TunedRecord(
         kernel=kernel.name,
         device=RecordedDevice.of(device),
@@ -76,7 +77,11 @@ def record_of(run: RunResult) -> TunedRecord:
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
-        or tuple(FallbackRow(problem=entry.problem, plan=entry.plan) for entry in entries),
+        or tuple(
+            FallbackRow(problem=entry.problem, plan=entry.plan)
+            for entry in entries
+            if Configuration(entry.configuration) not in wrong
+        ),
         provenance=Provenance(
             version=__version__,
             toolchain=run.toolchain,

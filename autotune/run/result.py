@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from autotune.kernel.space import Space
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement
+from autotune.measure.measurement import Measurement, Status
 from autotune.run.request import Request
 from autotune.run.selection import Decision, PortfolioTimes
-from autotune.values import Problem
+from autotune.values import Configuration, Problem
+
+_WRONG = frozenset({Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED, Status.TIMED_OUT})
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,17 @@ class ProblemResult:
     sanitized: int | None = None
     #: Why the search ended; see `SearchSession.ended_by`.
     ended_by: str = ""
+
+
+def wrong_somewhere(results: Iterable[ProblemResult]) -> frozenset[Configuration]:
+    """What was wrong, hung or crashed on some problem: it answers for none but where it won."""
+    return frozenset(
+        row.configuration
+        for result in results
+        for rows, statuses in ((result.measured, _WRONG), (result.disqualified, frozenset(Status)))
+        for row in rows
+        if row.status in statuses
+    )
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
-from autotune.measure.measurement import Measurement
+from autotune.measure.measurement import Measurement, Status
 from autotune.run import selection
 from autotune.run.bench import Bench
 from autotune.run.finals import Finals
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
-from autotune.run.result import ProblemResult, RunResult
+from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
@@ -156,6 +156,7 @@ class Run(Bench):
         """Hold the finals of one problem."""
         begun, begun_s = time.monotonic(), self.clock_s()
         guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
+        wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
         if seconds is not None:
             seconds = max(0.0, seconds - (self.clock_s() - begun_s))
         entrants = [*self._entrants(found.choice), *guests]
@@ -172,7 +173,7 @@ class Run(Bench):
             found.space,
             found.measured,
             finals,
-            (*unsafe, *wrong),
+            (*wrong_guests, *unsafe, *wrong),
             found.seconds + time.monotonic() - begun,
             len(entrants) if self._safety else None,
             found.ended_by,
@@ -226,7 +227,7 @@ class Run(Bench):
         finals = {result.problem: result.finals for result in results if result.finals is not None}
         if len(finals) < 2 or self.request.only is not None:
             return None
-        wrong = {row.configuration for result in results for row in result.disqualified}
+        wrong = wrong_somewhere(results)
         chosen = selection.enter_portfolio(list(finals.values()), self.kernel.default())
         space = results[0].space
         known = {
@@ -236,8 +237,10 @@ class Run(Bench):
             )
             for problem, decision in finals.items()
         }
-        # What is wrong on one problem's other data must answer for no problem.
+        # What is wrong on one problem, or its other data, must answer for no other.
         right = [entrant for entrant in chosen if entrant in space and entrant not in wrong]
+        if not right:
+            return None
         return measure_portfolio(self, self.listener, known, right, self._seconds_left())
 
     def _chosen_again(
