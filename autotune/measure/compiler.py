@@ -212,7 +212,9 @@ class CompilerPool:
         self._backend_name = backend_name
         self._timeout_s, self._most_likely = timeout_s, likely
         #: Held to look at what follows; told when there is more to do.
-        self._changed = threading.Condition(threading.RLock())
+        #: Entered by itself: a Ctrl-C while a condition is entered can leave its lock locked.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         #: What will be compiled next, and then, by key.
         self._asked: dict[str, _Wish] = {}
         self._likely: dict[str, _Wish] = {}
@@ -229,7 +231,7 @@ class CompilerPool:
 
     def start(self) -> None:
         """Start the processes, which else happens at the first job; returns at once."""
-        with self._changed:
+        with self._lock:
             work = len(self._at_work) + len(self._asked) + len(self._likely)
             wanted = max(1, min(work, self.processes)) if self._on_demand else self.processes
             while len(self._threads) < wanted:
@@ -242,7 +244,7 @@ class CompilerPool:
 
         Then all processes end at about the same time, whatever comes.
         """
-        with self._changed:
+        with self._lock:
             return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
@@ -253,7 +255,7 @@ class CompilerPool:
         AutotuneError
             If the processes were ended.
         """
-        with self._changed:
+        with self._lock:
             if self._children.is_ended:
                 raise AutotuneError(ENDED)
             self._unasked.pop(job.key, None)
@@ -270,7 +272,7 @@ class CompilerPool:
 
     def suggest(self, jobs: Iterable[CompileJob]) -> None:
         """Say what will likely be asked for next, best first; returns at once."""
-        with self._changed:
+        with self._lock:
             wishes = {**{job.key: _Wish(job) for job in jobs}, **self._likely}
             new = ((key, wish) for key, wish in wishes.items() if key not in self._begun)
             self._likely = dict(islice(new, self._most_likely))
@@ -285,7 +287,7 @@ class CompilerPool:
         AutotuneError
             If the processes were ended.
         """
-        with self._changed:
+        with self._lock:
             future = self.submit(job)
             if job.key in self._asked:
                 self._asked = {job.key: self._asked.pop(job.key), **self._asked}
@@ -293,13 +295,13 @@ class CompilerPool:
 
     def ready(self, job: CompileJob) -> bool:
         """Whether something that was suggested is compiled."""
-        with self._changed:
+        with self._lock:
             future = self._begun.get(job.key)
             return future is not None and future.done()
 
     def forget(self) -> None:
         """Give up what nobody waits for any more."""
-        with self._changed:
+        with self._lock:
             self._give_up()
             given_up = list(self._at_work)
             for child in given_up:
@@ -312,7 +314,7 @@ class CompilerPool:
         try:
             self._children.end()
         finally:
-            with self._changed:
+            with self._lock:
                 self._give_up()
                 self._changed.notify_all()
 
@@ -330,7 +332,7 @@ class CompilerPool:
             while True:
                 child, wish = self._next(child)
                 compiled = self._compiled(child, wish.job)
-                with self._changed:
+                with self._lock:
                     self._at_work.discard(child)
                     if isinstance(compiled, ChildGone):  # killed while it was idle
                         self._asked = {wish.job.key: wish, **self._asked}
@@ -346,7 +348,7 @@ class CompilerPool:
 
     def _next(self, child: Child) -> tuple[Child, _Wish]:
         """Wait for a job; returns it, and a process for it: a new one where this has ended."""
-        with self._changed:
+        with self._lock:
             while not (self._asked or self._likely or self._children.is_ended):
                 self._changed.wait()
             if self._children.is_ended:

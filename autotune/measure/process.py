@@ -29,6 +29,8 @@ _PR_SET_PDEATHSIG = 1
 _BEGIN_TIMEOUT_S = 600.0
 #: Longest time from SIGKILL to the end: a driver takes some to give the memory of a device back.
 _END_TIMEOUT_S = 60.0
+#: Between two looks at whether it has ended.
+_END_GLANCE_S = 0.001
 #: Between two looks at whether a task is stuck.
 _GLANCE_S = 0.1
 #: What whoever waits is told when the processes are ended.
@@ -63,8 +65,9 @@ class Child:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_killed = False
-        #: Set once the process has ended, or was not started.
-        self._gone = threading.Event()
+        #: Whether the process has ended, or was not started. No event: a Ctrl-C in one that is waited
+        #: for can leave its lock locked, and whoever waits again would do so for ever.
+        self.is_gone = False
         self._death = "killed before it was started"
         self._failure: Exception | None = None
         self._connection, self._its_end = Pipe()
@@ -77,11 +80,6 @@ class Child:
     def pid(self) -> int:
         """Its process id; 0 before it has one."""
         return self._process.pid if self._process else 0
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether it has ended, or was not started."""
-        return self._gone.is_set()
 
     @property
     def is_ready(self) -> bool:
@@ -97,7 +95,7 @@ class Child:
         except RuntimeError as error:  # no more threads
             self._failure = error
             self._its_end.close()
-            self._gone.set()
+            self.is_gone = True
 
     def ask(
         self,
@@ -169,11 +167,14 @@ class Child:
             If it does not end.
         """
         self.kill()
-        if self._process is not None and not self._gone.wait(_END_TIMEOUT_S):
-            raise AutotuneError(
-                f"process {self.pid} was killed and has not ended after {_END_TIMEOUT_S:g} s: a "
-                "driver holds it; run: dmesg"
-            )
+        deadline_s = time.monotonic() + _END_TIMEOUT_S
+        while self._process is not None and not self.is_gone:
+            if time.monotonic() > deadline_s:
+                raise AutotuneError(
+                    f"process {self.pid} was killed and has not ended after {_END_TIMEOUT_S:g} s: "
+                    "a driver holds it; run: dmesg"
+                )
+            time.sleep(_END_GLANCE_S)
 
     def _keep(self) -> None:
         """Start the process and wait for its end, in a thread that lasts as long as it does.
@@ -194,7 +195,7 @@ class Child:
             if self._process is not None:
                 code = self._process.wait()
                 self._death = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-            self._gone.set()
+            self.is_gone = True
 
     def _started(self) -> subprocess.Popen[bytes]:
         handle = self._its_end.fileno()
