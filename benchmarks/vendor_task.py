@@ -114,7 +114,7 @@ def accuracy(
 
     tasks.prepare(job)
     executor, data = tasks.current()
-    ready = tasks._Loaded(job, configuration, binary)
+    ready = tasks.Loaded(job, configuration, binary)
     data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)

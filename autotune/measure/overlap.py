@@ -16,7 +16,7 @@ from autotune.kernel.launches import bound
 from autotune.measure import verify
 from autotune.measure.data import Argument, Dataset
 from autotune.measure.measurement import Measurement, Status
-from autotune.measure.tasks import Job, Reply, _Loaded
+from autotune.measure.tasks import Job, Loaded, Reply
 from autotune.values import Configuration
 
 #: Outputs are compared after each of so many rounds; after `_LEAST` of them none is begun later than
@@ -35,7 +35,7 @@ def check(job: Job, configuration: Configuration, binary: Binary) -> Reply:
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     lost = False
     try:
-        wrong = _disturbed(_Loaded(job, configuration, binary), binary)
+        wrong = _disturbed(Loaded(job, configuration, binary), binary)
         status, message = (Status.WRONG_RESULT, wrong) if wrong else (Status.OK, "")
     except MemoryError as error:
         status, message = Status.OK, str(error)
@@ -53,7 +53,7 @@ class _Twin(verify.DeviceData):
             self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
 
 
-def _disturbed(ready: _Loaded, binary: Binary) -> str:
+def _disturbed(ready: Loaded, binary: Binary) -> str:
     """What was wrong after launches at the same time; empty where nothing was."""
     data, executor = ready.data, ready.executor
     first, *others = data.datasets

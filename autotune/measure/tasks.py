@@ -177,13 +177,13 @@ def _reply(
     job: Job,
     configuration: Configuration,
     binary: Binary,
-    finish: Callable[[Measurement, _Loaded], Measurement],
+    finish: Callable[[Measurement, Loaded], Measurement],
 ) -> Reply:
     """Verify a configuration and go on with that; whatever fails is its measurement too."""
     draft = Measurement(configuration, Status.OK, entries=binary.entries, binary_key=binary.key)
     start = time.perf_counter()
     try:
-        ready = _Loaded(job, configuration, binary)
+        ready = Loaded(job, configuration, binary)
         checks = ready.verify()
         draft = replace(
             draft,
@@ -236,7 +236,7 @@ def current() -> tuple[Executor, verify.DeviceData]:
     return _state.executor, _state.data
 
 
-class _Loaded:
+class Loaded:
     """A configuration made launchable on the working buffers of a job."""
 
     def __init__(self, job: Job, configuration: Configuration, binary: Binary) -> None:
@@ -293,7 +293,7 @@ class _Loaded:
 
 def _timed(
     draft: Measurement,
-    ready: _Loaded,
+    ready: Loaded,
     job: Job,
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
@@ -323,7 +323,7 @@ def _timed(
             timed.configuration,
             timed.median_ms,
             timer,
-            ready.data.scratch,
+            ready.scratch,
             now_s,
             now_s + _RECHECK_S,
         )
@@ -351,7 +351,7 @@ def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: b
 
 def _slow_when_verified(
     draft: Measurement,
-    ready: _Loaded,
+    ready: Loaded,
     job: Job,
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
@@ -472,7 +472,7 @@ class Taken:
     """What takes samples of a contender, and the contender itself where it is no vendor call."""
 
     timer: Timer
-    ready: _Loaded | None = None
+    ready: Loaded | None = None
 
     def verify(self, launches: int) -> None:
         """Check what it does after so many samples of its own and of others.
@@ -529,7 +529,7 @@ def take(job: Job, contender: Contender) -> Taken | None:
         timer = _take_baseline(job, contender.baseline)
         return Taken(timer) if timer is not None else None
     assert contender.binary is not None
-    ready = _Loaded(job, contender.configuration, contender.binary)
+    ready = Loaded(job, contender.configuration, contender.binary)
     ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
