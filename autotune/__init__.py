@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune.api import tune
     from autotune.kernel.expression import ceil_div, maximum, minimum
+    from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
     from autotune.tuned.config import TunedConfig
     from autotune.tuned.load import load
@@ -21,8 +22,11 @@ __all__ = [
     "Constant",
     "Fill",
     "InOut",
+    "Instead",
     "Kernel",
     "Launch",
+    "NothingToDo",
+    "Operand",
     "Out",
     "Problem",
     "TunedConfig",
@@ -39,6 +43,7 @@ __all__ = [
 _NAMES = {
     "api": ("tune",),
     "kernel.expression": ("ceil_div", "maximum", "minimum"),
+    "kernel.operand": ("Instead", "NothingToDo", "Operand"),
     "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
     "tuned.load": ("load",),
     "tuned.config": ("TunedConfig",),

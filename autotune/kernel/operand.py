@@ -1,0 +1,177 @@
+"""An array as a `call` function sees it: shape, strides, type and alignment, but no data.
+
+What a call does may depend on how its arrays lie and not on what is in them, so that the answer can
+be kept. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+#: Bytes: the widest load of a thread on any architecture up to compute capability 9.0, and what
+#: TMA asks of addresses. CUDA C++ Programming Guide, "Device Memory Accesses".
+ALIGNMENT = 16
+
+
+class NewArray:
+    """Stands for an array that is made for the call; every one is another."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """How an array that was passed, or is to be made, lies in memory; or a view of one.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Elements along each axis.
+    strides : tuple of int
+        Elements from one to the next along each axis.
+    dtype : str
+        NumPy's name of the type, such as ``float32``.
+    offset : int
+        Elements that the first one lies past a boundary of `ALIGNMENT` bytes.
+    source : object
+        Which argument of the call it is a view of: its position or its name; or a `NewArray`.
+    begin : int
+        Elements between the first of ``source`` and the first of this.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str = "float32"
+    offset: int = 0
+    source: Any = field(default=None, compare=False)
+    begin: int = 0
+
+    @classmethod
+    def new(cls, shape: Sequence[int], dtype: str = "float32") -> Operand:
+        """An array to be made: contiguous and aligned."""
+        return cls(tuple(shape), contiguous_strides(shape), dtype, source=NewArray())
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def span(self) -> int:
+        """Elements of memory from the first to the last, both included; 0 where there are none."""
+        if not self.size:
+            return 0
+        return 1 + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether it lies row by row without gaps; axes of one element may have any stride."""
+        expected = contiguous_strides(self.shape)
+        laid_out = zip(self.shape, self.strides, expected, strict=True)
+        return not self.size or all(n == 1 or stride == wanted for n, stride, wanted in laid_out)
+
+    @property
+    def T(self) -> Operand:  # noqa: N802 - as every array library calls it
+        """The same with the last two axes exchanged; itself where it has fewer."""
+        if self.ndim < 2:
+            return self
+        *axes, last, first = range(self.ndim)
+        order = (*axes, first, last)
+        return replace(
+            self,
+            shape=tuple(self.shape[axis] for axis in order),
+            strides=tuple(self.strides[axis] for axis in order),
+        )
+
+    def reshape(self, *shape: int) -> Operand:
+        """The same elements in another shape.
+
+        Raises
+        ------
+        ValueError
+            If it is not contiguous, or of another size.
+        """
+        if not self.is_contiguous or prod(shape) != self.size:
+            raise ValueError(f"{self} cannot be seen as {shape} without a copy")
+        return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
+
+    def select(self, axis: int, index: int) -> Operand:
+        """One slice along an axis, without that axis.
+
+        Raises
+        ------
+        ValueError
+            If there is no such axis or index.
+        """
+        if not 0 <= axis < self.ndim or not 0 <= index < self.shape[axis]:
+            raise ValueError(f"{self} has no index {index} along axis {axis}")
+        moved = index * self.strides[axis]
+        return replace(
+            self,
+            shape=self.shape[:axis] + self.shape[axis + 1 :],
+            strides=self.strides[:axis] + self.strides[axis + 1 :],
+            offset=(self.offset + moved) % max(1, ALIGNMENT // itemsize_of(self.dtype)),
+            begin=self.begin + moved,
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("an array without axes has no length")
+        return self.shape[0]
+
+    def __str__(self) -> str:
+        layout = "" if self.is_contiguous else f" with strides {self.strides}"
+        return f"{self.dtype}{list(self.shape)}{layout}"
+
+
+@dataclass(frozen=True, init=False)
+class Instead:
+    """Of a `call` function: call another kernel in place of this one, by its own ``call``."""
+
+    kernel: str
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __init__(self, kernel: str, *args: Any, **named: Any) -> None:
+        object.__setattr__(self, "kernel", kernel)
+        object.__setattr__(self, "args", args)
+        object.__setattr__(self, "named", named)
+
+
+@dataclass(frozen=True)
+class NothingToDo:
+    """Of a `call` function: these are the results, and nothing is to be launched for them."""
+
+    results: tuple[Operand, ...]
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Elements from one to the next along each axis, where rows follow each other without gaps."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of an element of a type by NumPy's name for it.
+
+    Raises
+    ------
+    ValueError
+        If it is no type of arrays that kernels are called with.
+    """
+    sizes = {"bool": 1, "bfloat16": 2}
+    digits = dtype.lstrip("abcdefghijklmnopqrstuvwxyz")
+    if dtype in sizes:
+        return sizes[dtype]
+    if digits.isdecimal() and int(digits) % 8 == 0:
+        return int(digits) // 8
+    raise ValueError(f"arrays of {dtype} are not supported")
