@@ -55,7 +55,7 @@ from autotune.measure.timing import median_interval
 from autotune.measure.worker import Worker
 from autotune.run.limits import known_limits
 from autotune.run.selection import ratio
-from autotune.tuned.load import Choice, choose
+from autotune.calling.choice import Choice, choose
 from autotune.values import Configuration, Problem
 
 FORMAT = "autotune vendor comparison"
