@@ -134,6 +134,7 @@ def traced(
 ) -> tuple[Step, ...] | None:
     """The launch sequence with the problem's integer fields symbolic.
 
+    Layout fields keep their values, those of the tuned layout where the problem leaves them out.
     Categorical fields keep the problem's values (default: the kernel's first problem's), since the
     sequence may be another for each.
 
@@ -145,7 +146,8 @@ def traced(
     """
     example = problem or next(declared for group in kernel.problems.values() for declared in group)
     fields = {
-        name: Symbol(name) if isinstance(value, int) else value for name, value in example.items()
+        name: Symbol(name) if isinstance(value, int) and name in kernel.fields else value
+        for name, value in example.items()
     }
     try:
         symbolic = tuple(
@@ -193,7 +195,7 @@ def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
     """
     if "requires" not in kernel.hooks:
         return None
-    fields = Problem({name: Symbol(name) for name in kernel.fields})
+    fields = Problem({name: Symbol(name) for name in (*kernel.fields, *kernel.layout)})
     try:
         result = kernel.call_hook("requires", configuration, fields)
     except UntraceableError as error:

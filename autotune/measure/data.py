@@ -565,7 +565,7 @@ def _key(
 ) -> str:
     spec = own_fingerprint(kernel) if kernel.file else repr(id(kernel))
     versions = f"{np.__version__} {draw.VERSION} {_VERSION}"
-    drawn_from = f"{spec} {problem.canonical_json()} {which} {seed} {versions}"
+    drawn_from = f"{spec} {kernel.normal(problem).canonical_json()} {which} {seed} {versions}"
     return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))
 
 

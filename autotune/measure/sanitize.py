@@ -111,14 +111,9 @@ def small_problems(kernel: Kernel, configuration: Configuration, problem: Proble
     """Problems that instrumented launches of a configuration get through in seconds.
 
     The kernel's odd sizes where the configuration allows some, else the problem itself, its largest
-    sizes halved. All with the same static fields, which are compiled in.
+    sizes halved. All with the same static fields but for those of the layout.
     """
-    odd = [
-        edge
-        for edge in kernel.edge_problems
-        if all(edge[name] == problem[name] for name in kernel.static)
-        and kernel.allows(configuration, edge)
-    ]
+    odd = [edge for edge in kernel.edges_beside(problem) if kernel.allows(configuration, edge)]
     return odd or [_halved(kernel, configuration, problem)]
 
 

@@ -440,7 +440,7 @@ def declared_arguments(kernel: Kernel, problem: Problem) -> dict[str, Argument]:
     A hook that writes into what it draws gets real arrays instead.
     """
     try:
-        declared = kernel.hook("arguments")(problem, _Shapes())
+        declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes())
     except ValueError:  # "assignment destination is read-only"
         declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=0))
     return {name: _declared(kernel, name, value) for name, value in declared.items()}
