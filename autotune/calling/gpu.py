@@ -19,6 +19,7 @@ import numpy as np
 from autotune.calling.binding import OUTPUTS, Bound
 from autotune.calling.libraries import Library, cupy
 from autotune.calling.prepared import Prepared
+from autotune.devices.binary import Binary
 from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
@@ -39,21 +40,29 @@ _BOUNDARY = 256
 
 
 class _Module:
-    """A binary on the device: its functions in the order of launches, ready to be launched."""
+    """A binary on the device. Never unloaded: a graph that was captured may launch from it."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self.module = cupy().cuda.function.Module()
-        self.module.load(prepared.binary.code)
-        found = {}
-        for launch in prepared.sequence.launches:
-            function = self.module.get_function(prepared.binary.symbol(str(launch.entry)))
-            if launch.shared_bytes > 48 * 1024:
-                # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
-                attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
-                cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
-            found[launch.entry] = function
-        self._functions = found
-        self.pointers = tuple(found[launch.entry].ptr for launch in prepared.sequence.launches)
+    def __init__(self, binary: Binary) -> None:
+        self._binary = binary
+        self._module = cupy().cuda.function.Module()
+        self._module.load(binary.code)
+
+    def function(self, launch: Launch) -> int:
+        """The driver's handle of a function, ready for a launch."""
+        function = self._module.get_function(self._binary.symbol(str(launch.entry)))
+        if launch.shared_bytes > 48 * 1024:
+            # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
+            attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
+        return int(function.ptr)
+
+    def symbol(self, name: str) -> int:
+        """Address of a module symbol."""
+        return int(self._module.get_global_var(name))
+
+
+#: By device, binary and place; problems that share a binary share the module.
+_modules: dict[object, _Module] = {}
 
 
 class Loaded:
@@ -66,20 +75,30 @@ class Loaded:
     def __init__(self, prepared: Prepared, index: int) -> None:
         self.prepared = prepared
         self.index = index
-        #: By place where exclusive, else one.
-        self._modules: dict[object, _Module] = {}
-        #: What captured graphs refer to: they are launched long after a pool would have given it away.
-        self.kept: list[Any] = []
+        self._functions: dict[object, tuple[int, ...]] = {}
         if not prepared.exclusive:
             with on_device(index):
-                self.module(None)
+                self.functions(None)
 
     def module(self, place: object) -> _Module:
         """The module to launch from at a place: a stream, or a stream and a capture."""
-        key = place if self.prepared.exclusive else None
-        found = self._modules.get(key)
+        binary = self.prepared.binary
+        key = self.index, binary.key, place if self.prepared.exclusive else None
         # Of two threads that load for one stream, both launch what was kept.
-        return found or self._modules.setdefault(key, _Module(self.prepared))
+        return _modules.get(key) or _modules.setdefault(key, _Module(binary))
+
+    def functions(self, place: object) -> tuple[int, ...]:
+        """Handles of the functions to launch at a place, in the order of launches."""
+        found = self._functions.get(place)
+        if found is None:
+            module = self.module(place)
+            found = tuple(map(module.function, self.prepared.sequence.launches))
+            self._functions[place] = found
+        return found
+
+
+#: What captured graphs refer to that their library would give away: they are launched long after.
+_kept: list[Any] = []
 
 
 def on_device(index: int) -> Any:
@@ -141,7 +160,7 @@ class _Launch:
         self._pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
         self._nbytes = _SLOT * len(changing)
         fixed = [parameter.value for parameter in parameters]
-        self._values = [None if v is None else np.array(v).view(np.uint8).copy() for v in fixed]
+        self._values = [None if v is None else np.array([v]) for v in fixed]
         self._fixed = [None if value is None else value.ctypes.data for value in self._values]
         #: Not in use: launches of several threads at once take several.
         self._free: list[_Parameters] = []
@@ -252,7 +271,7 @@ class GpuCall:
         self._is_plain = not (
             is_exclusive or self._copies or self._constants or self._workspaces or self._several
         )
-        self._functions = () if is_exclusive else loaded.module(None).pointers
+        self._functions = () if is_exclusive else loaded.functions(None)
 
     def __call__(self, values: Sequence[Any], pointers: list[Any]) -> Any:
         """Launch; ``pointers`` are of ``values``, and become this call's own."""
@@ -398,7 +417,7 @@ class GpuCall:
             if is_captured:
                 stack.enter_context(everything_allowed())
                 place = (stream, capture_of(stream))
-            functions = loaded.module(place).pointers
+            functions = loaded.functions(None if not loaded.prepared.exclusive else place)
             made = [self._library.empty(new.shape, new.dtype, self._index) for new in self._made]
             pointers.extend(map(self._library.pointer, made))
             if self._copies or self._constants:
@@ -416,7 +435,7 @@ class GpuCall:
                 if copy.is_written:
                     library.assign(self._seen(copy, values), array)
             if is_captured:
-                loaded.kept.append((copies, made))
+                _kept.extend(array for library, array in copies if not library.knows_graphs)
         return self._returned(values, made)
 
     def _seen(self, copy: _Copy, values: Sequence[Any]) -> Any:
@@ -436,9 +455,9 @@ class GpuCall:
         """Add the addresses of workspaces; within, no other call of the stream uses them."""
         library = self._library
         if is_captured:
-            # torch's allocator gives it to the graph; CuPy's knows no graphs.
             buffer = library.empty((self._workspace_bytes,), "uint8", self._index)
-            self._loaded.kept.append(buffer)
+            if not library.knows_graphs:
+                _kept.append(buffer)
             arena = _Arena(buffer=buffer)
         else:
             arena = _arena((self._index, type(library), place))
@@ -458,8 +477,8 @@ class GpuCall:
         assert library is not None
         array = cupy().ascontiguousarray(cupy().asarray(library.through(values[source])))
         if is_captured:
-            self._loaded.kept.append(array)
-        target = int(loaded.module.get_global_var(name))
+            _kept.append(array)
+        target = loaded.symbol(name)
         stream = cupy().cuda.get_current_stream().ptr
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target, array.data.ptr, array.nbytes, kind, stream)

@@ -23,6 +23,9 @@ Seen = tuple[Hashable, Any]
 class Library(ABC):
     """What a call asks the library of its arrays."""
 
+    #: Whether memory that is taken while a graph is captured belongs to that graph.
+    knows_graphs = False
+
     @abstractmethod
     def seen(self, array: Any) -> Seen:
         """How an array lies, as something to compare, and its address; asked at every call."""
@@ -70,6 +73,8 @@ class Library(ABC):
 
 class Torch(Library):
     """Tensors of PyTorch, on a GPU or not: those of the host are seen as arrays of NumPy."""
+
+    knows_graphs = True
 
     def __init__(self) -> None:
         import torch
