@@ -78,6 +78,9 @@ def bind(
     SpecError
         If the space file is wrong.
     """
+    if not has_addresses:
+        args = tuple(map(_without_offset, args))
+        named = {name: _without_offset(value) for name, value in named.items()}
     for _ in range(_MOST_INSTEAD):
         asked = _asked(kernel, args, named)
         if isinstance(asked, NothingToDo):
