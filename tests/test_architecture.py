@@ -11,7 +11,7 @@ import pytest
 LAYERS = (
     {"__main__"},
     {"api", "cli"},
-    {"doctor"},
+    {"doctor", "linalg"},
     {"retune"},
     {"report"},
     {"export"},
