@@ -1,7 +1,7 @@
 """Products, transposes and sums by what they are called: tuned kernels on arrays of any library.
 
 Knows which kernel is which function, and keeps them loaded; everything else is `load`'s, and what it
-says of arrays, streams and results holds here. Nothing is differentiated.
+says of arrays, streams and results holds here. Nothing is differentiated: `torch_ops` is.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""Functions by what they compute, on arrays of the host."""
+"""Functions by what they compute, on arrays of the host; and torch's, which say so where torch is not."""
 
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
 from autotune import linalg
-from autotune.errors import UsageError
+from autotune.errors import MissingDependencyError, UsageError
 
 pytestmark = [pytest.mark.opencl, pytest.mark.filterwarnings("ignore:.*default")]
 
@@ -64,3 +65,11 @@ def test_what_does_not_fit(rng: np.random.Generator) -> None:
         linalg.matmul(a.astype(np.float64), a.T.astype(np.float64))
     with pytest.raises(UsageError, match=r"unknown precision 'tf32'.*known: float32, tf32x3"):
         linalg.matmul(a, a.T, precision="tf32")
+
+
+def test_torch_ops_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line that says what to install."""
+    monkeypatch.delitem(sys.modules, "autotune.torch_ops", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'kernel-autotune\[torch\]'"):
+        __import__("autotune.torch_ops")
