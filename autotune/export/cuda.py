@@ -73,6 +73,7 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
         )
     kernel = find_kernel(known[0].kernel)
     writer = Writer(known)
+    known = writer.records  # in one order, however they came
     given = _Given.of(kernel)
     exported = [_Exported.of(kernel, plan, known, given) for plan in writer.plans.values()]
     # Plans of one configuration, on devices of different sizes, share a source.
@@ -500,7 +501,7 @@ def _source(kernel: Kernel, records: Sequence[TunedRecord], code: _Code, name: s
         *_provenance(kernel, records, code.configuration),
     ]
     head = "".join(f"// {comment(line)}".rstrip() + "\n" for line in lines)
-    return f"{head}\n{code.text}\n"
+    return f"{head}\n{code.text.rstrip()}\n"
 
 
 def _provenance(

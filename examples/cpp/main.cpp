@@ -1,8 +1,8 @@
 // Calls tuned kernels from C++, checks what they return, and compares them with cuBLAS.
 //
-//   tuned [--json FILE]
+//   tuned [--quick] [--json FILE]
 //
-// Exits with 1 where something is wrong. cuBLAS is loaded when the program runs, so that it need not be there before.
+// With --quick only small sizes and few calls, for compute-sanitizer. Exits with 1 where something is wrong. cuBLAS is loaded when the program runs, so that it need not be there before.
 
 #include <autotune/gemv.hpp>
 
@@ -110,7 +110,7 @@ double median(std::vector<double> values) {
 /// (cold), or of calls back to back, each of which finds what the last left (hot).
 class Clock {
  public:
-  Clock() : flushed_(std::size_t{1} << 27) {
+  explicit Clock(bool is_quick) : is_quick_(is_quick), flushed_(flushed_count) {
     CHECK(cuEventCreate(&begin_, CU_EVENT_DEFAULT));
     CHECK(cuEventCreate(&end_, CU_EVENT_DEFAULT));
   }
@@ -120,14 +120,18 @@ class Clock {
   }
 
   double cold_ms(const Call& call) {
-    CHECK(cuMemsetD32Async(flushed_.at(), 0, std::size_t{1} << 27, stream_));  // keeps the device busy until the call is enqueued
+    // Keeps the device busy until the call is enqueued, too.
+    CHECK(cuMemsetD32Async(flushed_.at(), 0, flushed_count, stream_));
     return between(call, 1);
   }
   double hot_ms(const Call& call, int times) { return between(call, times) / times; }
 
   const Stream& stream() const { return stream_; }
+  bool is_quick() const { return is_quick_; }
 
  private:
+  static constexpr std::size_t flushed_count = std::size_t{1} << 27;
+
   double between(const Call& call, int times) {
     CHECK(cuEventRecord(begin_, stream_));
     for (int i = 0; i < times; ++i) call(stream_);
@@ -138,6 +142,7 @@ class Clock {
     return ms;
   }
 
+  const bool is_quick_;
   Array flushed_;
   Stream stream_;
   CUevent begin_ = nullptr, end_ = nullptr;
@@ -149,11 +154,12 @@ struct Times {
 
 /// Medians of some calls that take turns, after all were warmed up.
 std::vector<Times> timed(Clock& clock, const std::vector<Call>& calls) {
-  constexpr int rounds = 15;
+  const int rounds = clock.is_quick() ? 1 : 15;
   std::vector<int> times;
   for (const Call& call : calls) {
     clock.hot_ms(call, 3);
-    times.push_back(std::max(3, std::min(200, static_cast<int>(10 / clock.hot_ms(call, 3)))));  // some 10 ms
+    const int in_10_ms = static_cast<int>(10 / clock.hot_ms(call, 3));
+    times.push_back(clock.is_quick() ? 1 : std::max(3, std::min(200, in_10_ms)));
   }
   std::vector<std::vector<double>> cold(calls.size()), hot(calls.size());
   for (int round = 0; round < rounds; ++round)
@@ -296,8 +302,8 @@ Row copied(Clock& clock, long long n) {
 #endif
 
 /// Calls on four streams at once, and captured graphs replayed at once: how many of all results are wrong.
-int wrong_at_once(autotune::sgemm::launcher& sgemm, autotune::reduce::launcher& reduce) {
-  constexpr int m = 64, n = 64, k = 65536, sum_n = 1 << 20, streams = 4, calls = 200;
+int wrong_at_once(autotune::sgemm::launcher& sgemm, autotune::reduce::launcher& reduce, int calls) {
+  constexpr int m = 64, n = 64, k = 65536, sum_n = 1 << 20, streams = 4;
   const Array a(whole(std::size_t(m) * k, 5)), b(whole(std::size_t(k) * n, 6)), x(whole(sum_n, 7));
   std::vector<std::vector<float>> expected;  // of one call with nothing beside it
   {
@@ -431,7 +437,7 @@ void write(const char* file, const char* device, const std::vector<Row>& rows, d
   std::ofstream(file) << out.str();
 }
 
-int run(const char* json_file) {
+int run(bool is_quick, const char* json_file) {
   CHECK(cuInit(0));
   CUdevice device;
   CUcontext context;
@@ -443,7 +449,7 @@ int run(const char* json_file) {
   int failures = 0;
   std::vector<Row> rows;
   {
-    Clock clock;
+    Clock clock(is_quick);
     const Cublas cublas;
     if (!cublas) std::printf("cuBLAS is not installed here: products are not checked\n");
 #ifdef CUBINS
@@ -460,10 +466,12 @@ int run(const char* json_file) {
         {64, 64, 65536},      // k is split over the grid
         {100, 200, 50000},    // never tuned, and split
     };
-    for (const auto& size : sizes) rows.push_back(multiplied(clock, sgemm, cublas, size[0], size[1], size[2]));
-    for (long long n : {1LL << 16, 10000003LL, 1LL << 26}) rows.push_back(summed(clock, reduce, n));
+    for (const auto& size : sizes)
+      if (!is_quick || double(size[0]) * size[1] * size[2] < 1e9) rows.push_back(multiplied(clock, sgemm, cublas, size[0], size[1], size[2]));
+    for (long long n : {1LL << 16, 10000003LL, 1LL << 26})
+      if (!is_quick || n < 1 << 20) rows.push_back(summed(clock, reduce, n));
 #ifdef WINNER
-    rows.push_back(copied(clock, (1LL << 26) + 3));
+    rows.push_back(copied(clock, (is_quick ? 1 << 16 : 1 << 26) + 3));
 #endif
 #if defined(CUBINS) && defined(AUTOTUNE_NVRTC)
     {  // the same sources, compiled now
@@ -479,9 +487,9 @@ int run(const char* json_file) {
     for (const Row& row : rows) failures += !(row.error <= row.bound) && !std::isnan(row.error);
     for (const Row& row : rows) failures += cublas && std::isnan(row.error);
 
-    const int wrong = wrong_at_once(sgemm, reduce);
+    const int calls = is_quick ? 5 : 200, wrong = wrong_at_once(sgemm, reduce, calls);
     const double us = launch_us(sgemm, clock.stream()), bare_us = driver_us(clock.stream());
-    std::printf("\nFour streams at once, then four captured graphs: %d results of 6400 wrong.\n", wrong);
+    std::printf("\nFour streams at once, then four captured graphs: %d results of %d wrong.\n", wrong, 4 * 8 * calls);
     std::printf("A launch of sgemm takes the host %.2f µs, the driver's call alone %s.\n", us,
                 number("%.2f µs", bare_us).c_str());
     failures += wrong != 0;
@@ -495,13 +503,20 @@ int run(const char* json_file) {
 }  // namespace
 
 int main(int count, char** words) {
-  const bool wants_json = count == 3 && std::strcmp(words[1], "--json") == 0;
-  if (count != 1 && !wants_json) {
-    std::fprintf(stderr, "usage: %s [--json FILE]\n", words[0]);
-    return 2;
+  bool is_quick = false;
+  const char* json_file = nullptr;
+  for (int i = 1; i < count; ++i) {
+    if (std::strcmp(words[i], "--quick") == 0) {
+      is_quick = true;
+    } else if (std::strcmp(words[i], "--json") == 0 && i + 1 < count) {
+      json_file = words[++i];
+    } else {
+      std::fprintf(stderr, "usage: %s [--quick] [--json FILE]\n", words[0]);
+      return 2;
+    }
   }
   try {
-    return run(wants_json ? words[2] : nullptr);
+    return run(is_quick, json_file);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;
