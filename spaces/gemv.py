@@ -79,6 +79,7 @@ gemv = Kernel(
         view(66, 133, lda=134, incx=3, incy=2),
         view(5, 20000, lda=20004, incx=2),
         view(132, 67, trans=1, lda=132),
+        matrix(300, 0),
         view(5, 20000, trans=1, lda=8, incx=2, incy=3),
         view(1004, 259, trans=1, lda=1005, offset_a=1, offset_x=3, offset_y=2),
     ],
@@ -315,8 +316,8 @@ def launch(c, p, device):
 
 def by_columns(c, p, device):
     """trans: a block for each strip of columns, or several, whose sums a second launch adds up."""
-    wide, split = across(c, p), parts(c, p, device)
-    arguments = (*"a x y alpha beta m n partial".split(), split, wide, "lda", "incx", "incy")
+    wide, split, views = across(c, p), parts(c, p, device), ("lda", "incx", "incy")
+    arguments = ("a", "x", "y", "alpha", "beta", "m", "n", "partial", split, wide, *views)
     strips = ceil_div(p.m, wide * c.VEC)
     main = Launch(grid=(strips * split,), block=(c.BLOCK,), args=arguments)
     if split == 1:
@@ -350,7 +351,7 @@ def arguments(p, rng):
     stored = (rows, cols) if p.lda == cols else (rows - 1) * p.lda + cols
     return {
         "a": rng.standard_normal(stored),
-        "x": rng.standard_normal((p.n - 1) * p.incx + 1),
+        "x": rng.standard_normal((p.n - 1) * p.incx + 1 if p.n else 0),
         "y": InOut(rng.standard_normal((p.m - 1) * p.incy + 1)),
         **given,
         **{name: np.int64(p[name]) for name in ("lda", "incx", "incy")},
@@ -431,7 +432,7 @@ def call(a, x, out=None, alpha=1.0, beta=0.0, y=None, trans=False):
 def rows_apart(matrix):
     """Floats between the rows of a matrix that lie row by row; None where they do not."""
     (rows, cols), (apart, step) = matrix.shape, matrix.strides
-    if cols > 1 and step != 1 or rows > 1 and apart < 0:
+    if (cols > 1 and step != 1) or (rows > 1 and apart < 0):
         return None
     return apart if rows > 1 else cols
 

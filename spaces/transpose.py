@@ -224,9 +224,13 @@ def shared_bytes(c, device):
     return max(tile, crowd) if c.RESIDENT else tile
 
 
+#: Arguments of views.
+STRIDES = ("ldx", "ldo", "stride_x", "stride_out")
+
+
 @transpose.launch
 def launch(c, p, device):
-    views = {"args": (*"x out m n ldx ldo stride_x stride_out".split(),)} if p.view else {}
+    views = {"args": ("x", "out", "m", "n", *STRIDES)} if p.view else {}
     if c.ALG == "shared":
         tiles = ceil_div(p.m, c.TILE_Y) * ceil_div(p.n, c.TILE_X) * p.batch
         shared = shared_bytes(c, device)
@@ -248,12 +252,15 @@ def arguments(p, rng):
     if not p.view:
         return {"x": rng.standard_normal((p.m, p.n)), "out": Out((p.n, p.m)), "m": p.m, "n": p.n}
     last = p.batch - 1
+    x = last * p.stride_x + (p.m - 1) * p.ldx + p.n
+    if p.ldx == p.n and (p.batch == 1 or p.stride_x == p.m * p.n):
+        x = (p.batch, p.m, p.n) if p.batch > 1 else (p.m, p.n)  # of which any other becomes a copy
     return {
-        "x": rng.standard_normal(last * p.stride_x + (p.m - 1) * p.ldx + p.n),
+        "x": rng.standard_normal(x),
         "out": InOut(rng.standard_normal(last * p.stride_out + (p.n - 1) * p.ldo + p.m)),
         "m": p.m,
         "n": p.n,
-        **{name: np.int64(p[name]) for name in ("ldx", "ldo", "stride_x", "stride_out")},
+        **{name: np.int64(p[name]) for name in STRIDES},
         "batch": p.batch,
     }
 
@@ -299,14 +306,14 @@ def call(x, out=None):
         raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
     if m > 1 and out.strides[-1] != 1:
         raise ValueError(f"out is {out}; neighbours in a row must be neighbours in memory")
+    # What does not lie row by row becomes a copy that does.
     in_rows = (n == 1 or x.strides[-1] == 1) and min(x.strides) >= 0
-    if x.ndim == 2 and out.is_contiguous and (x.is_contiguous or not in_rows):
-        return Problem(m=m, n=n), {"x": x, "out": out}  # x in columns becomes a copy
-    if not in_rows:
-        raise ValueError(f"x is {x}; neighbours in a row must be neighbours in memory: copy it")
-    strides = {"ldx": x.strides[-2] if m > 1 else n, "ldo": out.strides[-2] if n > 1 else m}
+    stride_x, ldx = (0, *x.strides)[-3:-1] if in_rows else (m * n, n)
+    strides = {"ldx": ldx if m > 1 else n, "ldo": out.strides[-2] if n > 1 else m}
     if x.ndim == 3:
-        strides |= {"batch": len(x), "stride_x": x.strides[0], "stride_out": out.strides[0]}
+        strides |= {"batch": len(x), "stride_x": stride_x, "stride_out": out.strides[0]}
+    elif strides == {"ldx": n, "ldo": m}:
+        return Problem(m=m, n=n), {"x": x, "out": out}
     return Problem(m=m, n=n, view=1, **strides), {"x": x, "out": out}
 
 
