@@ -167,7 +167,7 @@ struct Raw {
                 a[i][half] = v.x, a[i][2 + half] = v.y;
             }
 #pragma unroll
-        for (int j = 0; j < TILES_N; j += 4) {
+        for (int j = 0; j < TILES_N; j += 4)
             if constexpr (TRANS_B) {
 #pragma unroll
                 for (int next = 0; next < 4; ++next) {
@@ -175,15 +175,14 @@ struct Raw {
                         *reinterpret_cast<const float2*>(b_tile + b_place(k + 2 * t, 8 * j + 4 * group + next));
                     b[j + next][0] = v.x, b[j + next][1] = v.y;
                 }
-                continue;
-            }
+            } else {
 #pragma unroll
-            for (int odd = 0; odd < 2; ++odd) {  // k = 2t and 2t + 1
-                const float4 v =
-                    *reinterpret_cast<const float4*>(b_tile + (k + 2 * t + odd) * BN + (8 * j + 4 * group ^ 8 * t));
-                b[j][odd] = v.x, b[j + 1][odd] = v.y, b[j + 2][odd] = v.z, b[j + 3][odd] = v.w;
+                for (int odd = 0; odd < 2; ++odd) {  // k = 2t and 2t + 1
+                    const float4 v = *reinterpret_cast<const float4*>(b_tile + (k + 2 * t + odd) * BN +
+                                                                      (8 * j + 4 * group ^ 8 * t));
+                    b[j][odd] = v.x, b[j + 1][odd] = v.y, b[j + 2][odd] = v.z, b[j + 3][odd] = v.w;
+                }
             }
-        }
     }
 };
 

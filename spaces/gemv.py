@@ -413,10 +413,10 @@ def call(a, x, out=None, alpha=1.0, beta=0.0, y=None, trans=False):
     incx, incy = (array.strides[0] if len(array) > 1 else 1 for array in (x, out))
     if incy < 1:
         raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
-    given = {"y": out, "alpha": np.float32(alpha), "beta": np.float32(beta)}
+    given = {"y": out, "alpha": alpha, "beta": beta}
     layout = {"trans": 0, "lda": n, "incx": 1, "incy": incy}
     if alpha == 0 or n == 0:  # neither is read
-        n, layout["lda"], given["alpha"] = 0, 0, np.float32(0)
+        n, layout["lda"], given["alpha"] = 0, 0, 0.0
     else:
         layout["trans"] = int(rows_apart(matrix) is None and rows_apart(matrix.T) is not None)
         stored = matrix.T if layout["trans"] else matrix

@@ -376,12 +376,12 @@ def product_of(a, b, out, alpha, beta):
     if out.ndim == 2 and m == 1:
         x, y = a.select(0, 0), out.select(0, 0)
         return Instead("gemv", b, x, out=y, alpha=alpha, beta=beta, trans=True)
-    given = {"c": out, "alpha": np.float32(alpha), "beta": np.float32(beta)}
+    given = {"c": out, "alpha": alpha, "beta": beta}
     layout = {"trans_a": 0, "trans_b": 0, "lda": k, "ldb": n, "ldc": rows_apart(out)}
     if out.ndim == 3:
         layout |= {"batch": len(out), "stride_c": out.strides[0]}
     if alpha == 0 or k == 0:  # then neither A nor B is read
-        k, given["alpha"] = 0, np.float32(0)
+        k, given["alpha"] = 0, 0.0
     else:
         for name, array in {"a": a, "b": b}.items():
             by_columns = not is_by_rows(array) and is_by_rows(array.T)
