@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from operator import itemgetter
 from threading import RLock, get_ident
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from autotune.calling.binding import OUTPUTS, Bound
 from autotune.calling.libraries import Library, cupy
 from autotune.calling.prepared import Prepared
+from autotune.devices.binary import Binary
 from autotune.devices.graph import capture_of, everything_allowed
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.operand import NewArray, Operand, itemsize_of
@@ -39,21 +41,29 @@ _BOUNDARY = 256
 
 
 class _Module:
-    """A binary on the device: its functions in the order of launches, ready to be launched."""
+    """A binary on the device. Never unloaded: a graph that was captured may launch from it."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self.module = cupy().cuda.function.Module()
-        self.module.load(prepared.binary.code)
-        found = {}
-        for launch in prepared.sequence.launches:
-            function = self.module.get_function(prepared.binary.symbol(str(launch.entry)))
-            if launch.shared_bytes > 48 * 1024:
-                # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
-                attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
-                cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
-            found[launch.entry] = function
-        self._functions = found
-        self.pointers = tuple(found[launch.entry].ptr for launch in prepared.sequence.launches)
+    def __init__(self, binary: Binary) -> None:
+        self._binary = binary
+        self._module = cupy().cuda.function.Module()
+        self._module.load(binary.code)
+
+    def function(self, launch: Launch) -> int:
+        """The driver's handle of a function, ready for a launch."""
+        function = self._module.get_function(self._binary.symbol(str(launch.entry)))
+        if launch.shared_bytes > 48 * 1024:
+            # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
+            attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
+        return int(function.ptr)
+
+    def symbol(self, name: str) -> int:
+        """Address of a module symbol."""
+        return int(self._module.get_global_var(name))
+
+
+#: By device, binary and place; problems that share a binary share the module.
+_modules: dict[object, _Module] = {}
 
 
 class Loaded:
@@ -66,25 +76,50 @@ class Loaded:
     def __init__(self, prepared: Prepared, index: int) -> None:
         self.prepared = prepared
         self.index = index
-        #: By place where exclusive, else one.
-        self._modules: dict[object, _Module] = {}
-        #: What captured graphs refer to: they are launched long after a pool would have given it away.
-        self.kept: list[Any] = []
+        self._functions: dict[object, tuple[int, ...]] = {}
         if not prepared.exclusive:
             with on_device(index):
-                self.module(None)
+                self.functions(None)
 
     def module(self, place: object) -> _Module:
         """The module to launch from at a place: a stream, or a stream and a capture."""
-        key = place if self.prepared.exclusive else None
-        found = self._modules.get(key)
+        binary = self.prepared.binary
+        key = self.index, binary.key, place if self.prepared.exclusive else None
         # Of two threads that load for one stream, both launch what was kept.
-        return found or self._modules.setdefault(key, _Module(self.prepared))
+        return _modules.get(key) or _modules.setdefault(key, _Module(binary))
+
+    def functions(self, place: object) -> tuple[int, ...]:
+        """Handles of the functions to launch at a place, in the order of launches."""
+        found = self._functions.get(place)
+        if found is None:
+            module = self.module(place)
+            found = tuple(map(module.function, self.prepared.sequence.launches))
+            self._functions[place] = found
+        return found
+
+
+#: What captured graphs refer to that their library would give away: they are launched long after.
+_kept: list[Any] = []
 
 
 def on_device(index: int) -> Any:
     """A context in which a device is this thread's current one, initialised."""
     return cupy().cuda.Device(index)
+
+
+def on_stream(stream: int) -> Any:
+    """A context in which what CuPy does is enqueued on a stream."""
+    return cupy().cuda.Stream.from_external(_Stream(stream))
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream of another library, by the CUDA stream protocol."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer  # version of the protocol, stream
 
 
 # ---------------------------------------------------------------------- workspaces
@@ -98,6 +133,12 @@ class _Arena:
     lock: RLock = field(default_factory=RLock)
     buffer: Any = None
     nbytes: int = 0
+    begin: int = 0
+
+    def grow(self, library: Library, nbytes: int, index: int) -> None:
+        """Take more memory. What is enqueued may use the old until its library gives it away."""
+        self.buffer = library.empty((nbytes,), "uint8", index)
+        self.begin, self.nbytes = library.pointer(self.buffer), nbytes
 
 
 _arenas: dict[object, _Arena] = {}
@@ -137,11 +178,14 @@ class _Launch:
         self._number = number
         self._geometry = (*step.grid, *step.block, step.shared_bytes)
         changing = [parameter for parameter in parameters if parameter.index is not None]
-        self._indices = [parameter.index or 0 for parameter in changing]
+        indices = [parameter.index or 0 for parameter in changing]
+        self._pick: Callable[[Sequence[Any]], Any] = (
+            itemgetter(*indices) if len(indices) > 1 else lambda found: [found[i] for i in indices]
+        )
         self._pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
         self._nbytes = _SLOT * len(changing)
         fixed = [parameter.value for parameter in parameters]
-        self._values = [None if v is None else np.array(v).view(np.uint8).copy() for v in fixed]
+        self._values = [None if v is None else np.array([v]) for v in fixed]
         self._fixed = [None if value is None else value.ctypes.data for value in self._values]
         #: Not in use: launches of several threads at once take several.
         self._free: list[_Parameters] = []
@@ -152,7 +196,7 @@ class _Launch:
             parameters = self._free.pop()
         except IndexError:
             parameters = _Parameters(self._nbytes, self._fixed)
-        self._pack_into(parameters.memory, 0, *[pointers[index] for index in self._indices])
+        self._pack_into(parameters.memory, 0, *self._pick(pointers))
         # The driver has copied the parameters when it returns.
         self._launch(functions[self._number], *self._geometry, stream, parameters.address, 0)
         self._free.append(parameters)
@@ -188,7 +232,7 @@ class _Fill:
             return
         memory = cupy().cuda.UnownedMemory(pointer, self._nbytes, owner=None)
         begin = cupy().cuda.MemoryPointer(memory, 0)
-        with cupy().cuda.ExternalStream(stream):
+        with on_stream(stream):
             cupy().ndarray(self._shape, self._element.dtype, begin).fill(self._element)
 
 
@@ -248,27 +292,38 @@ class GpuCall:
         self.is_by_value = False
         self._steps = self._laid_out(bound, values)
         self._results = [self._result(operand) for operand in bound.results]
-        is_exclusive = loaded.prepared.exclusive
-        self._is_plain = not (
-            is_exclusive or self._copies or self._constants or self._workspaces or self._several
+        #: The value that is the result, where that is one and not new.
+        self._only = next(
+            (number for is_new, number in self._results if not is_new and len(self._results) == 1),
+            None,
         )
-        self._functions = () if is_exclusive else loaded.module(None).pointers
+        is_exclusive = loaded.prepared.exclusive
+        self._functions = () if is_exclusive else loaded.functions(None)
+        self._has_state = bool(is_exclusive or self._workspaces)
+        self._is_direct = not (self._copies or self._constants)
 
     def __call__(self, values: Sequence[Any], pointers: list[Any]) -> Any:
         """Launch; ``pointers`` are of ``values``, and become this call's own."""
         stream = self._stream_of(self._index)
-        if not self._is_plain:
+        if (
+            not self._is_direct
+            or (self._has_state and self._is_captured(stream))
+            or (self._several and self._runtime.getDevice() != self._index)
+        ):
             return self._with_all(values, pointers, stream)
-        made = self._add(pointers) if self._made or self._derived else ()
+        made = self._make(pointers) if self._made else ()
         try:
-            for step in self._steps:
-                step(pointers, stream, self._functions)
+            if self._has_state:
+                self._launch_with_state(pointers, stream, self._place(stream))
+            else:
+                self._launch(pointers, stream, self._functions)
         except Exception as error:
             if getattr(error, "status", None) != _NO_CONTEXT:
                 raise
-            self._runtime.setDevice(self._index)  # this thread's first
-            for step in self._steps:
-                step(pointers, stream, self._functions)
+            self._runtime.setDevice(self._index)  # this thread's first call of all
+            return self(values, pointers[: self._count])
+        if self._only is not None:
+            return values[self._only]
         return self._returned(values, made)
 
     # ------------------------------------------------------------------ laying out
@@ -366,18 +421,39 @@ class GpuCall:
 
     # ------------------------------------------------------------------ at every call
 
-    def _add(self, pointers: list[Any]) -> list[Any]:
-        """Make new arrays, and add their pointers and those of views."""
-        library, made = self._library, []
-        for new in self._made:
-            array = library.empty(new.shape, new.dtype, self._index)
-            made.append(array)
-            pointers.append(library.pointer(array))
-        self._add_derived(pointers)
+    def _launch(self, pointers: list[Any], stream: int, functions: tuple[int, ...]) -> None:
+        if self._derived:
+            pointers.extend([pointers[index] + nbytes for index, nbytes in self._derived])
+        for step in self._steps:
+            step(pointers, stream, functions)
+
+    def _launch_with_state(self, pointers: list[Any], stream: int, place: object) -> None:
+        """With the modules and workspaces of a place."""
+        functions = self._functions or self._loaded.functions(place)
+        if not self._workspaces:
+            self._launch(pointers, stream, functions)
+            return
+        arena = _arena((self._index, self._library, place))
+        with arena.lock:
+            if arena.nbytes < self._workspace_bytes:
+                arena.grow(self._library, self._workspace_bytes, self._index)
+            pointers.extend([arena.begin + offset for offset in self._workspaces])
+            self._launch(pointers, stream, functions)
+
+    def _make(self, pointers: list[Any]) -> list[Any]:
+        """Make new arrays, and add their pointers."""
+        library = self._library
+        made = [library.empty(new.shape, new.dtype, self._index) for new in self._made]
+        pointers.extend(map(library.pointer, made))
         return made
 
-    def _add_derived(self, pointers: list[Any]) -> None:
-        pointers.extend([pointers[index] + nbytes for index, nbytes in self._derived])
+    def _is_captured(self, stream: int) -> bool:
+        # The default stream cannot be captured, and must not be asked while another is.
+        return bool(stream and self._runtime.streamIsCapturing(stream))
+
+    def _place(self, stream: int) -> object:
+        """What is enqueued at a place is done in order."""
+        return (stream, get_ident()) if stream == _PER_THREAD else stream
 
     def _returned(self, values: Sequence[Any], made: Sequence[Any]) -> Any:
         results = [
@@ -387,36 +463,29 @@ class GpuCall:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _with_all(self, values: Sequence[Any], pointers: list[Any], stream: int) -> Any:
-        """A call that needs more than addresses: state, workspaces, copies, or another device."""
-        loaded = self._loaded
+        """A call that needs more than state: copies, a capture's own memory, or another device."""
         with ExitStack() as stack:
             if self._runtime.getDevice() != self._index:
                 stack.enter_context(on_device(self._index))
-            # The default stream cannot be captured, and must not be asked while another is.
-            is_captured = bool(stream and self._runtime.streamIsCapturing(stream))
-            place: object = (stream, get_ident()) if stream == _PER_THREAD else stream
+            is_captured, place = self._is_captured(stream), self._place(stream)
             if is_captured:
                 stack.enter_context(everything_allowed())
-                place = (stream, capture_of(stream))
-            functions = loaded.module(place).pointers
-            made = [self._library.empty(new.shape, new.dtype, self._index) for new in self._made]
-            pointers.extend(map(self._library.pointer, made))
+                place = stream, capture_of(stream)
             if self._copies or self._constants:
-                stack.enter_context(cupy().cuda.ExternalStream(stream))
+                stack.enter_context(on_stream(stream))
+            made = self._make(pointers)
             copies = [self._copy(copy, values) for copy in self._copies]
             pointers.extend(library.pointer(array) for library, array in copies)
-            if self._workspaces:
-                stack.enter_context(self._workspace(place, is_captured, pointers))
-            self._add_derived(pointers)
             for name, source in self._constants:
-                self._set_constant(loaded.module(place), name, source, values, is_captured)
-            for step in self._steps:
-                step(pointers, stream, functions)
+                self._set_constant(self._loaded.module(place), name, source, values, is_captured)
+            self._launch_with_state(pointers, stream, place)
             for copy, (library, array) in zip(self._copies, copies, strict=True):
                 if copy.is_written:
                     library.assign(self._seen(copy, values), array)
             if is_captured:
-                loaded.kept.append((copies, made))
+                _kept.extend(array for library, array in copies if not library.knows_graphs)
+                if self._library.knows_graphs:
+                    _arenas.pop((self._index, self._library, place), None)  # it is the graph's
         return self._returned(values, made)
 
     def _seen(self, copy: _Copy, values: Sequence[Any]) -> Any:
@@ -431,25 +500,6 @@ class GpuCall:
             return library, library.copied(self._seen(copy, values))
         return library, library.empty(copy.operand.shape, copy.operand.dtype, self._index)
 
-    @contextmanager
-    def _workspace(self, place: object, is_captured: bool, pointers: list[Any]) -> Iterator[None]:
-        """Add the addresses of workspaces; within, no other call of the stream uses them."""
-        library = self._library
-        if is_captured:
-            # torch's allocator gives it to the graph; CuPy's knows no graphs.
-            buffer = library.empty((self._workspace_bytes,), "uint8", self._index)
-            self._loaded.kept.append(buffer)
-            arena = _Arena(buffer=buffer)
-        else:
-            arena = _arena((self._index, type(library), place))
-        with arena.lock:
-            if arena.nbytes < self._workspace_bytes and not is_captured:
-                arena.buffer = library.empty((self._workspace_bytes,), "uint8", self._index)
-                arena.nbytes = self._workspace_bytes
-            begin = library.pointer(arena.buffer)
-            pointers.extend([begin + offset for offset in self._workspaces])
-            yield
-
     def _set_constant(
         self, loaded: _Module, name: str, source: int, values: Sequence[Any], is_captured: bool
     ) -> None:
@@ -458,8 +508,8 @@ class GpuCall:
         assert library is not None
         array = cupy().ascontiguousarray(cupy().asarray(library.through(values[source])))
         if is_captured:
-            self._loaded.kept.append(array)
-        target = int(loaded.module.get_global_var(name))
+            _kept.append(array)
+        target = loaded.symbol(name)
         stream = cupy().cuda.get_current_stream().ptr
         kind = runtime.memcpyDeviceToDevice
         runtime.memcpyAsync(target, array.data.ptr, array.nbytes, kind, stream)

@@ -69,7 +69,7 @@ class TunedKernel:
     made, and returned: one as itself, several as a tuple, of the library that the first array is of.
 
     Calls on different streams, from several threads, and captured graphs, may run at the same time.
-    What a captured call refers to beside the caller's arrays lives as long as this object.
+    What a captured call refers to beside the caller's arrays lives as long as the graph, or longer.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem | None = None) -> None:
@@ -78,8 +78,6 @@ class TunedKernel:
         self.problem = None if problem is None else _fixed(kernel, problem)
         self._calls: dict[object, Any] = {}
         self._ready: OrderedDict[object, Loaded | Prepared] = OrderedDict()
-        #: What graphs refer to, however many problems came after it.
-        self._captured: set[Loaded] = set()
         if self.problem is not None:
             self._warm_up(self.problem)
 
@@ -94,13 +92,11 @@ class TunedKernel:
             If there is no device, no valid configuration, or it does not compile.
         """
         values: tuple[Any, ...] = (*args, *named.values()) if named else args
-        parts, pointers = [], []
-        for value in values:
-            kind = KINDS.get(type(value)) or kind_of(value)
-            part, pointer = kind.seen(value)
-            parts.append(part)
-            pointers.append(pointer)
-        key: tuple[Any, ...] = (*parts, *named) if named else tuple(parts)
+        pointers: list[Any] = []
+        seen = [
+            (KINDS.get(type(value)) or kind_of(value)).seen(value, pointers) for value in values
+        ]
+        key = (*seen, *named)
         call = self._calls.get(key)
         if call is None or call is _BY_VALUE:
             call = self._call_of(key, args, named, values)
