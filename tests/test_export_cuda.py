@@ -22,13 +22,13 @@ from sample_records import entry, plan, record
 from sample_spaces import SOURCE, changed, write_space
 
 from autotune import lookup
+from autotune.calling.binding import declared_arguments
 from autotune.cli import run
 from autotune.errors import AutotuneError, UsageError
 from autotune.export import export_records
 from autotune.kernel import catalog
 from autotune.kernel.launches import launch_sequence
 from autotune.kernel.spec import Fill, Kernel
-from autotune.tuned.load import declared_arguments
 from autotune.tuned.reading import read, shipped_folder
 from autotune.tuned.record import RecordedDevice
 from autotune.values import Configuration, Problem
