@@ -181,7 +181,7 @@ def test_layout_fields_are_compiled_in_where_they_are_static() -> None:
     assert k.defines(c, Problem(n=7))["LDA"] == "0"
     assert k.defines(c, Problem(n=7, lda=9))["LDA"] == "9"
     assert k.static_of(Problem(n=7, offset_x=1)) == k.static_of(Problem(n=7, lda=0)) == (7, 0)
-    assert k.edges_beside(Problem(n=7)) == k.edge_problems[:2]
+    assert k.edges_beside(Problem(n=7), DEVICE) == k.edge_problems[:2]
 
 
 def test_what_lies_otherwise_is_verified_and_not_tuned() -> None:

@@ -17,7 +17,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from autotune.devices.device import BACKENDS
+from autotune.devices.device import BACKENDS, Device
 from autotune.errors import SpecError, unknown
 from autotune.kernel.hooks import DEVICE, Hooks
 from autotune.kernel.names import fault, value_fault
@@ -473,15 +473,26 @@ class Kernel(Hooks):
         groups = [self.edge_problems, *self.problems.values(), *self.quick_problems.values()]
         return tuple(problem for group in groups for problem in group)
 
-    def edges_beside(self, p: Problem) -> tuple[Problem, ...]:
+    def edges_on(self, device: Device) -> tuple[Problem, ...]:
+        """Odd sizes whose arrays a device can be given."""
+        return tuple(edge for edge in self.edge_problems if not self.misplaced(edge, device))
+
+    def edges_beside(self, p: Problem, device: Device) -> tuple[Problem, ...]:
         """Odd sizes that what wins a problem must get right: with the same static fields.
 
         Those of the layout may differ: a winner is used on arrays that lie otherwise too.
         """
         tuned = [name for name in self.static if name in self.fields]
         return tuple(
-            edge for edge in self.edge_problems if all(edge[name] == p[name] for name in tuned)
+            edge for edge in self.edges_on(device) if all(edge[name] == p[name] for name in tuned)
         )
+
+    def misplaced(self, p: Problem, device: Device) -> str:
+        """Why a device cannot be given the arrays of a problem; empty where it can."""
+        fields = [name for name in self.layout_of(p) if name.startswith(OFFSET)]
+        if device.places_arrays or not fields:
+            return ""
+        return f"{', '.join(fields)}: arrays begin aligned on {device.selector}"
 
     def first_problem(self, backend: str) -> Problem:
         """A problem to show or compile for: the first quick one of a backend, else any."""

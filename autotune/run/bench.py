@@ -131,7 +131,7 @@ class Bench:
         An odd size with other values of static fields that are tuned is left to the kernel's own
         tests; what lies otherwise is compiled again where the layout is static.
         """
-        edges = self.kernel.edges_beside(job.problem)
+        edges = self.kernel.edges_beside(job.problem, self.device)
         other = self.request.seed + 1
         jobs = [self.job(problem, other) for problem in edges]
         if self.request.inputs:

@@ -81,6 +81,9 @@ class Request:
                         f"{self.kernel.name}: {layout} says how arrays lie, which is not tuned: "
                         f"leave it out, or give --config to verify one configuration on it"
                     )
+            for problem in named:
+                if why := self.kernel.misplaced(problem, self.device):
+                    raise UsageError(f"{self.kernel.name} ({problem}): {why}")
             return replace(self, problems=named)
         groups = self.kernel.problems if self.effort.name == "full" else self.kernel.quick_problems
         chosen = groups.get(self.device.backend, ())

@@ -107,7 +107,9 @@ class SafetyCheck:
         bench = self.bench
         trials = []
         for configuration in unknown:
-            for small in sanitize.small_problems(bench.kernel, configuration, problem):
+            for small in sanitize.small_problems(
+                bench.kernel, configuration, problem, bench.device
+            ):
                 job = compile_job(bench.kernel, configuration, small, bench.device)
                 # So that a finding names the line; the code is the same.
                 with_lines = replace(job, options=(*job.options, "-lineinfo"))
