@@ -15,7 +15,7 @@ LAYERS = (
     {"retune"},
     {"report"},
     {"export"},
-    {"run"},
+    {"calling", "run"},
     {"search", "tuned"},
     {"store"},
     {"measure"},
