@@ -8,19 +8,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from sample_records import KERNEL, entry, plan, problem, record
 
 from autotune.cli.checking import check_kernel
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
-from autotune.errors import UsageError
+from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import load_file
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
+from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
+from autotune.tuned.importing import check_values
+from autotune.tuned.lookup import clear_cache, lookup
+from autotune.tuned.reading import decode
+from autotune.tuned.record import Cost, FallbackRow, Portfolio, Prediction, TunedRecord
+from autotune.tuned.writing import encode, merge, write
 from autotune.values import Configuration, Problem
 
 SOURCE = """\
@@ -147,3 +155,123 @@ def test_what_cannot_be_placed_is_left_out_and_told(gather: Kernel, opencl_devic
     asked = Request(gather, device, (Problem(n=9, offset_x=1),), only=gather.default())
     with pytest.raises(UsageError, match=r"\(n=9, offset_x=1\): offset_x: arrays begin aligned"):
         asked.with_default_problems()
+
+
+# ---------------------------------------------------------------------- records and answers
+
+
+ALIGNED = ["==", ["%", "offset_a", 4], 0]
+
+
+def aligned(bm: int, **changes: Any) -> Any:
+    """A plan for arrays that begin at a boundary."""
+    return plan(bm, requires=ALIGNED, **changes)
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make records all that is known; ask for a problem of one size."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def ask(records: list[TunedRecord], **layout: Any) -> Any:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for known in records:
+            write(folder, known)
+        monkeypatch.setenv("AUTOTUNE_TUNED", str(folder))
+        clear_cache()
+        return lookup(KERNEL, arch=90, m=64, n=64, dtype="float32", **layout)
+
+    return ask
+
+
+def with_layout(*rows: tuple[int, Any], **changes: Any) -> TunedRecord:
+    """A record of square problems by size."""
+    entries = [entry(problem(size, size), chosen) for size, chosen in rows]
+    return record(entries, **{"layout": {"offset_a": 0, "lda": 0}, **changes})
+
+
+def test_what_a_winner_cannot_take_the_nearest_that_can_does(asked: Any) -> None:
+    known = with_layout((64, aligned(128)), (128, aligned(64)), (4096, plan(32)))
+    for layout in ({}, {"offset_a": 0}, {"offset_a": 0, "lda": 0}):
+        found = asked([known], **layout)
+        assert (found["BM"], found.quality, found.expected_fraction) == (128, "exact", 1.0)
+        assert found.grid is not None
+    for layout, bm in (({"offset_a": 4}, 128), ({"lda": 65}, 128), ({"offset_a": 1}, 32)):
+        found = asked([known], **layout)
+        assert (found["BM"], found.quality) == (bm, "nearest_problem"), layout
+        assert (found.expected_fraction, found.grid) == (None, None)
+        assert found.requires_met
+
+
+def test_where_nothing_takes_a_layout_the_answer_says_so(asked: Any) -> None:
+    known = with_layout((64, aligned(128)), default=aligned(32))
+    found = asked([known], offset_a=1)
+    assert (found["BM"], found.quality, found.requires_met) == (32, "default", False)
+    able = with_layout((64, aligned(128)))
+    assert asked([able], offset_a=1).requires_met
+
+
+def test_a_prediction_chooses_among_what_takes_the_layout(asked: Any) -> None:
+    costs = tuple(
+        Cost(plan=chosen, fixed=((time_ms, ()),), waves=())
+        for chosen, time_ms in ((aligned(128), 1.0), (plan(64), 2.0), (plan(32), 3.0))
+    )
+    portfolio = Portfolio(predictions=(Prediction(multiple=4, costs=costs),))
+    row = FallbackRow(problem=problem(128, 128), plan=plan(32), prediction=0)
+    known = with_layout(portfolio=portfolio, fallback=(row,))
+    assert asked([known])["BM"] == 128
+    assert asked([known], offset_a=3)["BM"] == 64
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"offset_b": 1}, "unknown problem field 'offset_b'; did you mean 'offset_a'"),
+        ({"lda": "wide"}, "lda='wide' must be an integer"),
+        ({"lda": 1.5}, "lda=1.5 must be an integer"),
+    ],
+)
+def test_a_wrong_layout_is_a_usage_error(asked: Any, layout: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        asked([with_layout((64, plan()))], **layout)
+
+
+def test_of_a_layout_that_a_record_does_not_know_only_the_tuned_one_is_verified(asked: Any) -> None:
+    """One that was made before the kernel had layout fields, beside a newer one."""
+    provenance = msgspec.structs.replace(record().provenance, created="2020-01-01")
+    old = record([entry(problem(64, 64), plan(128))], provenance=provenance)
+    new = with_layout((4096, plan(64)), device="Test GPU B")
+    assert asked([old, new])["BM"] == 128
+    assert asked([old, new], lda=99)["BM"] == 64
+    merged = merge(old, with_layout((4096, plan(64)))).record
+    assert merged.layout == new.layout
+    assert decode(encode(merged), KERNEL) == merged
+    assert asked([merged])["BM"] == 128
+    assert asked([merged], lda=99)["BM"] == 64
+
+
+def test_entries_that_stay_when_a_layout_field_goes_are_as_they_were_tuned() -> None:
+    old = with_layout((64, aligned(128)), (128, plan(64, requires=["<=", "n", "offset_a"])))
+    merged = merge(old, record([entry(problem(4096, 4096), plan(64))])).record
+    requires = {entry.problem["m"]: entry.requires for entry in merged.entries}
+    assert requires == {64: None, 128: ["<=", "n", 0], 4096: None}
+    assert decode(encode(merged), KERNEL) == merged
+
+
+def test_a_run_records_the_layout_that_it_tuned(
+    gather: Kernel, opencl_device: str, tmp_path: Path
+) -> None:
+    only = Configuration(BLOCK=64, WHERE="steps")
+    result = ran(gather, opencl_device, tmp_path / "s", problems=(Problem(n=100),), only=only)
+    made = decode(encode(record_of(result)), "gather")
+    assert made.layout == {"step": 1, "offset_x": 0}
+    assert list(made.fields) == ["n"]
+    assert made.entries[0].requires == ["==", ["%", "offset_x", 2], 0]
+    check_values(made, gather)
+    for layout, message in (
+        ({"step": 2, "offset_x": 0}, "layout field step=2 is not as .*gather.py declares it"),
+        ({**made.layout, "pitch": 1}, "layout field pitch=1 is not as"),
+    ):
+        other = msgspec.structs.replace(made, layout=layout)
+        with pytest.raises(RecordError, match=message):
+            check_values(other, gather)

@@ -31,6 +31,7 @@ from autotune.tuned.record import (
     Triple,
     TunedRecord,
     Value,
+    relaid,
 )
 from autotune.tuned.table import (
     CUDA_ARCH_MACRO,
@@ -331,7 +332,8 @@ def _table(records: Sequence[TunedRecord]) -> LookupTable:
     def refuse(message: str) -> None:
         raise UsageError(f"{message}; tune again or leave it out")
 
-    loaded = [Loaded("header", record.device.folder, decode(encode(record))) for record in records]
+    plain = (decode(encode(relaid(record, {}))) for record in records)
+    loaded = [Loaded("header", record.device.folder, record) for record in plain]
     return build_table(loaded, refuse)
 
 

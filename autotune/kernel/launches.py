@@ -16,7 +16,14 @@ from autotune.devices.base import BoundFill, BoundLaunch
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import SpecError
-from autotune.kernel.expression import Json, Symbol, UntraceableError, stored, value_of
+from autotune.kernel.expression import (
+    Json,
+    Symbol,
+    UntraceableError,
+    stored,
+    substituted,
+    value_of,
+)
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
 from autotune.values import Configuration, Problem
 
@@ -202,7 +209,8 @@ def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
         raise kernel.error(f"requires: {error}; combine conditions with &") from error
     if isinstance(result, bool):
         return None if result else 0
-    return stored(result)
+    form = stored(result)
+    return None if form is None else substituted(form, {})
 
 
 def _sizes(sizes: Any) -> tuple[Any, ...]:

@@ -73,6 +73,7 @@ def record_of(run: RunResult) -> TunedRecord:
             for name, value in example.items()
         },
         parameters=dict(kernel.parameters),
+        layout=dict(kernel.layout),
         default=_plan(kernel, kernel.default(), example, device),
         entries=entries,
         portfolio=portfolio,

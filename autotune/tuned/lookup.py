@@ -41,7 +41,8 @@ def lookup(
     device : str or Device, optional
         The driver's name of a device, its uuid, or its folder among the records.
     **problem : int or str
-        All problem fields of the kernel.
+        All problem fields of the kernel; those that say how arrays lie (``offset_x``, ``lda``) may be
+        left out.
 
     Returns
     -------

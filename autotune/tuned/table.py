@@ -10,7 +10,8 @@ holds the same table and walks it by the same rule, so that both answer alike:
 
 The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
 the first. Categorical fields match exactly or the row does not count, and neither does a row whose
-``requires`` the problem breaks. Where the row names a prediction, that answers: with the plan of
+``requires`` the problem breaks; of arrays that lie otherwise than those that were tuned no hit is exact.
+The header knows no others. Where the row names a prediction, that answers: with the plan of
 the smallest predicted time, ties going to the first, of those that the problem allows.
 """
 
@@ -36,6 +37,7 @@ from autotune.tuned.record import (
     Triple,
     Value,
     moment,
+    relaid,
 )
 
 EXACT = "exact"
@@ -87,6 +89,8 @@ class LookupTable(msgspec.Struct, eq=False):
     #: Problem fields in order; True where integer, False where categorical.
     fields: dict[str, bool]
     default: LookupRow
+    #: Layout fields, and what they are where a question leaves them out.
+    layout: dict[str, int] = {}
     #: Declared values of each parameter, of all records together.
     parameters: dict[str, tuple[Value, ...]] = {}
     devices: dict[str, Group] = {}
@@ -97,6 +101,13 @@ class LookupTable(msgspec.Struct, eq=False):
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """The values of a problem in order."""
         return tuple(problem[name] for name in self.fields)
+
+    def named(
+        self, problem: ProblemKey, layout: Mapping[str, int] | None = None
+    ) -> dict[str, int | str]:
+        """A problem and its layout by name, as conditions ask for them."""
+        fields = dict(zip(self.fields, problem, strict=True))
+        return {**(self.layout if layout is None else layout), **fields}
 
 
 #: ``ceil(2**(63 + j/16))`` for j from 1 to 15: the floor of a 16th root is four floors of square
@@ -132,15 +143,22 @@ def distance(a: ProblemKey, b: ProblemKey) -> int | None:
 
 
 def pick(
-    table: LookupTable, problem: ProblemKey, device: str | None = None, arch: str | None = None
+    table: LookupTable,
+    problem: ProblemKey,
+    device: str | None = None,
+    arch: str | None = None,
+    layout: Mapping[str, int] | None = None,
 ) -> tuple[LookupRow, str]:
-    """The row for a problem on a device (its folder) or architecture, and how good it is."""
-    fields = dict(zip(table.fields, problem, strict=True))
+    """The row for a problem on a device (its folder) or architecture, and how good it is.
+
+    Of a ``layout`` all fields are given; default: that which was tuned.
+    """
+    fields = table.named(problem, layout)
     place = place_of(problem)
     for group, exact, near, foreign in _candidates(table, device, arch):
         hit = group.exact.get(problem)
         if hit and hit.plan.allows(fields) and (foreign is None or hit.plan.fits(foreign)):
-            return hit, exact
+            return hit, exact if layout is None or layout == table.layout else near
         best, best_distance = None, -1
         for row in group.nearest.values():
             apart = distance(place, row.place)
@@ -227,9 +245,10 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
             skipped(f"{known.source}: left out: other problem fields or parameters than the newest")
     record = newest.record
     fields = {name: kind == "integer" for name, kind in record.fields.items()}
-    table = LookupTable(record.kernel, fields, LookupRow((), (), record.default, newest.source))
+    default = LookupRow((), (), record.default, newest.source)
+    table = LookupTable(record.kernel, fields, default, dict(record.layout))
     for known in fitting:
-        _add_device(table, known)
+        _add_device(table, known._replace(record=relaid(known.record, record.layout)))
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
