@@ -298,9 +298,10 @@ struct StraightCopies {
 
     const float* from;  // the row to copy from next
     int col[COLS];      // and this thread's places in it
+    int cols;           // of the matrix
 
     // Of the columns from `first` on; beyond the last of `cols` it takes the last.
-    __device__ StraightCopies(const float* matrix, int first, int cols, Pitch pitch)
+    __device__ StraightCopies(const float* matrix, int first, int cols_, Pitch pitch) : cols(cols_)
     {
         from = matrix + static_cast<long long>(row(0)) * pitch;
 #pragma unroll
