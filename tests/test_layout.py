@@ -5,18 +5,25 @@ Placing them on a GPU: tests/gpu/test_layout.py.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from sample_records import KERNEL, entry, plan, problem, record
 
+from autotune import load
+from autotune.calling.binding import Bound, bind
+from autotune.calling.choice import choose
 from autotune.cli.checking import check_kernel
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
-from autotune.kernel.catalog import load_file
+from autotune.kernel.catalog import find_kernel, load_file
+from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.run.recording import record_of
@@ -275,3 +282,136 @@ def test_a_run_records_the_layout_that_it_tuned(
         other = msgspec.structs.replace(made, layout=layout)
         with pytest.raises(RecordError, match=message):
             check_values(other, gather)
+
+
+# ---------------------------------------------------------------------- bundled kernels
+
+
+def placed(*shape: int, offset: int = 0) -> Operand:
+    """An operand that begins past a boundary."""
+    return dataclasses.replace(Operand.new(shape), source=0, offset=offset)
+
+
+#: What a call takes beside its arrays, and the names of those.
+CALLS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "reduce": ({}, ("x", "out")),
+    "prefetch": ({"scale": 2.0, "shift": 1.0, "intensity": 8}, ("x", "out")),
+    "ffma": ({"steps": 5, "shear": 0.5}, ("x", "y", "out")),
+    "copy": ({}, ("x", "out")),
+}
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_120"])
+def test_every_offset_of_every_array_has_a_configuration(kernel: str, arch: str) -> None:
+    """Whatever is recorded of the size, and where nothing is."""
+    declared = find_kernel(kernel)
+    scalars, names = CALLS[kernel]
+    for n in (1, 1000, (1 << 28) + 1):
+        for offsets in itertools.product(range(4), repeat=len(names)):
+            arrays = {
+                name: placed(1 if (kernel, name) == ("reduce", "out") else n, offset=offset)
+                for name, offset in zip(names, offsets, strict=True)
+            }
+            bound = bind(declared, (), {**arrays, **scalars}, find_kernel)
+            assert isinstance(bound, Bound)
+            assert not any(passed.is_copied for passed in bound.arrays.values())
+            if kernel != "copy":  # whose offsets are fields that are tuned
+                assert declared.layout_of(bound.problem) == Problem(
+                    {
+                        f"offset_{name}": offset
+                        for name, offset in zip(names, offsets, strict=True)
+                        if offset
+                    }
+                )
+            chosen = choose(declared, bound.problem, for_arch(arch))
+            assert declared.allows(chosen.configuration, bound.problem)
+
+
+def test_a_copy_reads_from_the_boundary_on() -> None:
+    """What lies before an array is not its own: it is passed, and never touched."""
+    bound = bind(find_kernel("copy"), (placed(7, offset=3), placed(7, offset=1)), {}, find_kernel)
+    assert isinstance(bound, Bound)
+    assert bound.problem == Problem(n=7, mode="copy", offset_in=3, offset_out=1)
+    passed = [(array.operand.begin, array.operand.shape) for array in bound.arrays.values()]
+    assert passed == [(-3, (10,)), (-1, (8,))]
+
+
+def views(x: Any) -> dict[str, Any]:
+    """Arrays of 24 elements that lie in different ways, made of one."""
+    flat = np.asarray(x, np.float32)
+    return {
+        "one axis": flat[:24],
+        "past a boundary": flat[1:25],
+        "with gaps": flat[:48:2],
+        "matrix": flat[:24].reshape(4, 6),
+        "cube": flat[:24].reshape(2, 3, 4),
+        "one element": flat[:1].reshape(()),
+        "empty": flat[:0],
+        "empty matrix": flat[:0].reshape(0, 5),
+    }
+
+
+@pytest.mark.parametrize("lies", views(np.zeros(50)))
+def test_vectors_of_any_shape_are_taken(lies: str, opencl_device: str) -> None:
+    x = views(np.arange(50) + 1)[lies]
+    for kernel, (scalars, names) in CALLS.items():
+        arrays = dict.fromkeys(names[:-1], x)
+        expected = {"reduce": x.sum(keepdims=True), "copy": x}.get(kernel)
+        out = np.full_like(x, 7.0) if kernel != "reduce" else np.full((), 7.0, np.float32)
+        made = load(kernel)(**arrays, **scalars)
+        given = load(kernel)(**arrays, **scalars, out=out)
+        assert given is out
+        assert np.array_equal(made.reshape(-1), given.reshape(-1))
+        if kernel != "reduce":
+            assert made.shape == x.shape
+        if expected is not None:
+            assert np.array_equal(made.reshape(-1), expected.reshape(-1))
+
+
+def test_a_sum_is_of_all_axes_in_any_order(opencl_device: str) -> None:
+    cube = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    for x in (cube.T, cube.transpose(1, 0, 2), np.asfortranarray(cube), cube[:, :, ::-1].copy().T):
+        assert load("reduce")(x)[0] == 276
+    with pytest.raises(
+        UsageError, match=r"reduce: x is float32\[2, 3, 2\] with strides .*: copy it"
+    ):
+        load("reduce")(cube[:, :, ::2])
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "message"),
+    [
+        ("copy", {"x": (4,), "out": (5,)}, r"x is float32\[4\] and out is float32\[5\]: give them"),
+        ("prefetch", {"x": (4,), "out": (2, 2)}, r"x is float32\[4\] and out is float32\[2, 2\]"),
+        ("ffma", {"x": (4,), "y": (5,)}, r"x is float32\[4\], y is float32\[5\] and out is"),
+        ("reduce", {"x": (4,), "out": (2,)}, r"out is float32\[2\], the problem \(n=4\) needs"),
+    ],
+)
+def test_arrays_that_do_not_fit_each_other_are_told(
+    kernel: str, args: dict[str, tuple[int, ...]], message: str
+) -> None:
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in args.items()}
+    with pytest.raises(UsageError, match=f"{kernel}: {message}"):
+        load(kernel)(**arrays, **CALLS[kernel][0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "is_dense"),
+    [
+        ((2, 3), (3, 1), True),
+        ((2, 3), (1, 2), True),
+        ((2, 3), (4, 1), False),
+        ((2, 4), (7, 0), False),
+        ((3, 3), (1, 1), False),
+        ((1, 3), (99, 1), True),
+        ((4, 1, 2), (2, 0, 1), True),
+        ((5,), (2,), False),
+        ((), (), True),
+        ((0, 7), (1, 9), True),
+    ],
+)
+def test_dense_is_every_element_side_by_side_once(
+    shape: tuple[int, ...], strides: tuple[int, ...], is_dense: bool
+) -> None:
+    assert Operand(shape, strides).is_dense == is_dense

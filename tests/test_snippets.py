@@ -2,7 +2,8 @@
 
 Blocks are found, not listed. A block whose language has no check here fails; the tutorial's files
 are followed by ``test_tutorial``. A Python block that begins with ``# with a GPU`` is not executed:
-its imports must work, its calls fit their signatures. What an author shortens with "…" is no block
+its imports must work, its calls fit their signatures. One that begins with ``# with torch`` is left
+to tests/gpu/test_torch.py. What an author shortens with "…" is no block
 but inline code, of which commands, options and calls must exist.
 """
 
@@ -40,6 +41,7 @@ FENCED = re.compile(r"^( *)(```+|~~~+)(.*)\n((?:.*\n)*?)\1\2 *$", re.MULTILINE)
 FENCE = re.compile(r"^ *(?:```|~~~)", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 WITH_GPU = "# with a GPU\n"
+WITH_TORCH = "# with torch\n"
 #: Output and diagrams.
 PROSE = ("text",)
 SOURCES = [
@@ -260,6 +262,8 @@ def test_python(block: Block, tmp_path: Path, opencl_device: str) -> None:
     """It runs as a program, in an empty folder, and no lookup in it answers with the default."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F82", "--quiet", "-"]
     subprocess.run(command, input=block.text, text=True, check=True)
+    if block.text.startswith(WITH_TORCH):
+        return
     if block.text.startswith(WITH_GPU):
         check_calls(block.text)
         return

@@ -78,12 +78,15 @@ def bind(
     SpecError
         If the space file is wrong.
     """
+    if not has_addresses:
+        args = tuple(map(_without_offset, args))
+        named = {name: _without_offset(value) for name, value in named.items()}
     for _ in range(_MOST_INSTEAD):
         asked = _asked(kernel, args, named)
         if isinstance(asked, NothingToDo):
             return asked
         if not isinstance(asked, Instead):
-            problem, given = asked
+            problem, given = asked[0], {n: v for n, v in asked[1].items() if v is not None}
             if not has_addresses:
                 given = {name: _without_offset(value) for name, value in given.items()}
             return _checked(kernel, problem, given)
@@ -136,8 +139,8 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Boun
     for name, argument in arguments.items():
         if argument.kind == "scalar" or not (name in given or _is_needed(argument)):
             continue
-        if name not in given and argument.kind not in OUTPUTS:
-            raise UsageError(f"{kernel.name}: call gives no {name!r}")
+        if name not in given and argument.kind != "out":
+            raise UsageError(f"{kernel.name}: call gives no {name!r}, which is read")
         operand = given.get(name)
         if operand is None:
             operand = Operand.new(argument.shape, np.dtype(argument.dtype).name)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from operator import itemgetter
 from threading import RLock, get_ident
 from typing import Any
 
@@ -106,6 +107,21 @@ def on_device(index: int) -> Any:
     return cupy().cuda.Device(index)
 
 
+def on_stream(stream: int) -> Any:
+    """A context in which what CuPy does is enqueued on a stream."""
+    return cupy().cuda.Stream.from_external(_Stream(stream))
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream of another library, by the CUDA stream protocol."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer  # version of the protocol, stream
+
+
 # ---------------------------------------------------------------------- workspaces
 
 
@@ -117,6 +133,12 @@ class _Arena:
     lock: RLock = field(default_factory=RLock)
     buffer: Any = None
     nbytes: int = 0
+    begin: int = 0
+
+    def grow(self, library: Library, nbytes: int, index: int) -> None:
+        """Take more memory. What is enqueued may use the old until its library gives it away."""
+        self.buffer = library.empty((nbytes,), "uint8", index)
+        self.begin, self.nbytes = library.pointer(self.buffer), nbytes
 
 
 _arenas: dict[object, _Arena] = {}
@@ -156,7 +178,10 @@ class _Launch:
         self._number = number
         self._geometry = (*step.grid, *step.block, step.shared_bytes)
         changing = [parameter for parameter in parameters if parameter.index is not None]
-        self._indices = [parameter.index or 0 for parameter in changing]
+        indices = [parameter.index or 0 for parameter in changing]
+        self._pick: Callable[[Sequence[Any]], Any] = (
+            itemgetter(*indices) if len(indices) > 1 else lambda found: [found[i] for i in indices]
+        )
         self._pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
         self._nbytes = _SLOT * len(changing)
         fixed = [parameter.value for parameter in parameters]
@@ -171,7 +196,7 @@ class _Launch:
             parameters = self._free.pop()
         except IndexError:
             parameters = _Parameters(self._nbytes, self._fixed)
-        self._pack_into(parameters.memory, 0, *[pointers[index] for index in self._indices])
+        self._pack_into(parameters.memory, 0, *self._pick(pointers))
         # The driver has copied the parameters when it returns.
         self._launch(functions[self._number], *self._geometry, stream, parameters.address, 0)
         self._free.append(parameters)
@@ -207,7 +232,7 @@ class _Fill:
             return
         memory = cupy().cuda.UnownedMemory(pointer, self._nbytes, owner=None)
         begin = cupy().cuda.MemoryPointer(memory, 0)
-        with cupy().cuda.ExternalStream(stream):
+        with on_stream(stream):
             cupy().ndarray(self._shape, self._element.dtype, begin).fill(self._element)
 
 
@@ -267,27 +292,38 @@ class GpuCall:
         self.is_by_value = False
         self._steps = self._laid_out(bound, values)
         self._results = [self._result(operand) for operand in bound.results]
-        is_exclusive = loaded.prepared.exclusive
-        self._is_plain = not (
-            is_exclusive or self._copies or self._constants or self._workspaces or self._several
+        #: The value that is the result, where that is one and not new.
+        self._only = next(
+            (number for is_new, number in self._results if not is_new and len(self._results) == 1),
+            None,
         )
+        is_exclusive = loaded.prepared.exclusive
         self._functions = () if is_exclusive else loaded.functions(None)
+        self._has_state = bool(is_exclusive or self._workspaces)
+        self._is_direct = not (self._copies or self._constants)
 
     def __call__(self, values: Sequence[Any], pointers: list[Any]) -> Any:
         """Launch; ``pointers`` are of ``values``, and become this call's own."""
         stream = self._stream_of(self._index)
-        if not self._is_plain:
+        if (
+            not self._is_direct
+            or (self._has_state and self._is_captured(stream))
+            or (self._several and self._runtime.getDevice() != self._index)
+        ):
             return self._with_all(values, pointers, stream)
-        made = self._add(pointers) if self._made or self._derived else ()
+        made = self._make(pointers) if self._made else ()
         try:
-            for step in self._steps:
-                step(pointers, stream, self._functions)
+            if self._has_state:
+                self._launch_with_state(pointers, stream, self._place(stream))
+            else:
+                self._launch(pointers, stream, self._functions)
         except Exception as error:
             if getattr(error, "status", None) != _NO_CONTEXT:
                 raise
-            self._runtime.setDevice(self._index)  # this thread's first
-            for step in self._steps:
-                step(pointers, stream, self._functions)
+            self._runtime.setDevice(self._index)  # this thread's first call of all
+            return self(values, pointers[: self._count])
+        if self._only is not None:
+            return values[self._only]
         return self._returned(values, made)
 
     # ------------------------------------------------------------------ laying out
@@ -385,18 +421,39 @@ class GpuCall:
 
     # ------------------------------------------------------------------ at every call
 
-    def _add(self, pointers: list[Any]) -> list[Any]:
-        """Make new arrays, and add their pointers and those of views."""
-        library, made = self._library, []
-        for new in self._made:
-            array = library.empty(new.shape, new.dtype, self._index)
-            made.append(array)
-            pointers.append(library.pointer(array))
-        self._add_derived(pointers)
+    def _launch(self, pointers: list[Any], stream: int, functions: tuple[int, ...]) -> None:
+        if self._derived:
+            pointers.extend([pointers[index] + nbytes for index, nbytes in self._derived])
+        for step in self._steps:
+            step(pointers, stream, functions)
+
+    def _launch_with_state(self, pointers: list[Any], stream: int, place: object) -> None:
+        """With the modules and workspaces of a place."""
+        functions = self._functions or self._loaded.functions(place)
+        if not self._workspaces:
+            self._launch(pointers, stream, functions)
+            return
+        arena = _arena((self._index, self._library, place))
+        with arena.lock:
+            if arena.nbytes < self._workspace_bytes:
+                arena.grow(self._library, self._workspace_bytes, self._index)
+            pointers.extend([arena.begin + offset for offset in self._workspaces])
+            self._launch(pointers, stream, functions)
+
+    def _make(self, pointers: list[Any]) -> list[Any]:
+        """Make new arrays, and add their pointers."""
+        library = self._library
+        made = [library.empty(new.shape, new.dtype, self._index) for new in self._made]
+        pointers.extend(map(library.pointer, made))
         return made
 
-    def _add_derived(self, pointers: list[Any]) -> None:
-        pointers.extend([pointers[index] + nbytes for index, nbytes in self._derived])
+    def _is_captured(self, stream: int) -> bool:
+        # The default stream cannot be captured, and must not be asked while another is.
+        return bool(stream and self._runtime.streamIsCapturing(stream))
+
+    def _place(self, stream: int) -> object:
+        """What is enqueued at a place is done in order."""
+        return (stream, get_ident()) if stream == _PER_THREAD else stream
 
     def _returned(self, values: Sequence[Any], made: Sequence[Any]) -> Any:
         results = [
@@ -406,36 +463,29 @@ class GpuCall:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _with_all(self, values: Sequence[Any], pointers: list[Any], stream: int) -> Any:
-        """A call that needs more than addresses: state, workspaces, copies, or another device."""
-        loaded = self._loaded
+        """A call that needs more than state: copies, a capture's own memory, or another device."""
         with ExitStack() as stack:
             if self._runtime.getDevice() != self._index:
                 stack.enter_context(on_device(self._index))
-            # The default stream cannot be captured, and must not be asked while another is.
-            is_captured = bool(stream and self._runtime.streamIsCapturing(stream))
-            place: object = (stream, get_ident()) if stream == _PER_THREAD else stream
+            is_captured, place = self._is_captured(stream), self._place(stream)
             if is_captured:
                 stack.enter_context(everything_allowed())
-                place = (stream, capture_of(stream))
-            functions = loaded.functions(None if not loaded.prepared.exclusive else place)
-            made = [self._library.empty(new.shape, new.dtype, self._index) for new in self._made]
-            pointers.extend(map(self._library.pointer, made))
+                place = stream, capture_of(stream)
             if self._copies or self._constants:
-                stack.enter_context(cupy().cuda.ExternalStream(stream))
+                stack.enter_context(on_stream(stream))
+            made = self._make(pointers)
             copies = [self._copy(copy, values) for copy in self._copies]
             pointers.extend(library.pointer(array) for library, array in copies)
-            if self._workspaces:
-                stack.enter_context(self._workspace(place, is_captured, pointers))
-            self._add_derived(pointers)
             for name, source in self._constants:
-                self._set_constant(loaded.module(place), name, source, values, is_captured)
-            for step in self._steps:
-                step(pointers, stream, functions)
+                self._set_constant(self._loaded.module(place), name, source, values, is_captured)
+            self._launch_with_state(pointers, stream, place)
             for copy, (library, array) in zip(self._copies, copies, strict=True):
                 if copy.is_written:
                     library.assign(self._seen(copy, values), array)
             if is_captured:
                 _kept.extend(array for library, array in copies if not library.knows_graphs)
+                if self._library.knows_graphs:
+                    _arenas.pop((self._index, self._library, place), None)  # it is the graph's
         return self._returned(values, made)
 
     def _seen(self, copy: _Copy, values: Sequence[Any]) -> Any:
@@ -449,25 +499,6 @@ class GpuCall:
         if copy.is_read:
             return library, library.copied(self._seen(copy, values))
         return library, library.empty(copy.operand.shape, copy.operand.dtype, self._index)
-
-    @contextmanager
-    def _workspace(self, place: object, is_captured: bool, pointers: list[Any]) -> Iterator[None]:
-        """Add the addresses of workspaces; within, no other call of the stream uses them."""
-        library = self._library
-        if is_captured:
-            buffer = library.empty((self._workspace_bytes,), "uint8", self._index)
-            if not library.knows_graphs:
-                _kept.append(buffer)
-            arena = _Arena(buffer=buffer)
-        else:
-            arena = _arena((self._index, type(library), place))
-        with arena.lock:
-            if arena.nbytes < self._workspace_bytes and not is_captured:
-                arena.buffer = library.empty((self._workspace_bytes,), "uint8", self._index)
-                arena.nbytes = self._workspace_bytes
-            begin = library.pointer(arena.buffer)
-            pointers.extend([begin + offset for offset in self._workspaces])
-            yield
 
     def _set_constant(
         self, loaded: _Module, name: str, source: int, values: Sequence[Any], is_captured: bool

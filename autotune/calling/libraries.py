@@ -16,8 +16,8 @@ import numpy as np
 from autotune.errors import MissingDependencyError, UsageError
 from autotune.kernel.operand import ALIGNMENT, Operand, itemsize_of
 
-#: What is the same of all arrays that a call treats alike, and a pointer; for a scalar its value.
-Seen = tuple[Hashable, Any]
+#: What is the same of all values that a call treats alike.
+Seen = Hashable
 
 
 class Library(ABC):
@@ -27,8 +27,8 @@ class Library(ABC):
     knows_graphs = False
 
     @abstractmethod
-    def seen(self, array: Any) -> Seen:
-        """How an array lies, as something to compare, and its address; asked at every call."""
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        """How an array lies, as something to compare; its address is added to ``pointers``."""
 
     @abstractmethod
     def operand(self, array: Any, source: object) -> Operand:
@@ -80,12 +80,15 @@ class Torch(Library):
         import torch
 
         self._torch = torch
+        self._several = torch.cuda.device_count() > 1
         self._stream: Callable[[int], int] | None = None
 
-    def seen(self, array: Any) -> Seen:
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
         pointer = array.data_ptr()
-        place = array.shape, array.stride(), array.dtype, array.get_device(), pointer % ALIGNMENT
-        return place, pointer
+        pointers.append(pointer)
+        # Asking for the number of the device takes as long as all the rest.
+        place = array.get_device() if self._several else array.is_cuda
+        return array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT
 
     def operand(self, array: Any, source: object) -> Operand:
         if array.layout is not self._torch.strided or array.is_conj() or array.is_neg():
@@ -143,11 +146,11 @@ class Cupy(Library):
     def __init__(self) -> None:
         self._cupy = cupy()
 
-    def seen(self, array: Any) -> Seen:
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
         memory = array.data
         pointer = memory.ptr
-        place = array.shape, array.strides, array.dtype, memory.device_id, pointer % ALIGNMENT
-        return place, pointer
+        pointers.append(pointer)
+        return array.shape, array.strides, array.dtype.char, memory.device_id, pointer % ALIGNMENT
 
     def operand(self, array: Any, source: object) -> Operand:
         return _operand_of_strided(array, array.data.ptr, source)
@@ -190,8 +193,8 @@ class Foreign(Cupy):
         super().__init__()
         self._name = name
 
-    def seen(self, array: Any) -> Seen:
-        return super().seen(self.through(array))
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        return super().seen(self.through(array), pointers)
 
     def operand(self, array: Any, source: object) -> Operand:
         return super().operand(self.through(array), source)
@@ -214,8 +217,9 @@ class Foreign(Cupy):
 class Numpy(Library):
     """Arrays in the host's memory, which are copied to a device and back."""
 
-    def seen(self, array: Any) -> Seen:
-        return (array.shape, array.strides, array.dtype), 0
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        pointers.append(0)
+        return array.shape, array.strides, array.dtype
 
     def operand(self, array: Any, source: object) -> Operand:
         return _operand_of_strided(array, 0, source)
@@ -253,8 +257,8 @@ class ForeignOnHost(Numpy):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def seen(self, array: Any) -> Seen:
-        return super().seen(self.through(array))
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        return super().seen(self.through(array), pointers)
 
     def operand(self, array: Any, source: object) -> Operand:
         return super().operand(self.through(array), source)
@@ -322,16 +326,18 @@ class Scalar:
     """Not an array: passed as it is."""
 
     @staticmethod
-    def seen(value: Any) -> Seen:
-        return (type(value), value), value
+    def seen(value: Any, pointers: list[Any]) -> Seen:
+        pointers.append(value)
+        return type(value), value
 
 
 class Factor:
     """A float: 0 and 1 may mean something of their own to a ``call``, all others are alike."""
 
     @staticmethod
-    def seen(value: float) -> Seen:
-        return (value if value in (0.0, 1.0) else float), value
+    def seen(value: float, pointers: list[Any]) -> Seen:
+        pointers.append(value)
+        return value if value in (0.0, 1.0) else float
 
 
 #: How values are seen, by their types; a type is judged at its first use.

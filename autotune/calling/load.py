@@ -92,13 +92,11 @@ class TunedKernel:
             If there is no device, no valid configuration, or it does not compile.
         """
         values: tuple[Any, ...] = (*args, *named.values()) if named else args
-        parts, pointers = [], []
-        for value in values:
-            kind = KINDS.get(type(value)) or kind_of(value)
-            part, pointer = kind.seen(value)
-            parts.append(part)
-            pointers.append(pointer)
-        key: tuple[Any, ...] = (*parts, *named) if named else tuple(parts)
+        pointers: list[Any] = []
+        seen = [
+            (KINDS.get(type(value)) or kind_of(value)).seen(value, pointers) for value in values
+        ]
+        key = (*seen, *named)
         call = self._calls.get(key)
         if call is None or call is _BY_VALUE:
             call = self._call_of(key, args, named, values)

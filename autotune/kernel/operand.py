@@ -82,6 +82,14 @@ class Operand:
         return not self.size or all(n == 1 or stride == wanted for n, stride, wanted in laid_out)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether its elements lie side by side, in whatever order of the axes."""
+        lies = sorted((stride, n) for n, stride in zip(self.shape, self.strides, strict=True))
+        order = [(n, stride) for stride, n in lies if n != 1]
+        expected = contiguous_strides([n for n, _ in reversed(order)])
+        return not self.size or [stride for _, stride in order] == list(reversed(expected))
+
+    @property
     def T(self) -> Operand:  # noqa: N802 - as every array library calls it
         """The same with the last two axes exchanged; itself where it has fewer."""
         if self.ndim < 2:

@@ -313,8 +313,12 @@ class Kernel(Hooks):
     def call(self, function: Function) -> Function:
         """Attach the signature of the tuned kernel for `autotune.load`.
 
-        The function gets arrays and scalars as the application passes them, and returns
-        ``(Problem, arguments by name)``; outputs that it leaves out are allocated.
+        In place of arrays the function gets an `Operand` each: shape, strides, type and alignment,
+        no data; scalars come as they were passed. It returns ``(Problem, arguments by name)``;
+        outputs that it leaves out, or are None, are made. Or it returns `Instead`, for another
+        kernel's call, or `NothingToDo`. What it says is kept for calls whose arrays lie alike; it
+        may depend on a float being 0 or 1, and otherwise passes it on as it is or calculates with
+        it, but compares it with nothing. A `ValueError` is for whoever called.
         """
         self.hooks["call"] = function
         return function
