@@ -50,6 +50,8 @@ def test_views_are_multiplied_where_they_lie(cupy: Any, gemm: Any, seed: int) ->
         batch = [(), (1,), (3,)][rng.integers(3)]
         a, _ = drawn(cupy, rng, *(batch if rng.integers(3) else ()), m, k)
         b, _ = drawn(cupy, rng, *(batch if rng.integers(2) else ()), k, n)
+        if b.ndim == 3 and rng.integers(3) == 0:
+            b = cupy.broadcast_to(b[:1], b.shape)
         alpha, beta = float(rng.integers(3)) / 2, float(rng.integers(2))
         product = alpha * np.matmul(a.get().astype(np.float64), b.get())
         said = f"{a.shape} {a.strides} {b.shape} {b.strides} {alpha} {beta}"
@@ -94,9 +96,7 @@ def test_what_is_scaled_by_zero_is_not_read(cupy: Any, gemm: Any) -> None:
     c[...] = np.nan
     gemm(a, b, out=c, alpha=0.0)
     assert (c == 0.0).all()
-    gemm(
-        cupy.ones((96, 0), np.float32), cupy.ones((0, 100), np.float32), out=c.T[:7, :9].T, beta=1.0
-    )
+    gemm(cupy.ones((96, 0), np.float32), cupy.ones((0, 100), np.float32), out=c, beta=1.0)
     assert (c == 0.0).all()
     ones = cupy.ones((100, 100), np.float32)
     c[...] = np.nan
