@@ -136,6 +136,7 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
             prediction=predicted.index(problem["dtype"])
             if problem["dtype"] in predicted and rng.random() < 0.8
             else None,
+            views=tuple(rng.sample(plans, 2)),
         )
         for problem in rng.sample(unique, 12)
     ]

@@ -31,6 +31,7 @@ from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
+from autotune.tuned.fallback import with_views
 from autotune.tuned.importing import check_values
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode
@@ -228,6 +229,57 @@ def test_a_prediction_chooses_among_what_takes_the_layout(asked: Any) -> None:
     known = with_layout(portfolio=portfolio, fallback=(row,))
     assert asked([known])["BM"] == 128
     assert asked([known], offset_a=3)["BM"] == 64
+
+
+def test_a_row_has_further_plans_for_what_its_own_cannot_take(asked: Any) -> None:
+    able = plan(64, requires=["<=", "offset_a", 2])
+    row = FallbackRow(problem=problem(64, 64), plan=aligned(128), views=(able, plan(32)))
+    known = with_layout((4096, plan(64, variant="auto")), fallback=(row,))
+    answers = {offset: asked([known], offset_a=offset) for offset in range(5)}
+    assert {offset: found["BM"] for offset, found in answers.items()} == {
+        0: 128,
+        1: 64,
+        2: 64,
+        3: 32,
+        4: 128,
+    }
+    assert {found.quality for found in answers.values()} == {"nearest_problem"}
+    strict = msgspec.structs.replace(row, plan=plan(128, requires=["==", "n", 7]))
+    plain = asked([with_layout((4096, plan(64, variant="auto")), fallback=(strict,))])
+    assert plain["VARIANT"] == "auto", "further plans are for other layouts alone"
+
+
+def test_further_plans_are_the_fastest_that_take_a_layout() -> None:
+    plans = {
+        128: aligned(128),
+        64: plan(64, requires=["==", ["%", "offset_a", 2], 0]),
+        32: plan(32),
+    }
+    portfolio = Portfolio(
+        configurations=tuple(chosen.configuration for chosen in plans.values()),
+        problems=(problem(64, 64), problem(128, 128), problem(256, 256)),
+        median_ms=((1.0, 2.0, 1.0), (2.0, 3.0, None), (3.0, 1.0, 2.0)),
+    )
+    rows = tuple(FallbackRow(problem=p, plan=plans[128]) for p in portfolio.problems)
+    rows += (FallbackRow(problem=problem(9, 9), plan=plans[128]),)
+    made = with_views(
+        rows,
+        portfolio,
+        lambda configuration, _: plans[int(configuration["BM"])],
+        [{"offset_a": offset, "lda": 0} for offset in (4, 2, 1, 3)],
+    )
+    views = [[view.configuration["BM"] for view in row.views] for row in made]
+    assert views == [[64, 32], [32], [32], []]
+    assert made[0].plan == plans[128]
+
+
+def test_a_newer_record_without_a_layout_hides_none(asked: Any) -> None:
+    """As of a space file of before, or of another user's; it answers for what it knows."""
+    provenance = msgspec.structs.replace(record().provenance, created="2100-01-01")
+    newer = record([entry(problem(65, 65), plan(64))], provenance=provenance)
+    older = with_layout((64, plan(128)), device="Test GPU B")
+    assert asked([newer, older], lda=99)["BM"] == 128
+    assert asked([newer])["BM"] == 64
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,8 @@ def _current_plans(record: TunedRecord) -> Iterator[tuple[str, Plan]]:
         if key_of(row.problem) not in stale:
             where = ", ".join(f"{name}={value}" for name, value in row.problem.items())
             yield f"({where})", row.plan
+            for view in row.views if isinstance(row, FallbackRow) else ():
+                yield f"({where}), otherwise laid out", view
 
 
 def _check_plan(where: str, plan: Plan, declared: Mapping[str, Any], device: Device) -> None:

@@ -286,6 +286,8 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
     expected_fraction: Amount | None = None
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
+    #: In order of preference, for arrays that lie in ways that the plan does not take.
+    views: tuple[Plan, ...] = ()
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -362,7 +364,13 @@ def relaid(record: TunedRecord, layout: Mapping[str, int]) -> TunedRecord:
         layout=dict(layout),
         default=_requiring_itself(record.default, changed),
         entries=tuple(_requiring_itself(entry, changed) for entry in record.entries),
-        fallback=tuple(_requiring(row, changed) for row in record.fallback),
+        fallback=tuple(
+            msgspec.structs.replace(
+                _requiring(row, changed),
+                views=tuple(_requiring_itself(view, changed) for view in row.views),
+            )
+            for row in record.fallback
+        ),
         portfolio=msgspec.structs.replace(portfolio, predictions=tuple(predictions)),
     )
 
@@ -448,7 +456,8 @@ def check(record: TunedRecord) -> None:
 def _plans(record: TunedRecord) -> Iterator[Plan]:
     yield record.default
     yield from record.entries
-    yield from (row.plan for row in record.fallback)
+    for row in record.fallback:
+        yield from (row.plan, *row.views)
     for prediction in record.portfolio.predictions:
         yield from (cost.plan for cost in prediction.costs)
 

@@ -10,8 +10,8 @@ holds the same table and walks it by the same rule, so that both answer alike:
 
 The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
 the first. Categorical fields match exactly or the row does not count, and neither does a row whose
-``requires`` the problem breaks; of arrays that lie otherwise than those that were tuned no hit is exact.
-The header knows no others. Where the row names a prediction, that answers: with the plan of
+``requires`` the problem breaks; of arrays that lie otherwise than those that were tuned no hit is exact, and
+a row has further plans. The header knows no others. Where the row names a prediction, that answers: with the plan of
 the smallest predicted time, ties going to the first, of those that the problem allows.
 """
 
@@ -71,6 +71,8 @@ class LookupRow(NamedTuple):
     grid: Triple | None = None
     #: What answers for other problems in place of the plan.
     prediction: Prediction | None = None
+    #: What answers for arrays that lie in ways that the plan does not take, best first.
+    views: tuple[Plan, ...] = ()
 
 
 class Group(msgspec.Struct, eq=False):
@@ -153,19 +155,21 @@ def pick(
 
     Of a ``layout`` all fields are given; default: that which was tuned.
     """
-    fields = table.named(problem, layout)
+    fields, is_plain = table.named(problem, layout), layout is None or layout == table.layout
     place = place_of(problem)
     for group, exact, near, foreign in _candidates(table, device, arch):
         hit = group.exact.get(problem)
         if hit and hit.plan.allows(fields) and (foreign is None or hit.plan.fits(foreign)):
-            return hit, exact if layout is None or layout == table.layout else near
+            return hit, exact if is_plain else near
         best, best_distance = None, -1
         for row in group.nearest.values():
             apart = distance(place, row.place)
             if apart is None or (best and apart >= best_distance):
                 continue
-            if row.plan.allows(fields) and (foreign is None or row.plan.fits(foreign)):
-                best, best_distance = row, apart
+            for plan in (row.plan,) if is_plain else (row.plan, *row.views):
+                if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
+                    best, best_distance = row._replace(plan=plan), apart
+                    break
         if best:
             return best._replace(plan=fastest(best, fields, foreign)), near
     return table.default, DEFAULT
@@ -245,10 +249,14 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
             skipped(f"{known.source}: left out: other problem fields or parameters than the newest")
     record = newest.record
     fields = {name: kind == "integer" for name, kind in record.fields.items()}
+    # Some may be of before the kernel had layout fields.
+    layout = {name: value for known in fitting for name, value in known.record.layout.items()}
+    layout |= record.layout
+    record = relaid(record, layout)
     default = LookupRow((), (), record.default, newest.source)
-    table = LookupTable(record.kernel, fields, default, dict(record.layout))
+    table = LookupTable(record.kernel, fields, default, layout)
     for known in fitting:
-        _add_device(table, known._replace(record=relaid(known.record, record.layout)))
+        _add_device(table, known._replace(record=relaid(known.record, layout)))
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
@@ -307,6 +315,7 @@ def _fallback_row(table: LookupTable, row: FallbackRow, loaded: Loaded) -> Looku
         loaded.source,
         row.expected_fraction,
         prediction=None if row.prediction is None else predictions[row.prediction],
+        views=row.views,
     )
 
 

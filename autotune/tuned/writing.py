@@ -268,7 +268,10 @@ def _ordered(record: TunedRecord) -> TunedRecord:
         record,
         default=configured(record.default),
         entries=tuple(sorted(map(entry, record.entries), key=lambda row: [*row.problem.values()])),
-        fallback=tuple(placed(row, plan=configured(row.plan)) for row in record.fallback),
+        fallback=tuple(
+            placed(row, plan=configured(row.plan), views=tuple(map(configured, row.views)))
+            for row in record.fallback
+        ),
         portfolio=msgspec.structs.replace(
             portfolio,
             configurations=tuple(_in_order(c, parameters) for c in portfolio.configurations),
