@@ -104,7 +104,7 @@ def ways(torch: Any, cupy: Any) -> dict[str, Call]:
     }
     import autotune.torch_ops as ops
 
-    found |= {"custom_op": lambda: ops.mm(a, b)}
+    found |= {"custom_op": lambda: ops.matmul(a, b)}
     graph = torch.cuda.CUDAGraph()
     gemm(a, b, out=c)
     with torch.cuda.graph(graph):
@@ -163,7 +163,7 @@ def mlp(torch: Any, batch: int, width: int) -> dict[str, Call]:
         return torch.relu(torch.relu(x @ first) @ second) @ third
 
     def with_ours(x: Any) -> Any:
-        return ops.mm(torch.relu(ops.mm(torch.relu(ops.mm(x, first)), second)), third)
+        return ops.matmul(torch.relu(ops.matmul(torch.relu(ops.matmul(x, first)), second)), third)
 
     torch.testing.assert_close(with_ours(x), with_torch(x), rtol=1e-3, atol=1e-3)
     faster, ours_faster = (

@@ -10,8 +10,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune import InOut, Kernel, Launch, Out, Problem, Work, ceil_div
-from autotune.kernel.operand import Instead, NothingToDo, Operand
+from autotune import (
+    InOut,
+    Instead,
+    Kernel,
+    Launch,
+    NothingToDo,
+    Operand,
+    Out,
+    Problem,
+    Work,
+    ceil_div,
+)
 
 
 def square(n):
@@ -54,6 +64,10 @@ REGISTERS_BESIDES = 24
 
 #: Shares of tiles that the CUDA source can count arrivals for, where k is split over the grid.
 MOST_SHARES = 1024
+
+#: What the kernels take, in order, and of a view besides.
+ARGUMENTS = ("a", "b", "c", "alpha", "beta", "m", "n", "k")
+DISTANCES = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
 
 #: Rows or columns of a matrix.
 MOST_ROWS = 2**30
@@ -505,18 +519,20 @@ def scratch(c, p):
 
 @sgemm.launch
 def launch(c, p):
+    passed = (*ARGUMENTS, *DISTANCES, *scratch(c, p)) if p.view else None
     if c.VARIANT == "cuda":
         return Launch(
             grid=(of_all_matrices(tiles(c, p), p), c.GRIDK, c.SPLITK),
             block=(32 * warps(c.BM, c.BN, c.WM, c.WN, c.SLICES),),
             shared_bytes=cuda_shared_bytes(**c, trans_a=p.trans_a, trans_b=p.trans_b),
+            args=passed,
         )
     if c.ALG == "register":
-        return Launch(
-            grid=(of_all_matrices(tiles(c, p), p),), block=(c.BM // c.TM * (c.BN // c.TN),)
-        )
-    blocks = ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X)
-    return Launch(grid=(of_all_matrices(blocks, p),), block=(c.BLOCK_X, c.BLOCK_Y))
+        blocks, block = tiles(c, p), (c.BM // c.TM * (c.BN // c.TN),)
+    else:
+        blocks = ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X)
+        block = (c.BLOCK_X, c.BLOCK_Y)
+    return Launch(grid=(of_all_matrices(blocks, p),), block=block, args=passed)
 
 
 def of_all_matrices(blocks, p):
@@ -531,11 +547,13 @@ def options(c):
 
 @sgemm.arguments
 def arguments(p, rng):
-    """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through."""
+    """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through.
+
+    Of views all memory is drawn, from the first element to the last: what lies between must stay.
+    """
     adds = p.view or p.m * p.n * p.k < 1 << 22
     shape_of_c = shape(p, "c", p.m, p.n)
     c = rng.standard_normal(shape_of_c) if adds else np.full(shape_of_c, np.nan, np.float32)
-    distances = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c") if p.view else ()
     return {
         "a": rng.standard_normal(shape(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))),
         "b": rng.standard_normal(shape(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))),
@@ -545,7 +563,8 @@ def arguments(p, rng):
         "m": p.m,
         "n": p.n,
         "k": p.k,
-        **{name: np.int64(p[name]) for name in distances},
+        **({name: np.int64(p[name]) for name in DISTANCES} if p.view else {}),
+        **({name: p[name] for name in ("trans_a", "trans_b", "batch")} if p.view else {}),
     }
 
 
@@ -571,18 +590,17 @@ def reference(
     m,
     n,
     k,
-    view,
-    trans_a,
-    trans_b,
-    lda,
-    ldb,
-    ldc,
-    batch,
-    stride_a,
-    stride_b,
-    stride_c,
+    lda=0,
+    ldb=0,
+    ldc=0,
+    stride_a=0,
+    stride_b=0,
+    stride_c=0,
+    trans_a=0,
+    trans_b=0,
+    batch=0,
 ):
-    if not view:
+    if not batch:
         product = alpha * (a @ b)
         return product + beta * c if beta else product
     expected = c.copy()

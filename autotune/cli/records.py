@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,15 +204,20 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
 @click.argument("format", default="header")
 @click.option("--device", metavar="NAME", help="Only this device's name.")
 @click.option(
-    "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
+    "--from",
+    "source",
+    type=PATH,
+    metavar="DIR",
+    help="Folder of tuned records; default: yours, else what ships.",
 )
 @_OUT
 @TRUST
 def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
-    """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
+    """Write what is tuned of KERNEL as header, cuda, json, wisdom, t4 or cache.
 
     \b
     autotune export sgemm header --out include/autotune
+    autotune export sgemm cuda --out tuned
     """
     from autotune.errors import UsageError, unknown
     from autotune.export import FORMATS, export_measurements, export_records
@@ -220,7 +226,7 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
     if FORMATS[format].source == "records":
-        files = export_records(format, _records(kernel, device, source))
+        files = export_records(format, _yours_or_shipped(kernel, device, source, format == "cuda"))
     else:
         files = {}
         for folder, measured in _measured(kernel, device).items():
@@ -230,6 +236,27 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out / name, text.encode())
         click.echo(str(out / name))
+
+
+def _yours_or_shipped(
+    kernel: str, device: str | None, folder: Path | None, is_cuda: bool
+) -> list[TunedRecord]:
+    """What is below a folder; by default what this user tuned, and what ships where that is nothing."""
+    from autotune.errors import UsageError
+    from autotune.tuned.reading import shipped_folder
+
+    try:
+        yours = _records(kernel, device, folder)
+    except UsageError:
+        if folder is not None:
+            raise
+        with suppress(UsageError):
+            return _records(kernel, device, Path(shipped_folder()))
+        raise
+    if folder is None and is_cuda and all(record.device.backend != "cuda" for record in yours):
+        with suppress(UsageError):
+            return _records(kernel, device, Path(shipped_folder()))
+    return yours
 
 
 def _measured(kernel: str, device: str | None) -> dict[str, Results]:

@@ -272,8 +272,8 @@ class Kernel(Hooks):
     def reference(self, function: Function) -> Function:
         """Attach the expected outputs: called with arguments by name, arrays as float64.
 
-        Takes the names it needs, layout fields too. Returns one array when there is one output, else a
-        dict by name.
+        Takes the names it needs; one with a default need not be an argument, or not of every
+        layout. Returns one array when there is one output, else a dict by name.
         """
         self.hooks["reference"] = function
         return function
