@@ -773,7 +773,7 @@ def as_problem(a, b, c, alpha, beta):
     """The problem, and what each argument of the kernel gets."""
     (m, n), k = c.shape[-2:], a.shape[-1] if alpha != 0 else 0
     batch = c.shape[0] if c.ndim == 3 else 1
-    given = {"c": c, "alpha": np.float32(alpha if k else 0), "beta": np.float32(beta)}
+    given = {"c": c, "alpha": alpha if k else 0.0, "beta": beta}
     if k == 0:  # neither is read
         of_a, of_b = Stored(None, 0, k, 0, 0), Stored(None, 0, n, 0, 0)
     else:
