@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from operator import itemgetter
 from threading import RLock, get_ident
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -135,8 +135,17 @@ class _Arena:
     nbytes: int = 0
     begin: int = 0
 
-    def grow(self, library: Library, nbytes: int, index: int) -> None:
-        """Take more memory. What is enqueued may use the old until its library gives it away."""
+    def grow(self, nbytes: int) -> None:
+        """Take more memory, of the driver: a library may take back what it lends for a while.
+
+        The old is given back when what is enqueued has used it: the driver waits.
+        """
+        with everything_allowed():  # another stream may be captured
+            memory = cupy().cuda.memory.Memory(nbytes)
+        self.buffer, self.begin, self.nbytes = memory, int(memory.ptr), nbytes
+
+    def lend(self, library: Library, nbytes: int, index: int) -> None:
+        """Take memory of a library, that of a graph which is captured."""
         self.buffer = library.empty((nbytes,), "uint8", index)
         self.begin, self.nbytes = library.pointer(self.buffer), nbytes
 
@@ -151,55 +160,8 @@ def _arena(place: object) -> _Arena:
 # ---------------------------------------------------------------------- parameters
 
 
-class _Parameters:
-    """A buffer for what changes from call to call, and the addresses of all parameters."""
-
-    __slots__ = ("address", "memory", "pointers")
-
-    def __init__(self, nbytes: int, fixed: Sequence[int | None]) -> None:
-        self.memory = (ctypes.c_char * nbytes)()
-        begin, addresses = ctypes.addressof(self.memory), []
-        for place in fixed:
-            if place is None:
-                place, begin = begin, begin + _SLOT
-            addresses.append(place)
-        self.pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-        self.address = ctypes.addressof(self.pointers)
-
-
 #: Bytes of a changing parameter, the largest of which are addresses and 64-bit numbers.
 _SLOT = 8
-
-
-class _Launch:
-    """One launch: where its parameters are found, its function, grid and block."""
-
-    def __init__(self, number: int, step: Launch, parameters: Sequence[_Parameter]) -> None:
-        self._number = number
-        self._geometry = (*step.grid, *step.block, step.shared_bytes)
-        changing = [parameter for parameter in parameters if parameter.index is not None]
-        indices = [parameter.index or 0 for parameter in changing]
-        self._pick: Callable[[Sequence[Any]], Any] = (
-            itemgetter(*indices) if len(indices) > 1 else lambda found: [found[i] for i in indices]
-        )
-        self._pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
-        self._nbytes = _SLOT * len(changing)
-        fixed = [parameter.value for parameter in parameters]
-        self._values = [None if v is None else np.array([v]) for v in fixed]
-        self._fixed = [None if value is None else value.ctypes.data for value in self._values]
-        #: Not in use: launches of several threads at once take several.
-        self._free: list[_Parameters] = []
-        self._launch: Callable[..., None] = cupy().cuda.driver.launchKernel
-
-    def __call__(self, pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
-        try:
-            parameters = self._free.pop()
-        except IndexError:
-            parameters = _Parameters(self._nbytes, self._fixed)
-        self._pack_into(parameters.memory, 0, *self._pick(pointers))
-        # The driver has copied the parameters when it returns.
-        self._launch(functions[self._number], *self._geometry, stream, parameters.address, 0)
-        self._free.append(parameters)
 
 
 @dataclass(frozen=True)
@@ -213,6 +175,49 @@ class _Parameter:
 
 #: How a scalar that changes from call to call is packed, by its type.
 _CODES = {"float32": "f4x", "float64": "d", "float16": "e6x"}
+
+#: Enqueues one step: of all addresses and numbers that a call has, on a stream, by functions.
+Step: TypeAlias = Callable[[Sequence[Any], int, Sequence[int]], None]
+
+
+def _launch(number: int, launch: Launch, parameters: Sequence[_Parameter]) -> Step:
+    """The step of the ``number``-th launch. A closure: it is called millions of times."""
+    changing = [parameter for parameter in parameters if parameter.index is not None]
+    indices = [parameter.index or 0 for parameter in changing]
+    pick: Callable[[Sequence[Any]], Any] = (
+        itemgetter(*indices) if len(indices) > 1 else lambda found: [found[i] for i in indices]
+    )
+    pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
+    fixed = [None if found.value is None else np.array([found.value]) for found in parameters]
+    #: Buffers that are not in use: launches of several threads at once take several.
+    free: list[tuple[Any, int, Any]] = []
+    take, give, enqueue = free.pop, free.append, cupy().cuda.driver.launchKernel
+    (x, y, z), (width, height, depth) = launch.grid, launch.block
+    shared_bytes = launch.shared_bytes
+
+    def step(pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
+        try:
+            buffer = take()
+        except IndexError:
+            buffer = _buffer(fixed)
+        memory, address, _ = buffer
+        pack_into(memory, 0, *pick(pointers))
+        # The driver has copied the parameters when it returns.
+        enqueue(functions[number], x, y, z, width, height, depth, shared_bytes, stream, address, 0)
+        give(buffer)
+
+    return step
+
+
+def _buffer(fixed: Sequence[Any]) -> tuple[Any, int, Any]:
+    """Memory for what changes from call to call, and the address of the addresses of all parameters."""
+    memory = (ctypes.c_char * (_SLOT * len(fixed)))()
+    begin, addresses = ctypes.addressof(memory), []
+    for value in fixed:
+        addresses.append(begin if value is None else value.ctypes.data)
+        begin += _SLOT * (value is None)
+    pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    return memory, ctypes.addressof(pointers), pointers
 
 
 class _Fill:
@@ -277,7 +282,7 @@ class GpuCall:
             for library, value in zip(libraries, values, strict=True)
             if library and library.device_index(value) is not None
         )
-        self._stream_of = self._library.stream
+        self._stream_of = self._library.stream_asker()
         self._runtime = cupy().cuda.runtime
         self._several = self._runtime.getDeviceCount() > 1
         #: Indices from here on are of what a call adds to the pointers of its values.
@@ -290,7 +295,10 @@ class GpuCall:
         self._workspace_bytes = 0
         #: A float among the values changed what is launched: good for exactly these values.
         self.is_by_value = False
-        self._steps = self._laid_out(bound, values)
+        self._steps: list[Step] = self._laid_out(bound, values)
+        self._makers = [
+            self._library.maker(new.shape, new.dtype, self._index) for new in self._made
+        ]
         self._results = [self._result(operand) for operand in bound.results]
         #: The value that is the result, where that is one and not new.
         self._only = next(
@@ -318,22 +326,44 @@ class GpuCall:
             else:
                 self._launch(pointers, stream, self._functions)
         except Exception as error:
-            if getattr(error, "status", None) != _NO_CONTEXT:
-                raise
-            self._runtime.setDevice(self._index)  # this thread's first call of all
-            return self(values, pointers[: self._count])
+            return self._again(error, values, pointers)
         if self._only is not None:
             return values[self._only]
         return self._returned(values, made)
 
+    @property
+    def shortest(self) -> Callable[[Sequence[Any], list[Any]], Any]:
+        """What does the same with the least between: for one launch into what is passed."""
+        is_short = self._is_direct and not (self._has_state or self._several or self._derived)
+        if not (is_short and len(self._steps) == 1 and self._only is not None):
+            return self
+        (step,), functions, only = self._steps, self._functions, self._only
+        stream_of, index, again = self._stream_of, self._index, self._again
+
+        def call(values: Sequence[Any], pointers: list[Any]) -> Any:
+            try:
+                step(pointers, stream_of(index), functions)
+            except Exception as error:
+                return again(error, values, pointers)
+            return values[only]
+
+        return call
+
+    def _again(self, error: Exception, values: Sequence[Any], pointers: list[Any]) -> Any:
+        """The first call of all in this thread: CUDA does not know its device yet."""
+        if getattr(error, "status", None) != _NO_CONTEXT:
+            raise error
+        self._runtime.setDevice(self._index)
+        return self(values, pointers[: self._count])
+
     # ------------------------------------------------------------------ laying out
 
-    def _laid_out(self, bound: Bound, values: Sequence[Any]) -> list[_Launch | _Fill]:
+    def _laid_out(self, bound: Bound, values: Sequence[Any]) -> list[Step]:
         """The steps; what they need beside the values is noted."""
         prepared = self._loaded.prepared
         arrays = {**prepared.arguments, **prepared.scratch}
         places = self._places(bound, prepared)
-        steps: list[_Launch | _Fill] = []
+        steps: list[Step] = []
         number = 0
         for step in prepared.sequence.steps:
             if isinstance(step, Fill):
@@ -341,7 +371,7 @@ class GpuCall:
                 continue
             names = prepared.names if step.args is None else step.args
             parameters = [self._parameter(name, bound, places, values) for name in names]
-            steps.append(_Launch(number, step, parameters))
+            steps.append(_launch(number, step, parameters))
             number += 1
         return steps
 
@@ -427,7 +457,9 @@ class GpuCall:
         for step in self._steps:
             step(pointers, stream, functions)
 
-    def _launch_with_state(self, pointers: list[Any], stream: int, place: object) -> None:
+    def _launch_with_state(
+        self, pointers: list[Any], stream: int, place: object, is_captured: bool = False
+    ) -> None:
         """With the modules and workspaces of a place."""
         functions = self._functions or self._loaded.functions(place)
         if not self._workspaces:
@@ -436,14 +468,17 @@ class GpuCall:
         arena = _arena((self._index, self._library, place))
         with arena.lock:
             if arena.nbytes < self._workspace_bytes:
-                arena.grow(self._library, self._workspace_bytes, self._index)
+                if is_captured:
+                    arena.lend(self._library, self._workspace_bytes, self._index)
+                else:
+                    arena.grow(self._workspace_bytes)
             pointers.extend([arena.begin + offset for offset in self._workspaces])
             self._launch(pointers, stream, functions)
 
     def _make(self, pointers: list[Any]) -> list[Any]:
         """Make new arrays, and add their pointers."""
         library = self._library
-        made = [library.empty(new.shape, new.dtype, self._index) for new in self._made]
+        made = [make() for make in self._makers]
         pointers.extend(map(library.pointer, made))
         return made
 
@@ -478,7 +513,7 @@ class GpuCall:
             pointers.extend(library.pointer(array) for library, array in copies)
             for name, source in self._constants:
                 self._set_constant(self._loaded.module(place), name, source, values, is_captured)
-            self._launch_with_state(pointers, stream, place)
+            self._launch_with_state(pointers, stream, place, is_captured)
             for copy, (library, array) in zip(self._copies, copies, strict=True):
                 if copy.is_written:
                     library.assign(self._seen(copy, values), array)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,12 @@ class Library(ABC):
         """The number of an array's CUDA device; None for the host's memory."""
 
     @abstractmethod
+    def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
+        """A function that makes new arrays on a device, ordered with the work of the caller's stream."""
+
     def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
-        """A new array on a device, ordered with the work of the caller's stream."""
+        """One new array."""
+        return self.maker(shape, dtype, index)()
 
     @abstractmethod
     def pointer(self, array: Any) -> int:
@@ -59,8 +64,8 @@ class Library(ABC):
         """Write an array's elements into a view of another."""
 
     @abstractmethod
-    def stream(self, index: int) -> int:
-        """The stream that the caller works on now."""
+    def stream_asker(self) -> Callable[[int], int]:
+        """A function that tells the stream on which the caller works now, by device."""
 
     def through(self, array: Any) -> Any:
         """An array as `pointer`, `view` and NumPy want it, sharing its memory."""
@@ -81,7 +86,6 @@ class Torch(Library):
 
         self._torch = torch
         self._several = torch.cuda.device_count() > 1
-        self._stream: Callable[[int], int] | None = None
 
     def seen(self, array: Any, pointers: list[Any]) -> Seen:
         pointer = array.data_ptr()
@@ -106,9 +110,10 @@ class Torch(Library):
             raise UsageError(f"a tensor on {array.device}: kernels run on cuda and cpu tensors")
         return array.get_device() if array.is_cuda else None
 
-    def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
+    def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
         torch = self._torch
-        return torch.empty(shape, dtype=getattr(torch, dtype), device=f"cuda:{index}")
+        device = torch.device("cuda", index)
+        return partial(torch.empty, shape, dtype=getattr(torch, dtype), device=device)
 
     def pointer(self, array: Any) -> int:
         return int(array.data_ptr())
@@ -129,12 +134,9 @@ class Torch(Library):
     def handed_over(self, array: Any) -> Any:
         return self._torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
-    def stream(self, index: int) -> int:
-        if self._stream is None:
-            # Without the object around it, which takes a microsecond; torch's own compiled code asks so.
-            raw = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
-            self._stream = raw or self._stream_of_object
-        return self._stream(index)
+    def stream_asker(self) -> Callable[[int], int]:
+        # Without the object around it, which takes a microsecond; torch's own compiled code asks so.
+        return getattr(self._torch._C, "_cuda_getCurrentRawStream", self._stream_of_object)
 
     def _stream_of_object(self, index: int) -> int:
         return int(self._torch.cuda.current_stream(index).cuda_stream)
@@ -158,8 +160,8 @@ class Cupy(Library):
     def device_index(self, array: Any) -> int | None:
         return int(array.data.device_id)
 
-    def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
-        return self._cupy.empty(shape, dtype)
+    def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
+        return partial(self._cupy.empty, shape, dtype)
 
     def pointer(self, array: Any) -> int:
         return int(array.data.ptr)
@@ -179,8 +181,9 @@ class Cupy(Library):
     def assign(self, target: Any, array: Any) -> None:
         target[...] = array
 
-    def stream(self, index: int) -> int:
-        return int(self._cupy.cuda.get_current_stream().ptr)
+    def stream_asker(self) -> Callable[[int], int]:
+        current = self._cupy.cuda.get_current_stream
+        return lambda index: current(index).ptr
 
 
 class Foreign(Cupy):
@@ -227,8 +230,8 @@ class Numpy(Library):
     def device_index(self, array: Any) -> int | None:
         return None
 
-    def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
-        return np.empty(shape, dtype)
+    def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
+        return partial(np.empty, shape, dtype)
 
     def pointer(self, array: Any) -> int:
         return int(array.ctypes.data)
@@ -247,8 +250,8 @@ class Numpy(Library):
     def assign(self, target: Any, array: Any) -> None:
         target[...] = array
 
-    def stream(self, index: int) -> int:
-        return 0
+    def stream_asker(self) -> Callable[[int], int]:
+        return lambda index: 0
 
 
 class ForeignOnHost(Numpy):

@@ -159,8 +159,9 @@ class TunedKernel:
         if getattr(call, "is_by_value", False):
             self._keep(key, _BY_VALUE)
             key = exact
-        self._keep(key, call)
-        return call
+        short = getattr(call, "shortest", call)
+        self._keep(key, short)
+        return short
 
     def _keep(self, key: object, call: Any) -> None:
         if len(self._calls) >= MAX_CALLS:
