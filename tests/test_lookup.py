@@ -152,7 +152,7 @@ def test_an_exact_hit_is_all_there_is(tuned_folder: Path) -> None:
 
 def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:
     """A size nearby gets the plan chosen for the surroundings; the size itself its winner."""
-    row = FallbackRow(problem=problem(512, 512), plan=plan(32), expected_fraction=0.9)
+    row = FallbackRow(problem=problem(512, 512), plan=plan(32), promised=((64, 0.9),))
     put(given_folder, record([entry(problem(512, 512), plan(128))], fallback=(row,)))
     near = lookup(KERNEL, arch=90, **problem(512, 513))
     assert (tile(near), near.expected_fraction) == (32, 0.9)
@@ -161,7 +161,7 @@ def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> No
 
 def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
     """What a plan loses on another device was not measured."""
-    row = FallbackRow(problem=problem(512, 512), plan=plan(32), expected_fraction=0.9)
+    row = FallbackRow(problem=problem(512, 512), plan=plan(32), promised=((64, 0.9),))
     put(given_folder, record(fallback=(row,)))
     assert lookup(KERNEL, arch=100, **problem(512, 513)).expected_fraction is None
     assert lookup(KERNEL, device="X", arch=90, **problem(512, 513)).expected_fraction is None

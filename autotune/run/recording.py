@@ -47,6 +47,7 @@ from autotune.tuned.record import (
     Vendor,
     timestamp,
 )
+from autotune.tuned.writing import alone
 from autotune.values import Configuration, Problem
 
 #: Finalists that an entry names beside its winner.
@@ -61,8 +62,11 @@ def record_of(run: RunResult) -> TunedRecord:
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
     entries = tuple(_entry(run, result) for result in run.solved)
+    winners_ms = {Problem(dict(entry.problem)): entry.median_ms for entry in entries}
     portfolio, fallback = (
-        _with_fallback(kernel, device, run.portfolio) if run.portfolio else (Portfolio(), ())
+        _with_fallback(kernel, device, run.portfolio, winners_ms)
+        if run.portfolio
+        else (Portfolio(), ())
     )
     wrong = wrong_somewhere(run.problems)
     return TunedRecord(
@@ -169,9 +173,15 @@ def refitted(
     """
     require_current(record, kernel)
     device = record.device.planned_for()
-    portfolio, rows = _with_fallback(kernel, device, measured)
+    is_cold = any(Timing(entry.timing).is_cold for entry in record.entries)
+    winners_ms = {
+        Problem(dict(entry.problem)): entry.median_ms
+        for entry in record.entries
+        if Timing(entry.timing).is_cold == is_cold  # as the matrix was
+    }
+    portfolio, rows = _with_fallback(kernel, device, measured, winners_ms)
     known = [dict(row.problem) for row in rows]
-    others = (row for row in record.fallback if dict(row.problem) not in known)
+    others = (alone(row) for row in record.fallback if dict(row.problem) not in known)
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
 
 
@@ -193,7 +203,10 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
 
 
 def _with_fallback(
-    kernel: Kernel, device: Device, measured: selection.PortfolioTimes
+    kernel: Kernel,
+    device: Device,
+    measured: selection.PortfolioTimes,
+    winners_ms: Mapping[Problem, float],
 ) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
     """The matrix with the predictions that are fitted to it, and the table made of it."""
     matrix = Portfolio(
@@ -205,7 +218,8 @@ def _with_fallback(
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
 
-    rows, predictions = fallback_table(matrix, planner, device.sm_count)
+    tuned_ms = [winners_ms.get(problem) for problem in measured.problems]
+    rows, predictions = fallback_table(matrix, planner, device.sm_count, tuned_ms)
     return msgspec.structs.replace(matrix, predictions=predictions), rows
 
 

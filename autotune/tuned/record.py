@@ -48,6 +48,8 @@ Triple: TypeAlias = tuple[Positive, Positive, Positive]
 #: An expression over integer problem fields as JSON; see `autotune.kernel.expression`.
 StoredExpression: TypeAlias = int | str | list[Any]
 Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
+#: A distance (see `autotune.tuned.table.distance`), and a share of the best possible speed.
+Promise: TypeAlias = tuple[Count, Annotated[float, msgspec.Meta(ge=0, le=1)]]
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
 Term: TypeAlias = tuple[float, tuple[str, ...]]
 
@@ -278,8 +280,9 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: Sizes
     plan: Plan
-    #: Expected share of the best possible speed; None where too little was measured to tell.
-    expected_fraction: Amount | None = None
+    #: For problems within a distance the share of the best possible speed that nine of ten get at
+    #: least, nearest first; nothing is known of those beyond. See `autotune.tuned.promise`.
+    promised: tuple[Promise, ...] = ()
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
 

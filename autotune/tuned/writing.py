@@ -207,9 +207,14 @@ def _merged_fallback(
     second = old.fallback
     if _is_wider(old.portfolio, new.portfolio):
         first, second = second, first
-    # The other portfolio is left out, and its predictions with it.
-    rest = _without(second, _keys(first))
-    return (*first, *(msgspec.structs.replace(row, prediction=None) for row in rest))
+    return (*first, *map(alone, _without(second, _keys(first))))
+
+
+def alone(row: FallbackRow) -> FallbackRow:
+    """A row whose portfolio is left out: without its prediction, and the promise that that gave."""
+    if row.prediction is None:
+        return row
+    return msgspec.structs.replace(row, prediction=None, promised=())
 
 
 def _keys(rows: Sequence[Entry | FallbackRow]) -> set[ProblemItems]:
