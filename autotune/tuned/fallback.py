@@ -10,8 +10,8 @@ distance. How far to look is not known beforehand: of several widths that is tak
 answers best for problems that were left out of it. Where times fitted to the same matrix
 (`prediction`) answer better for problems that were left out of them, the rows name that prediction.
 
-With a problem that is left out goes the configuration that is best for it alone: without that
-problem nobody would have found it. What the others then give, beside the best that was ever
+With problems that are left out go the configurations that are best for no other: without those
+problems nobody would have found them. What the others then give, beside the best that was ever
 measured for it, is what rows promise (`promise`).
 """
 
@@ -165,9 +165,8 @@ class _Matrix:
 
     def share(self, way: Way, problem: int, known: Sequence[int]) -> float:
         """Share of the best speed that a problem gets from what the known ones tell."""
-        newcomer = self.best[problem]
-        is_known = any(self.best[p] == newcomer for p in known)
-        chosen = way(problem, known, frozenset() if is_known else frozenset([newcomer]))
+        newcomers = frozenset(self.best).difference(self.best[p] for p in known)
+        chosen = way(problem, known, newcomers)
         return 0.0 if chosen is None else self.fractions[chosen][problem] * self.beside[problem]
 
     def score(self, way: Way) -> float:

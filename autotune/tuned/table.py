@@ -71,8 +71,8 @@ ProblemKey: TypeAlias = tuple[int | str, ...]
 #: A reach beyond any distance.
 EVERYWHERE = 2**31 - 1
 #: How far a winner answers that was tuned beside a table whose answer for its problem is worse than
-#: that promised: an octave of one field.
-CORRECTED = 16
+#: that promised: an octave of two fields.
+CORRECTED = 32
 
 
 class LookupRow(NamedTuple):
@@ -261,8 +261,8 @@ def _most_alike(table: LookupTable, like: Any) -> list[Group]:
 def unlikeness(a: Any, b: Any) -> float | None:
     """How far two CUDA devices are apart, in octaves; None where either's properties are not known.
 
-    The sum of the octaves between their `PROPERTIES`; a generation counts as one, an architecture
-    within it as a tenth.
+    The sum of the octaves between their `PROPERTIES`; a generation counts as one, a number within
+    it as a tenth.
     """
     numbers = [arch_number(str(getattr(device, "arch", ""))) for device in (a, b)]
     pairs = [[getattr(device, name, 0) for device in (a, b)] for name in PROPERTIES]
@@ -270,7 +270,7 @@ def unlikeness(a: Any, b: Any) -> float | None:
     if None in numbers or not all(x and y for x, y in pairs) or 1 in pairs[0]:
         return None
     first, second = (divmod(number or 0, 10) for number in numbers)
-    generations = abs(first[0] - second[0]) + abs(first[1] - second[1]) / 10
+    generations = abs(first[0] - second[0]) or abs(first[1] - second[1]) / 10
     return generations + sum(abs(log2(x / y)) for x, y in pairs)
 
 
