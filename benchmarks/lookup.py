@@ -21,6 +21,7 @@ records is raced with the winner. Rows go into ``results/lookup-<device>.json``.
 import itertools
 import math
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from demands import UNLISTED, geometric_mean
+from demands import UNLISTED
 from harness import (
     ROOT,
     bench_of,
@@ -132,25 +133,18 @@ def left_out(record: TunedRecord, kernel: Kernel) -> Iterator[dict[str, Any]]:
             if known == before or not alike:
                 continue
             before = known
-            row = answer(record, kernel, asked, known)
-            if row:
-                yield {
-                    "kernel": record.kernel,
-                    "device": record.device.name,
-                    "problem": dict(problems[asked]),
-                    "left_out_within": max(emptied, 0),
-                    "nearest": min(alike),
-                    **row,
-                }
+            yield {
+                "kernel": record.kernel,
+                "device": record.device.name,
+                "problem": dict(problems[asked]),
+                "left_out_within": max(emptied, 0),
+                "nearest": min(alike),
+                **answer(record, kernel, asked, known),
+            }
 
 
-def answer(
-    record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
-) -> dict[str, Any] | None:
-    """What a record of the known problems promises for another, and what that gets.
-
-    None where the answer was not measured there, which is another problem's only configuration.
-    """
+def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]) -> dict[str, Any]:
+    """What a record of the known problems promises for another, and what that gets."""
     matrix = record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True))
     best = [min(range(len(c)), key=lambda i: c[i] or math.inf) for c in columns]
@@ -167,23 +161,22 @@ def answer(
     row, _ = pick(table, table.key(matrix.problems[asked]), record.device.folder)
     chosen = matrix.configurations.index(row.plan.configuration)
     answer_ms = matrix.median_ms[chosen][asked]
-    if answer_ms is None:
-        return None
     winner = record.entry(matrix.problems[asked])
-    fitting = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
-    return judged(row.expected_fraction, min(fitting) / answer_ms)
+    best_ms = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
+    return judged(row.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
 
 
 def judged(promised: float | None, got: float) -> dict[str, Any]:
-    """The part of a row that says whether a promise held; None where nothing was promised."""
+    """The part of a row that says whether a promise held; null where nothing was promised."""
+    got = round(got, 4)  # as promises are
     held = None if promised is None else got >= promised
-    return {"promised": promised, "got": round(got, 4), "held": held}
+    return {"promised": promised, "got": got, "held": held}
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """A table of how many promises held, a line for each kernel and device."""
     lines = [
-        "| kernel | device | alone: held | promised, mean | got, mean | with neighbours: held | unknown |",
+        "| kernel | device | promised, mean | got, mean | held | held with neighbours left out | nothing promised |",
         "|---|---|---|---|---|---|---|",
     ]
     for kernel, device in dict.fromkeys((row["kernel"], row["device"]) for row in rows):
@@ -192,12 +185,20 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         others = [row for row in mine if row.get("left_out_within") and row["held"] is not None]
         unknown = sum(row["held"] is None for row in mine)
         means = [
-            f"{geometric_mean([row[name] for row in alone]):.3f}" if alone else "–"
+            f"{statistics.mean(row[name] for row in alone):.3f}" if alone else "–"
             for name in ("promised", "got")
         ]
-        cells = (kernel, device, _held(alone), *means, _held(others), str(unknown))
+        cells = (kernel, device, *means, _held(alone), _held(others), str(unknown))
         lines.append(f"| {' | '.join(cells)} |")
     return lines
+
+
+def told_of(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Print the table, and how many promises held of how many."""
+    print("\n".join(summary(rows)))
+    told = [row["held"] for row in rows if row["held"] is not None]
+    print(f"{sum(told)} of {len(told)} promises held")
+    return sum(told), len(told)
 
 
 def _held(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -210,9 +211,7 @@ def judge_left_out(kernels: Sequence[str], out: Path) -> None:
     for file in sorted(REPORTS.glob("*/*.json")):
         if not kernels or file.stem in kernels:
             rows += left_out(read(file), find_kernel(file.stem))
-    print("\n".join(summary(rows)))
-    told = [row["held"] for row in rows if row["held"] is not None]
-    print(f"{sum(told)} of {len(told)} promises held: {sum(told) / len(told):.1%}")
+    told_of(rows)
     write(out / "lookup.json", {**provenance(), "rows": rows})
 
 
@@ -244,12 +243,10 @@ def judge_unlisted(
                 about = {"kernel": kernel.name, "device": device.name, "problem": dict(problem)}
                 tried = {"quality": found.quality, "evaluations": entry.evaluations}
                 rows.append({**about, **tried, **judged(found.expected_fraction, share)})
-                print(", ".join(f"{name}: {value}" for name, value in rows[-1].items()))
-    print("\n".join(summary(rows)))
-    told = [row["held"] for row in rows if row["held"] is not None]
-    print(f"{sum(told)} of {len(told)} promises held")
-    write(out / f"lookup-{device.folder}.json", {**provenance(device), "rows": rows})
-    return 0 if sum(told) >= AIM * len(told) else 1
+                print(", ".join(f"{name}: {value}" for name, value in rows[-1].items()), flush=True)
+            write(out / f"lookup-{device.folder}.json", {**provenance(device), "rows": rows})
+    held, told = told_of(rows)
+    return 0 if held >= AIM * told else 1
 
 
 def brief_record(
@@ -264,13 +261,14 @@ def brief_record(
     budget = ["--budget", f"{BUDGET_S}s", "--no-sanitize", "--out", str(folder / "out")]
     command = [sys.executable, "-m", "autotune", "run", kernel.name, *named, *budget]
     store = {"AUTOTUNE_STORE": f"sqlite:///{folder / 'store.sqlite'}"}
-    subprocess.run(
+    done = subprocess.run(
         [*command, "--device", device.selector],
         env={**os.environ, **store},
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command)}: {done.stderr[-2000:]}")
     return read(folder / "out" / device.folder / f"{kernel.name}.json")
 
 
