@@ -159,17 +159,18 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
     rest = msgspec.structs.replace(record, entries=entries, fallback=())
     table = build_table([Loaded("left out", record.device.folder, refitted(rest, kernel, times))])
     row, _ = pick(table, table.key(matrix.problems[asked]), record.device.folder)
-    chosen = matrix.configurations.index(row.plan.configuration)
-    answer_ms = matrix.median_ms[chosen][asked]
+    if row.plan.configuration not in matrix.configurations:
+        return judged(row.expected_fraction, None)  # a winner that was not measured here
+    answer_ms = matrix.median_ms[matrix.configurations.index(row.plan.configuration)][asked]
     winner = record.entry(matrix.problems[asked])
     best_ms = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
     return judged(row.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
 
 
-def judged(promised: float | None, got: float) -> dict[str, Any]:
-    """The part of a row that says whether a promise held; null where nothing was promised."""
-    got = round(got, 4)  # as promises are
-    held = None if promised is None else got >= promised
+def judged(promised: float | None, got: float | None) -> dict[str, Any]:
+    """The part of a row that says whether a promise held; null where none was made, or it is not known."""
+    got = None if got is None else round(got, 4)  # as promises are
+    held = None if promised is None or got is None else got >= promised
     return {"promised": promised, "got": got, "held": held}
 
 

@@ -135,6 +135,7 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
             problem=problem,
             plan=rng.choice(plans),
             promised=rng.choice(((), ((40, rng.random()),), ((9, 0.9), (100, 0.5)))),
+            reach=rng.choice((None, None, 30)),
             prediction=predicted.index(problem["dtype"])
             if problem["dtype"] in predicted and rng.random() < 0.8
             else None,

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, STEPS, lower_bound, promises
+from autotune.tuned.promise import (
+    ENOUGH_PROBLEMS,
+    FAILED,
+    STEPS,
+    lower_bound,
+    lowered,
+    promises,
+)
 
 
 def line(places: Sequence[int]) -> Callable[[int, int], int]:
@@ -82,3 +89,21 @@ def test_nothing_is_asked_of_nobody() -> None:
         return 1.0
 
     promises(range(6), line([0, 0, 1, 1, 40, 80]), share_of)
+
+
+@pytest.mark.parametrize(
+    ("apart", "share", "expected"),
+    [
+        (0, 0.95, ((16, 0.9), (64, 0.7), (128, 0.5))),
+        (0, 0.7, ((64, 0.7), (128, 0.5))),
+        (0, 0.4, ((128, 0.4),)),
+        (10, 0.8, ((9, 0.9), (16, 0.8), (64, 0.7), (128, 0.5))),
+        (17, 0.6, ((16, 0.9), (64, 0.6), (128, 0.5))),
+        (30, 0.2, ((16, 0.9), (29, 0.7), (128, 0.2))),
+        (129, 0.1, ((16, 0.9), (64, 0.7), (128, 0.5))),
+    ],
+)
+def test_a_broken_promise_is_lowered_from_its_distance_on(
+    apart: int, share: float, expected: tuple[tuple[int, float], ...]
+) -> None:
+    assert lowered(((16, 0.9), (64, 0.7), (128, 0.5)), apart, share) == expected

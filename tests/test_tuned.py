@@ -27,8 +27,9 @@ from sample_records import (
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.tuned.fallback import fallback_table
-from autotune.tuned.reading import path_of, read, read_all
+from autotune.tuned.reading import Loaded, path_of, read, read_all
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, RecordedDevice
+from autotune.tuned.table import CORRECTED, build_table, pick
 from autotune.tuned.writing import encode, merge, update, write
 from autotune.values import Configuration, Problem
 
@@ -399,6 +400,35 @@ def test_three_problems_promise_nothing() -> None:
     """Under four problems nothing is known of others."""
     rows = rows_of([[1.0, 1.0, 1.0]], [8, 64, 512])
     assert [row.promised for row in rows] == [()] * 3
+
+
+def test_a_winner_that_the_matrix_lacks_answers_around_itself() -> None:
+    """Where the table is known to be wrong it promises no more, and reaches no farther."""
+    sizes = [64, 72, 80, 96, 112, 4096]
+    winner = (plan(128).configuration, 0.25)
+    portfolio = portfolio_of([[1.0] * 6, [1.1] * 6], sizes)
+    rows, _ = fallback_table(portfolio, untraced, 132, [None] * 5 + [winner])
+    assert [row.promised for row in rows[:6]] == [((16, 1.0),)] * 5 + [((16, 0.25),)]
+    (correction,) = rows[6:]
+    assert (correction.problem, correction.plan.configuration) == (problem(4096, 4096), winner[0])
+    assert (correction.reach, correction.promised) == (CORRECTED, ())
+    made = record(portfolio=portfolio, fallback=rows)
+    table = build_table([Loaded("test", "Test_GPU_A", made)])
+    answers = [
+        pick(table, (4096, n, "float32"), "Test_GPU_A")[0] for n in (4095, 4096 * 3, 4096 * 5)
+    ]
+    assert [row.plan.configuration["BM"] for row in answers] == [128, 128, 32]
+    assert [row.expected_fraction for row in answers] == [None] * 3
+
+
+def test_rows_beside_a_portfolio_that_is_left_out_go_with_it() -> None:
+    """They corrected its answers, which are not given any more."""
+    wide = portfolio_of([[1.0] * 4], [8, 16, 32, 64])
+    correction = FallbackRow(problem=problem(8, 8), plan=plan(128), reach=CORRECTED)
+    plain = FallbackRow(problem=problem(99, 99), plan=plan(64))
+    old = record(portfolio=portfolio_of([[1.0]], [99]), fallback=(plain, correction))
+    new = record(portfolio=wide, fallback=(FallbackRow(problem=problem(16, 16), plan=plan(32)),))
+    assert [row.problem["m"] for row in merge(old, new).record.fallback] == [16, 99]
 
 
 def test_problems_that_nothing_runs_get_no_row() -> None:

@@ -5,7 +5,7 @@ Knows the record's schema and the run's results; writes no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,9 +45,10 @@ from autotune.tuned.record import (
     Triple,
     TunedRecord,
     Vendor,
+    key_of,
     timestamp,
 )
-from autotune.tuned.writing import alone
+from autotune.tuned.writing import alone, keys, without
 from autotune.values import Configuration, Problem
 
 #: Finalists that an entry names beside its winner.
@@ -62,9 +63,8 @@ def record_of(run: RunResult) -> TunedRecord:
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
     entries = tuple(_entry(run, result) for result in run.solved)
-    winners_ms = {Problem(dict(entry.problem)): entry.median_ms for entry in entries}
     portfolio, fallback = (
-        _with_fallback(kernel, device, run.portfolio, winners_ms)
+        _with_fallback(kernel, device, run.portfolio, entries)
         if run.portfolio
         else (Portfolio(), ())
     )
@@ -174,14 +174,10 @@ def refitted(
     require_current(record, kernel)
     device = record.device.planned_for()
     is_cold = any(Timing(entry.timing).is_cold for entry in record.entries)
-    winners_ms = {
-        Problem(dict(entry.problem)): entry.median_ms
-        for entry in record.entries
-        if Timing(entry.timing).is_cold == is_cold  # as the matrix was
-    }
-    portfolio, rows = _with_fallback(kernel, device, measured, winners_ms)
-    known = [dict(row.problem) for row in rows]
-    others = (alone(row) for row in record.fallback if dict(row.problem) not in known)
+    # As the matrix was.
+    entries = [entry for entry in record.entries if Timing(entry.timing).is_cold == is_cold]
+    portfolio, rows = _with_fallback(kernel, device, measured, entries)
+    others = alone(without(record.fallback, keys(rows)))
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
 
 
@@ -206,7 +202,7 @@ def _with_fallback(
     kernel: Kernel,
     device: Device,
     measured: selection.PortfolioTimes,
-    winners_ms: Mapping[Problem, float],
+    entries: Sequence[Entry],
 ) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
     """The matrix with the predictions that are fitted to it, and the table made of it."""
     matrix = Portfolio(
@@ -218,8 +214,9 @@ def _with_fallback(
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
 
-    tuned_ms = [winners_ms.get(problem) for problem in measured.problems]
-    rows, predictions = fallback_table(matrix, planner, device.sm_count, tuned_ms)
+    found = {key_of(entry.problem): (entry.configuration, entry.median_ms) for entry in entries}
+    winners = [found.get(key_of(problem)) for problem in measured.problems]
+    rows, predictions = fallback_table(matrix, planner, device.sm_count, winners)
     return msgspec.structs.replace(matrix, predictions=predictions), rows
 
 

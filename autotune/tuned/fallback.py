@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeAlias
 
 from autotune.tuned.prediction import Predictor
-from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, promises
+from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, lowered, promises, rounded
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, Prediction
-from autotune.tuned.table import distance, place_of
+from autotune.tuned.table import CORRECTED, distance, place_of
 
 #: Distances after which a problem counts half, in sixteenths of octaves. 0: only the row's own.
 WIDTHS = (0, 8, 16, 32, 64, 128)
@@ -35,6 +35,8 @@ WORTHWHILE = 0.002
 Planner: TypeAlias = "Callable[[Mapping[str, int | bool | str], Mapping[str, int | str]], Plan]"
 
 
+#: A configuration and its time.
+Winner: TypeAlias = "tuple[Mapping[str, int | bool | str], float]"
 #: What a way of answering would answer for a problem with nothing but others known, and without
 #: some configurations: the position of a configuration, None where none runs.
 Way: TypeAlias = "Callable[[int, Sequence[int], Set[int]], int | None]"
@@ -44,18 +46,24 @@ def fallback_table(
     portfolio: Portfolio,
     planner: Planner,
     sm_count: int,
-    winners_ms: Sequence[float | None] = (),
+    winners: Sequence[Winner | None] = (),
 ) -> tuple[tuple[FallbackRow, ...], tuple[Prediction, ...]]:
     """Choose a plan for the surroundings of every problem of a portfolio.
 
     One row per problem that some configuration runs, in the portfolio's order, and the predictions
-    that rows name. Of each problem ``winners_ms`` may have the time of a winner, which need not be
+    that rows name. Of each problem ``winners`` may have the winner of its search, which need not be
     in the matrix: promises are shares of the best of either.
+
+    Where what answers gets less than promised for a problem of the matrix itself, it promises no
+    more around it, and the best for that problem is a row that answers there, after all others.
     """
     rows: dict[int, FallbackRow] = {}
+    corrections: dict[int, FallbackRow] = {}
     predictions: list[Prediction] = []
     for group in _by_category(portfolio):
-        matrix = _Matrix(portfolio, group, winners_ms)
+        matrix = _Matrix(
+            portfolio, group, [winners[column] if winners else None for column in group]
+        )
         scores = {width: matrix.score(matrix.nearest(width)) for width in WIDTHS}
         width = max(WIDTHS, key=scores.__getitem__)
         way, position = matrix.nearest(width), None
@@ -65,16 +73,23 @@ def fallback_table(
             if prediction and matrix.score(predicted) > scores[width] + WORTHWHILE:
                 way, position = predicted, len(predictions)
                 predictions.append(prediction)
+        everything = range(len(group))
         promised = matrix.promises(way)
         for row, column in enumerate(group):
-            chosen = portfolio.configurations[matrix.choice(row, range(len(group)), width)]
+            problem = portfolio.problems[column]
+            chosen = portfolio.configurations[matrix.choice(row, everything, width)]
+            share = rounded(matrix.share(way, row, everything))
             rows[column] = FallbackRow(
-                problem=portfolio.problems[column],
-                plan=planner(chosen, portfolio.problems[column]),
-                promised=promised,
+                problem=problem,
+                plan=planner(chosen, problem),
+                promised=lowered(promised, 0, share),
                 prediction=position,
             )
-    return tuple(rows[column] for column in sorted(rows)), tuple(predictions)
+            if promised and share < promised[0][1]:
+                plan = planner(matrix.winners[row], problem)
+                corrections[column] = FallbackRow(problem=problem, plan=plan, reach=CORRECTED)
+    every = [table[column] for table in (rows, corrections) for column in sorted(table)]
+    return tuple(every), tuple(predictions)
 
 
 def _plans(portfolio: Portfolio, group: Sequence[int], planner: Planner) -> list[Plan | None]:
@@ -100,7 +115,7 @@ class _Matrix:
     """Fractions of the best speed: one row per configuration, one column per problem of a group."""
 
     def __init__(
-        self, portfolio: Portfolio, group: Sequence[int], winners_ms: Sequence[float | None]
+        self, portfolio: Portfolio, group: Sequence[int], winners: Sequence[Winner | None]
     ) -> None:
         self.places = [place_of(tuple(portfolio.problems[column].values())) for column in group]
         times = [[row[column] for column in group] for row in portfolio.median_ms]
@@ -113,12 +128,12 @@ class _Matrix:
             for row in times
         ]
         self.logs = [[math.log(max(share, FAILED)) for share in row] for row in self.fractions]
-        #: Time of the winner beside the best of the matrix, where that is less.
+        #: The best known of each problem, and its time beside the best of the matrix.
+        self.winners = [portfolio.configurations[c] for c in self.best]
         self.beside = [1.0] * len(group)
-        for p, column in enumerate(group):
-            winner_ms = winners_ms[column] if winners_ms else None
-            if winner_ms and winner_ms < best[p]:
-                self.beside[p] = winner_ms / best[p]
+        for p, winner in enumerate(winners):
+            if winner and winner[1] < best[p]:
+                self.winners[p], self.beside[p] = winner[0], winner[1] / best[p]
 
     def apart(self, p: int, q: int) -> int:
         """Distance of two problems."""

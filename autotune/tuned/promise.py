@@ -80,12 +80,33 @@ def promises(
     return tuple(found)
 
 
+def lowered(
+    promised: Sequence[tuple[int, float]], apart: int, share: float
+) -> tuple[tuple[int, float], ...]:
+    """What is still promised once somebody got no more than a share at some distance."""
+    steps: list[tuple[int, float]] = []
+    for within, held in promised:
+        if within < apart or held <= share:
+            still = held
+        else:
+            still = share
+            if apart > (steps[-1][0] + 1 if steps else 0):
+                steps.append((apart - 1, held))
+        if steps and steps[-1][1] == still:
+            steps.pop()
+        steps.append((within, still))
+    return tuple(steps)
+
+
 def lower_bound(shares: Sequence[float]) -> float:
     """What one more share is at least, with a probability of 95 %; see the module."""
     count = len(shares)
     logs = sorted(math.log(max(share, FAILED)) for share in shares)
     place = math.floor(LEVEL * (count + 1))
     exponential = sum(logs) * (LEVEL ** (-1 / count) - 1)
-    bound = logs[place - 1] if place else min(logs[0], exponential)
-    # Rounded downwards, to what is worth writing.
-    return math.floor(1e4 * math.exp(bound) + 1e-9) / 1e4
+    return rounded(math.exp(logs[place - 1] if place else min(logs[0], exponential)))
+
+
+def rounded(share: float) -> float:
+    """Downwards, to what is worth writing."""
+    return math.floor(1e4 * share + 1e-9) / 1e4

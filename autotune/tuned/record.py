@@ -283,6 +283,8 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
     #: For problems within a distance the share of the best possible speed that nine of ten get at
     #: least, nearest first; nothing is known of those beyond. See `autotune.tuned.promise`.
     promised: tuple[Promise, ...] = ()
+    #: Largest distance of the problems that it answers for; None: any.
+    reach: Count | None = None
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
 

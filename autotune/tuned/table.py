@@ -29,6 +29,7 @@ import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.tuned.formula import time_ms
+from autotune.tuned.promise import lowered
 from autotune.tuned.reading import Loaded
 from autotune.tuned.record import (
     Entry,
@@ -340,16 +341,28 @@ def _add_device(table: LookupTable, loaded: Loaded) -> None:
     winners = [_exact_row(table, entry, loaded.source) for entry in record.entries]
     exact = {row.problem: row for row in winners}
     rows = [_fallback_row(table, row, loaded) for row in record.fallback]
+    corrections = [row for row in rows if row.reach < EVERYWHERE]
+    rows = [row for row in rows if row.reach == EVERYWHERE]
+    taken = set()
     # What was tuned but is not in the fallback table is a row as well, after it.
     for row in [*rows, *(row._replace(expected_fraction=None) for row in exact.values())]:
-        evidence = exact.get(row.problem)
-        if evidence:
-            row = row._replace(stale_reasons=evidence.stale_reasons, unsure=evidence.unsure)
         known = group.nearest.get(row.problem)
         if known is None or (row.promised and not known.promised):
-            group.nearest[row.problem] = row
+            group.nearest[row.problem] = _with_evidence(row, exact)
+            taken.add(row.problem)
+    for row in corrections:
+        if row.problem in taken:
+            group.corrected[row.problem] = _with_evidence(row, exact)
     for problem, row in exact.items():
         group.exact.setdefault(problem, row)
+
+
+def _with_evidence(row: LookupRow, exact: Mapping[ProblemKey, LookupRow]) -> LookupRow:
+    """A row with what is said of the entry of its problem."""
+    evidence = exact.get(row.problem)
+    if evidence is None:
+        return row
+    return row._replace(stale_reasons=evidence.stale_reasons, unsure=evidence.unsure)
 
 
 def _join(table: LookupTable, group: Group, entries: Mapping[ProblemKey, Entry]) -> None:
@@ -372,8 +385,9 @@ def _join(table: LookupTable, group: Group, entries: Mapping[ProblemKey, Entry])
             group.corrected[row.problem] = row._replace(reach=CORRECTED)
         if promise is not None and share is not None and share < promise:
             apart = distance(row.place, found.place) or 0
-            lowered = _lowered(promising[found.problem], apart, share)
-            promising[found.problem] = group.nearest[found.problem] = lowered
+            base = promising[found.problem]
+            base = base._replace(promised=lowered(base.promised, apart, share))
+            promising[found.problem] = group.nearest[found.problem] = base
 
 
 def _share(entry: Entry | None, plan: Plan) -> float | None:
@@ -388,18 +402,6 @@ def _share(entry: Entry | None, plan: Plan) -> float | None:
         if other.configuration == plan.configuration
     )
     return next((1 / ratio for ratio in ratios), None)
-
-
-def _lowered(row: LookupRow, apart: int, share: float) -> LookupRow:
-    """A row that promises no more than a share from a distance on."""
-    steps: list[Promise] = []
-    for within, held in row.promised:
-        if within >= apart and held > share:
-            if apart > (steps[-1][0] + 1 if steps else 0):
-                steps.append((apart - 1, held))
-            held = share
-        steps.append((within, held))
-    return row._replace(promised=tuple(steps))
 
 
 def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
@@ -427,6 +429,7 @@ def _fallback_row(table: LookupTable, row: FallbackRow, loaded: Loaded) -> Looku
         row.plan,
         loaded.source,
         promised=row.promised,
+        reach=EVERYWHERE if row.reach is None else row.reach,
         prediction=None if row.prediction is None else predictions[row.prediction],
     )
 

@@ -154,7 +154,7 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
     kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
     taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
     sources = {entry.source for entry in new.entries}
-    stay = [_aged(entry, sources) for entry in _without(old.entries, _keys(taken))]
+    stay = [_aged(entry, sources) for entry in without(old.entries, keys(taken))]
     record = msgspec.structs.replace(
         new,
         entries=(*stay, *taken),
@@ -203,25 +203,30 @@ def _merged_fallback(
 
     Where an entry was kept, the row that came with it is kept too.
     """
-    first = _without(new.fallback, kept & _keys(old.fallback))
+    first = without(new.fallback, kept & keys(old.fallback))
     second = old.fallback
     if _is_wider(old.portfolio, new.portfolio):
         first, second = second, first
-    return (*first, *map(alone, _without(second, _keys(first))))
+    return (*first, *alone(without(second, keys(first))))
 
 
-def alone(row: FallbackRow) -> FallbackRow:
-    """A row whose portfolio is left out: without its prediction, and the promise that that gave."""
-    if row.prediction is None:
-        return row
-    return msgspec.structs.replace(row, prediction=None, promised=())
+def alone(rows: Sequence[FallbackRow]) -> tuple[FallbackRow, ...]:
+    """Rows whose portfolio is left out: without its predictions, and what is said beside those."""
+    return tuple(
+        msgspec.structs.replace(row, prediction=None, promised=())
+        if row.prediction is not None
+        else row
+        for row in rows
+        if row.reach is None
+    )
 
 
-def _keys(rows: Sequence[Entry | FallbackRow]) -> set[ProblemItems]:
+def keys(rows: Sequence[Entry | FallbackRow]) -> set[ProblemItems]:
+    """The problems of some rows."""
     return {key_of(row.problem) for row in rows}
 
 
-def _without(rows: Sequence[Placed], problems: Set[ProblemItems]) -> tuple[Placed, ...]:
+def without(rows: Sequence[Placed], problems: Set[ProblemItems]) -> tuple[Placed, ...]:
     """The rows that are of other problems."""
     return tuple(row for row in rows if key_of(row.problem) not in problems)
 
