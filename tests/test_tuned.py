@@ -421,6 +421,31 @@ def test_a_winner_that_the_matrix_lacks_answers_around_itself() -> None:
     assert [row.expected_fraction for row in answers] == [None] * 3
 
 
+@pytest.mark.parametrize(("winner_ms", "held"), [(0.9, True), (0.5, False)])
+def test_a_new_winner_that_breaks_a_promise_lowers_it(winner_ms: float, held: bool) -> None:
+    """The matrix stays, of which the row's plan takes 1 ms there."""
+    steady = plan(32, archs=None)
+    wide = portfolio_of([[1.0] * 4, [1.1] * 4], [8, 16, 32, 64])
+    row = FallbackRow(problem=problem(16, 16), plan=steady, promised=((16, 0.8), (64, 0.6)))
+    other = FallbackRow(problem=problem(32, 32), plan=steady, promised=((16, 0.8),))
+    old = record([entry(problem(16, 16), steady)], portfolio=wide, fallback=(row, other))
+    won = entry(problem(16, 16), plan(128), median_ms=winner_ms)
+    merged = merge(old, record([won], fallback=(FallbackRow(problem=won.problem, plan=won.plan),)))
+    assert merged.record.entries == (won,)
+    if held:
+        assert merged.record.fallback == (row, other)
+        return
+    lower = msgspec.structs.replace(row, promised=((64, 0.5),))
+    correction = FallbackRow(problem=row.problem, plan=won.plan, reach=CORRECTED)
+    assert merged.record.fallback == (lower, correction, other)
+    again = merge(merged.record, record([won])).record
+    assert again.fallback == merged.record.fallback
+    faster = entry(problem(16, 16), plan(64), median_ms=0.3)
+    once_more = merge(again, record([faster])).record.fallback
+    assert [row.plan for row in once_more] == [steady, faster.plan, steady]
+    assert once_more[0].promised == ((64, 0.3),)
+
+
 def test_rows_beside_a_portfolio_that_is_left_out_go_with_it() -> None:
     """They corrected its answers, which are not given any more."""
     wide = portfolio_of([[1.0] * 4], [8, 16, 32, 64])

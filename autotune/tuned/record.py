@@ -48,8 +48,10 @@ Triple: TypeAlias = tuple[Positive, Positive, Positive]
 #: An expression over integer problem fields as JSON; see `autotune.kernel.expression`.
 StoredExpression: TypeAlias = int | str | list[Any]
 Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
-#: A distance (see `autotune.tuned.table.distance`), and a share of the best possible speed.
-Promise: TypeAlias = tuple[Count, Annotated[float, msgspec.Meta(ge=0, le=1)]]
+#: How far problems are apart; see `autotune.tuned.table.distance`.
+Distance: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+#: A share of the best possible speed within a distance.
+Promise: TypeAlias = tuple[Distance, Annotated[float, msgspec.Meta(ge=0, le=1)]]
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
 Term: TypeAlias = tuple[float, tuple[str, ...]]
 
@@ -284,7 +286,7 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
     #: least, nearest first; nothing is known of those beyond. See `autotune.tuned.promise`.
     promised: tuple[Promise, ...] = ()
     #: Largest distance of the problems that it answers for; None: any.
-    reach: Count | None = None
+    reach: Distance | None = None
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
 

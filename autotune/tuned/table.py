@@ -71,8 +71,8 @@ ProblemKey: TypeAlias = tuple[int | str, ...]
 
 #: A reach beyond any distance.
 EVERYWHERE = 2**31 - 1
-#: How far a winner answers that was tuned beside a table whose answer for its problem is worse than
-#: that promised: an octave of two fields.
+#: How far the best for a problem answers where a table's answer is worse than it promises there: an
+#: octave of two fields.
 CORRECTED = 32
 
 
@@ -107,7 +107,7 @@ class Group(msgspec.Struct, eq=False):
     #: Where it is one device: its properties.
     device: RecordedDevice | None = None
     exact: dict[ProblemKey, LookupRow] = {}
-    #: Winners that prove the rows below wrong, which is why these answer around them.
+    #: What answers around problems for which the rows below promise nothing, or too much.
     corrected: dict[ProblemKey, LookupRow] = {}
     nearest: dict[ProblemKey, LookupRow] = {}
 
@@ -253,9 +253,9 @@ def _candidates(
 
 def _most_alike(table: LookupTable, like: Any) -> list[Group]:
     """The devices of a table that can be compared with one, those most like it first."""
-    apart = {group: unlikeness(like, group.device) for group in table.devices.values()}
-    ranked = sorted((octaves, i) for i, octaves in enumerate(apart.values()) if octaves is not None)
-    groups = list(apart)
+    groups = list(table.devices.values())
+    apart = [unlikeness(like, group.device) for group in groups]
+    ranked = sorted((octaves, i) for i, octaves in enumerate(apart) if octaves is not None)
     return [groups[i] for _, i in ranked]
 
 
