@@ -63,12 +63,11 @@ def record_of(run: RunResult) -> TunedRecord:
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
     entries = tuple(_entry(run, result) for result in run.solved)
-    portfolio, fallback = (
-        _with_fallback(kernel, device, run.portfolio, entries)
-        if run.portfolio
-        else (Portfolio(), ())
-    )
     wrong = wrong_somewhere(run.problems)
+    right = [entry for entry in entries if Configuration(entry.configuration) not in wrong]
+    portfolio, fallback = (
+        _with_fallback(kernel, device, run.portfolio, right) if run.portfolio else (Portfolio(), ())
+    )
     return TunedRecord(
         kernel=kernel.name,
         device=RecordedDevice.of(device),
@@ -81,11 +80,7 @@ def record_of(run: RunResult) -> TunedRecord:
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
-        or tuple(
-            FallbackRow(problem=entry.problem, plan=entry.plan)
-            for entry in entries
-            if Configuration(entry.configuration) not in wrong
-        ),
+        or tuple(FallbackRow(problem=entry.problem, plan=entry.plan) for entry in right),
         provenance=Provenance(
             version=__version__,
             toolchain=run.toolchain,

@@ -33,8 +33,6 @@ WORTHWHILE = 0.002
 
 #: Says how a configuration launches for a problem: a categorical field may change that.
 Planner: TypeAlias = "Callable[[Mapping[str, int | bool | str], Mapping[str, int | str]], Plan]"
-
-
 #: A configuration and its time.
 Winner: TypeAlias = "tuple[Mapping[str, int | bool | str], float]"
 #: What a way of answering would answer for a problem with nothing but others known, and without
