@@ -1,26 +1,76 @@
-"""What a lookup costs: importing it, the first answer, a repeated one, and one for a new size.
+"""What a lookup costs, and how good its answers are for sizes that were not tuned.
 
-Asked are the shipped records, of sgemm for compute capability 9.0. Prints milliseconds and microseconds; fails at
-nothing.
+What it costs: importing it, the first answer, a repeated one, and one for a new size. Asked are the shipped records,
+of sgemm for compute capability 9.0. Prints milliseconds and microseconds; fails at nothing.
 
     python benchmarks/lookup.py
+
+How good its answers are, without a device: each tuned problem of the shipped records is left out, alone and with
+what lies near it; the table is made anew of the others, with the configurations that these would have found, and
+asked for it. The share of the best speed that the answer gets is held against what was promised. Rows go into
+``results/lookup.json``.
+
+    python benchmarks/lookup.py --left-out
+
+And on a device: some of `demands.UNLISTED` are tuned briefly, by `autotune run`, and lookup's answer of the shipped
+records is raced with the winner. Rows go into ``results/lookup-<device>.json``.
+
+    python benchmarks/lookup.py --unlisted --kernel gemv
 """
 
-import argparse
 import itertools
+import math
 import os
+import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from harness import ROOT, finish
+import msgspec
+from demands import UNLISTED
+from harness import (
+    ROOT,
+    bench_of,
+    command_line,
+    evaluator_of,
+    finish,
+    provenance,
+    raced,
+    write,
+)
 
 from autotune import lookup
+from autotune.cli import parsing
+from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.spec import Kernel
+from autotune.measure.tasks import Contender
+from autotune.run.recording import refitted
+from autotune.run.selection import PortfolioTimes
 from autotune.tuned.lookup import clear_cache
+from autotune.tuned.reading import Loaded, read
+from autotune.tuned.record import TunedRecord
+from autotune.tuned.table import build_table, distance, pick, place_of
+from autotune.values import Configuration, Problem
+
+REPORTS = ROOT / "reports"
+#: Distances within which the neighbours of a problem are left out with it. Below 0: none is.
+EMPTIED = (-1, 32)
+#: Of each kernel so many unlisted sizes are tuned, and the budget of all of them together in seconds.
+SIZES, BUDGET_S = 4, 20
+TUNED_BRIEFLY = ("sgemm", "gemv", "reduce", "transpose")
+ROUNDS = 50
+#: What keeps its promise in so many of ten cases is honest.
+AIM = 0.9
+
+# ---------------------------------------------------------------------- what it costs
 
 
 def import_ms(statement: str, runs: int) -> float:
@@ -50,17 +100,12 @@ def first() -> None:
     lookup("sgemm", arch=90, m=512, n=512, k=512)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=20, help="new interpreters per import")
-    runs = parser.parse_args().runs
+def costs(runs: int) -> None:
+    """Measure and print what a lookup costs."""
     bare = import_ms("pass", runs)
     whole = import_ms("from autotune import lookup", runs)
     print(f"from autotune import lookup   {whole - bare:7.1f} ms over bare Python ({bare:.1f} ms)")
-    os.environ["AUTOTUNE_TUNED"] = str(ROOT / "reports")
+    os.environ["AUTOTUNE_TUNED"] = str(REPORTS)
     print(f"first answer, reading files   {us_per_call(first, 20) / 1e3:7.2f} ms")
     for name, arch in (("arch given  ", 90), ("own device  ", None)):
         again = partial(lookup, "sgemm", arch=arch, m=512, n=512, k=500)
@@ -68,6 +113,210 @@ def main() -> None:
     sizes = itertools.count(100)
     new_us = us_per_call(lambda: lookup("sgemm", arch=90, m=next(sizes), n=512, k=100), 500)
     print(f"a new size                    {new_us:7.2f} µs")
+
+
+# ---------------------------------------------------------------------- sizes that are left out
+
+
+def left_out(record: TunedRecord, kernel: Kernel) -> Iterator[dict[str, Any]]:
+    """A row for each problem of a record's matrix, and each neighbourhood that can be left out with it."""
+    problems = record.portfolio.problems
+    places = [place_of(tuple(problem.values())) for problem in problems]
+    for asked, place in enumerate(places):
+        apart = [distance(place, other) for other in places]
+        before: list[int] = []
+        for emptied in EMPTIED:
+            known = [
+                p for p, far in enumerate(apart) if p != asked and (far is None or far > emptied)
+            ]
+            alike = [far for p in known if (far := apart[p]) is not None]
+            if known == before or not alike:
+                continue
+            before = known
+            yield {
+                "kernel": record.kernel,
+                "device": record.device.name,
+                "problem": dict(problems[asked]),
+                "left_out_within": max(emptied, 0),
+                "nearest": min(alike),
+                **answer(record, kernel, asked, known),
+            }
+
+
+def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]) -> dict[str, Any]:
+    """What a record of the known problems promises for another, and what that gets."""
+    matrix = record.portfolio
+    columns = list(zip(*matrix.median_ms, strict=True))
+    best = [min(range(len(c)), key=lambda i: c[i] or math.inf) for c in columns]
+    newcomers = set(best) - {best[p] for p in known}
+    kept = [i for i in range(len(matrix.configurations)) if i not in newcomers]
+    times = PortfolioTimes(
+        configurations=tuple(Configuration(dict(matrix.configurations[i])) for i in kept),
+        problems=tuple(Problem(dict(matrix.problems[p])) for p in known),
+        median_ms=tuple(tuple(matrix.median_ms[i][p] for p in known) for i in kept),
+    )
+    entries = tuple(entry for p in known if (entry := record.entry(matrix.problems[p])))
+    rest = msgspec.structs.replace(record, entries=entries, fallback=())
+    table = build_table([Loaded("left out", record.device.folder, refitted(rest, kernel, times))])
+    row, _ = pick(table, table.key(matrix.problems[asked]), record.device.folder)
+    if row.plan.configuration not in matrix.configurations:
+        return judged(row.expected_fraction, None)  # a winner that was not measured here
+    answer_ms = matrix.median_ms[matrix.configurations.index(row.plan.configuration)][asked]
+    winner = record.entry(matrix.problems[asked])
+    best_ms = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
+    return judged(row.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
+
+
+def judged(promised: float | None, got: float | None) -> dict[str, Any]:
+    """The part of a row that says whether a promise held; null where none was made, or it is not known."""
+    got = None if got is None else round(got, 4)  # as promises are
+    held = None if promised is None or got is None else got >= promised
+    return {"promised": promised, "got": got, "held": held}
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A table of how many promises held, a line for each kernel and device."""
+    lines = [
+        "| kernel | device | promised, mean | got, mean | held | held with neighbours left out | nothing promised |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for kernel, device in dict.fromkeys((row["kernel"], row["device"]) for row in rows):
+        mine = [row for row in rows if (row["kernel"], row["device"]) == (kernel, device)]
+        alone = [row for row in mine if not row.get("left_out_within") and row["held"] is not None]
+        others = [row for row in mine if row.get("left_out_within") and row["held"] is not None]
+        unknown = sum(row["held"] is None for row in mine)
+        means = [
+            f"{statistics.mean(row[name] for row in alone):.3f}" if alone else "–"
+            for name in ("promised", "got")
+        ]
+        cells = (kernel, device, *means, _held(alone), _held(others), str(unknown))
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def told_of(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Print the table, and how many promises held of how many."""
+    print("\n".join(summary(rows)))
+    told = [row["held"] for row in rows if row["held"] is not None]
+    print(f"{sum(told)} of {len(told)} promises held")
+    return sum(told), len(told)
+
+
+def _held(rows: Sequence[Mapping[str, Any]]) -> str:
+    return f"{sum(row['held'] for row in rows)} of {len(rows)}" if rows else "–"
+
+
+def judge_left_out(kernels: Sequence[str], out: Path) -> None:
+    """Leave out every problem of every shipped record, print the table, write the rows."""
+    rows: list[dict[str, Any]] = []
+    for file in sorted(REPORTS.glob("*/*.json")):
+        if not kernels or file.stem in kernels:
+            rows += left_out(read(file), find_kernel(file.stem))
+    told_of(rows)
+    write(out / "lookup.json", {**provenance(), "rows": rows})
+
+
+# ---------------------------------------------------------------------- unlisted sizes on a device
+
+
+def judge_unlisted(
+    kernels: Sequence[Kernel], device: Device, only: Sequence[str], out: Path
+) -> int:
+    """Tune some unlisted sizes briefly and race the winners with lookup's answers; 1 if too few held."""
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        # Neither what this user tuned nor what this tunes answers.
+        os.environ.update(AUTOTUNE_TUNED=str(REPORTS), XDG_DATA_HOME=folder)
+        for kernel in kernels:
+            sizes = UNLISTED.get(kernel.name, [])
+            problems = [parsing.problem(kernel, text) for text in only] or [
+                Problem(dict(size)) for size in sizes[:: max(1, len(sizes) // SIZES)][:SIZES]
+            ]
+            answers = [lookup(kernel.name, device=device, **problem) for problem in problems]
+            tuned = brief_record(kernel, device, problems, Path(folder))
+            for problem, found in zip(problems, answers, strict=True):
+                entry = tuned.entry(problem)
+                if entry is None:
+                    print(f"{kernel.name} ({problem}): nothing right was found", file=sys.stderr)
+                    continue
+                winner = Configuration(dict(entry.configuration))
+                share = raced_share(kernel, device, problem, Configuration(dict(found)), winner)
+                about = {"kernel": kernel.name, "device": device.name, "problem": dict(problem)}
+                tried = {"quality": found.quality, "evaluations": entry.evaluations}
+                rows.append({**about, **tried, **judged(found.expected_fraction, share)})
+                print(", ".join(f"{name}: {value}" for name, value in rows[-1].items()), flush=True)
+            write(out / f"lookup-{device.folder}.json", {**provenance(device), "rows": rows})
+    held, told = told_of(rows)
+    return 0 if held >= AIM * told else 1
+
+
+def brief_record(
+    kernel: Kernel, device: Device, problems: Sequence[Problem], folder: Path
+) -> TunedRecord:
+    """What `autotune run` finds for some problems in a short time."""
+    named = [
+        part
+        for problem in problems
+        for part in ("--problem", ",".join(f"{name}={value}" for name, value in problem.items()))
+    ]
+    budget = ["--budget", f"{BUDGET_S}s", "--no-sanitize", "--out", str(folder / "out")]
+    command = [sys.executable, "-m", "autotune", "run", kernel.name, *named, *budget]
+    store = {"AUTOTUNE_STORE": f"sqlite:///{folder / 'store.sqlite'}"}
+    done = subprocess.run(
+        [*command, "--device", device.selector],
+        env={**os.environ, **store},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(command)}: {done.stderr[-2000:]}")
+    return read(folder / "out" / device.folder / f"{kernel.name}.json")
+
+
+def raced_share(
+    kernel: Kernel,
+    device: Device,
+    problem: Problem,
+    answer: Configuration,
+    winner: Configuration,
+) -> float:
+    """Share of the winner's speed that the answer has in a race of both; 1 where it is faster."""
+    if answer == winner:
+        return 1.0
+    with bench_of(kernel, device, problem) as (bench, job):
+        evaluator = evaluator_of(bench, job)
+        contenders = []
+        for chosen in (answer, winner):
+            binary = evaluator.binary(chosen)
+            if binary is None:
+                raise SystemExit(f"{kernel.name} ({problem}): {chosen} does not compile")
+            contenders.append(Contender(chosen, binary))
+        answered, tuned = raced(bench.worker, job, contenders, ROUNDS)
+    ratios = (best / own for own, best in zip(answered, tuned, strict=True))
+    return min(1.0, statistics.median(ratios))
+
+
+def main() -> int:
+    """Measure what is asked for, and print it."""
+    parser = command_line(__doc__, "lookup.json and lookup-<device>.json")
+    parser.add_argument("--runs", type=int, default=20, help="new interpreters per import")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--left-out", action="store_true", help="how good it is, without a device")
+    what.add_argument("--unlisted", action="store_true", help="how good it is, on a device")
+    parser.add_argument("--kernel", action="append", default=[], help="only this one (repeatable)")
+    parser.add_argument(
+        "--problem", action="append", default=[], help="of --unlisted: this instead (repeatable)"
+    )
+    options = parser.parse_args()
+    if options.left_out:
+        judge_left_out(options.kernel, options.out)
+    elif options.unlisted:
+        kernels = [find_kernel(name) for name in options.kernel or TUNED_BRIEFLY]
+        device = choose_device(options.device)
+        return judge_unlisted(kernels, device, options.problem, options.out)
+    else:
+        costs(options.runs)
+    return 0
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from autotune.tuned.record import (
     Prediction,
     Provenance,
     RecordedDevice,
+    RunnerUp,
     TunedRecord,
     Vendor,
 )
@@ -125,14 +126,18 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         for _ in range(8)
     ]
     unique = list({tuple(problem.values()): problem for problem in at}.values())
-    entries = [entry(problem, rng.choice(plans)) for problem in unique]
+    entries = [
+        entry(problem, rng.choice(plans), runners_up=tuple(map(_slower, rng.sample(plans, 3))))
+        for problem in unique
+    ]
     predicted = ("float32", "half2")
     predictions = [_random_prediction(rng, plans) for _ in predicted]
     rows = [
         FallbackRow(
             problem=problem,
             plan=rng.choice(plans),
-            expected_fraction=rng.random(),
+            promised=rng.choice(((), ((40, rng.random()),), ((9, 0.9), (100, 0.5)))),
+            reach=rng.choice((None, None, 30)),
             prediction=predicted.index(problem["dtype"])
             if problem["dtype"] in predicted and rng.random() < 0.8
             else None,
@@ -151,6 +156,13 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         predictions=tuple(predictions),
     )
     return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio, layout=layout)
+
+
+def _slower(chosen: Plan) -> RunnerUp:
+    """A finalist that took four times as long as the winner."""
+    return RunnerUp(
+        configuration=chosen.configuration, median_ms=1.0, interval_ms=(0.9, 1.1), ratio=4.0
+    )
 
 
 def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:

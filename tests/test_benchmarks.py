@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
+from pathlib import Path
 
 import pytest
 from harness import ROOT  # type: ignore[import-not-found]
@@ -28,4 +30,26 @@ def test_help_says_what_is_measured_and_where_it_goes(
     shown = capsys.readouterr().out
     assert ended.value.code == 0
     assert f"python benchmarks/{name}" in shown
-    assert "--out" in shown or name == "lookup.py"
+    assert "--out" in shown
+
+
+def test_promises_are_held_against_what_problems_get_that_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of both cards: each problem alone, and with its neighbours."""
+    given = ["--left-out", "--kernel", "transpose", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["lookup.py", *given])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(FOLDER / "lookup.py"), run_name="__main__")
+    assert ended.value.code == 0
+    rows = json.loads((tmp_path / "lookup.json").read_text())["rows"]
+    assert len({row["device"] for row in rows}) == 2
+    assert {row["left_out_within"] for row in rows} == {0, 32}
+    assert all(row["nearest"] > row["left_out_within"] for row in rows if row["left_out_within"])
+    told = [row for row in rows if row["held"] is not None]
+    assert told
+    assert all(row["held"] == (row["got"] >= row["promised"]) for row in told)
+    assert (
+        f"{sum(row['held'] for row in told)} of {len(told)} promises held"
+        in capsys.readouterr().out
+    )

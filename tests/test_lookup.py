@@ -8,7 +8,7 @@ import subprocess
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -31,7 +31,7 @@ from sample_records import (
 )
 
 import autotune
-from autotune.devices.device import Device
+from autotune.devices.device import Device, for_arch
 from autotune.errors import UsageError
 from autotune.files import bundled_path
 from autotune.tuned import current as _current
@@ -40,8 +40,16 @@ from autotune.tuned import reading as _files
 from autotune.tuned.answer import tuned_config
 from autotune.tuned.config import TunedConfig
 from autotune.tuned.lookup import clear_cache, lookup
-from autotune.tuned.reading import Loaded, device_folders, shipped_folder
-from autotune.tuned.record import FallbackRow, Portfolio, RecordedDevice, TunedRecord
+from autotune.tuned.reading import Loaded, device_folders, shipped_folder, user_folder
+from autotune.tuned.record import (
+    Entry,
+    FallbackRow,
+    Plan,
+    Portfolio,
+    RecordedDevice,
+    RunnerUp,
+    TunedRecord,
+)
 from autotune.tuned.table import QUALITIES, build_table, pick, sixteenths
 from autotune.tuned.writing import encode, write
 
@@ -152,7 +160,7 @@ def test_an_exact_hit_is_all_there_is(tuned_folder: Path) -> None:
 
 def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:
     """A size nearby gets the plan chosen for the surroundings; the size itself its winner."""
-    row = FallbackRow(problem=problem(512, 512), plan=plan(32), expected_fraction=0.9)
+    row = FallbackRow(problem=problem(512, 512), plan=plan(32), promised=((64, 0.9),))
     put(given_folder, record([entry(problem(512, 512), plan(128))], fallback=(row,)))
     near = lookup(KERNEL, arch=90, **problem(512, 513))
     assert (tile(near), near.expected_fraction) == (32, 0.9)
@@ -161,10 +169,166 @@ def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> No
 
 def test_expected_fractions_hold_on_the_device_only(given_folder: Path) -> None:
     """What a plan loses on another device was not measured."""
-    row = FallbackRow(problem=problem(512, 512), plan=plan(32), expected_fraction=0.9)
+    row = FallbackRow(problem=problem(512, 512), plan=plan(32), promised=((64, 0.9),))
     put(given_folder, record(fallback=(row,)))
     assert lookup(KERNEL, arch=100, **problem(512, 513)).expected_fraction is None
     assert lookup(KERNEL, device="X", arch=90, **problem(512, 513)).expected_fraction is None
+
+
+# ---------------------------------------------------------------------- tuned alone, beside a table
+
+#: A table of one row that promises to answer far and wide.
+BROAD = FallbackRow(problem=problem(512, 512), plan=plan(64), promised=((64, 0.9), (128, 0.7)))
+
+
+def finalist(chosen: Plan, ratio: float) -> RunnerUp:
+    """One that took so many times as long as the winner, in the same rounds."""
+    return RunnerUp(
+        configuration=chosen.configuration, median_ms=1.0, interval_ms=(1, 1), ratio=ratio
+    )
+
+
+def beside(given_folder: Path, made: Entry, in_one_record: bool) -> Callable[[int, int], Any]:
+    """Asks what answers where a problem was tuned beside a table: by the user, or in the same record."""
+    alone = FallbackRow(problem=made.problem, plan=made.plan)
+    if in_one_record:
+        put(given_folder, record([made], fallback=(BROAD, alone)))
+    else:
+        put(Path(user_folder()), record(fallback=(BROAD,)))
+        put(given_folder, record([made], fallback=(alone,)))
+    return lambda m, n: lookup(KERNEL, device="Test GPU A", **problem(m, n))
+
+
+@pytest.mark.parametrize("in_one_record", [True, False])
+@pytest.mark.parametrize(
+    "runners_up",
+    [(), (finalist(plan(32), 3.0),), (finalist(plan(64), 1.05),)],
+    ids=["unknown", "another", "as promised"],
+)
+def test_what_was_tuned_alone_answers_for_itself_only(
+    given_folder: Path, runners_up: tuple[RunnerUp, ...], in_one_record: bool
+) -> None:
+    """Nothing says that it is better around than what a whole table chose."""
+    made = entry(problem(1024, 1024), plan(128), runners_up=runners_up)
+    ask = beside(given_folder, made, in_one_record)
+    itself, near, far = ask(1024, 1024), ask(1024, 1025), ask(1024, 8192)
+    assert (itself.quality, tile(itself), itself.expected_fraction) == ("exact", 128, 1)
+    assert (tile(near), near.expected_fraction) == (64, 0.9)
+    assert (tile(far), far.expected_fraction) == (64, 0.7)
+
+
+@pytest.mark.parametrize("in_one_record", [True, False])
+def test_a_broken_promise_is_lowered_and_its_surroundings_answered_by_the_winner(
+    given_folder: Path, in_one_record: bool
+) -> None:
+    """Half the speed at a distance of 32 is no more promised there, nor farther off."""
+    made = entry(problem(1024, 1024), plan(128), runners_up=(finalist(plan(64), 2.0),))
+    ask = beside(given_folder, made, in_one_record)
+    near, far, between, opposite = ask(1100, 1024), ask(1024, 8192), ask(512, 600), ask(256, 256)
+    assert (tile(near), near.quality, near.expected_fraction) == (128, "nearest_problem", None)
+    assert (tile(far), far.expected_fraction) == (64, 0.5)
+    assert (tile(between), between.expected_fraction) == (64, 0.9)
+    assert (tile(opposite), opposite.expected_fraction) == (64, 0.5)
+
+
+def test_where_nothing_is_promised_the_nearest_winner_answers(given_folder: Path) -> None:
+    """As far as winners reach; beyond, what answered before."""
+    made = entry(problem(2**16, 2**16), plan(128))
+    ask = beside(given_folder, made, in_one_record=False)
+    near, far = ask(2**16, 2**15), ask(2**16, 2**20)
+    assert (tile(near), near.expected_fraction) == (128, None)
+    assert (tile(far), far.expected_fraction) == (64, None)
+
+
+def test_without_a_table_winners_answer_everywhere(given_folder: Path) -> None:
+    put(given_folder, record([entry(problem(64, 64), plan(128))]))
+    far = lookup(KERNEL, arch=90, **problem(1, 10**9))
+    assert (tile(far), far.expected_fraction) == (128, None)
+
+
+def test_a_category_without_a_table_is_answered_by_its_winners(given_folder: Path) -> None:
+    """What is promised for another says nothing here."""
+    made = entry(problem(64, 64, "half2"), plan(128))
+    put(given_folder, record([made], fallback=(BROAD,)))
+    assert tile(lookup(KERNEL, arch=90, **problem(1, 10**9, "half2"))) == 128
+
+
+# ---------------------------------------------------------------------- devices that nobody tuned
+
+
+def gpu(name: str, arch: str, sms: int, gb_per_s: float, tflops: float, l2_mib: int) -> Any:
+    """What a record keeps of a device, by its data sheet."""
+    shared = for_arch(arch).shared_bytes_per_block
+    return RecordedDevice(
+        backend="cuda",
+        name=name,
+        arch=arch,
+        sm_count=sms,
+        shared_bytes_per_block=shared,
+        l2_bytes=l2_mib << 20,
+        peak_gb_per_s=gb_per_s,
+        peak_gflop_per_s=1000 * tflops,
+    )
+
+
+def of(device: Any, made: Entry) -> TunedRecord:
+    """A record of one problem on a device."""
+    return msgspec.structs.replace(record([made]), device=device)
+
+
+LARGE, SMALL = gpu("A100", "sm_80", 108, 1555, 19.5, 40), gpu("L4", "sm_89", 58, 300, 30, 48)
+WIDE = gpu("L40S", "sm_89", 142, 864, 91, 96)
+HOPPERS = (gpu("H100 SXM", "sm_90", 132, 3350, 67, 50), gpu("H20", "sm_90", 78, 4000, 44, 60))
+UNTUNED = {
+    "H100 PCIe": gpu("H100 PCIe", "sm_90", 114, 2000, 51, 50),
+    "H800": gpu("H800", "sm_90", 132, 3350, 67, 50),
+    "half an H20": gpu("half an H20", "sm_90", 39, 2000, 22, 30),
+    "A10": gpu("A10", "sm_86", 72, 600, 31, 6),
+    "A30": gpu("A30", "sm_80", 56, 933, 10, 24),
+    "V100": gpu("V100", "sm_75", 80, 900, 15, 6),
+    "RTX 5080": gpu("RTX 5080", "sm_120", 84, 960, 56, 64),
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "tuned", "expected"),
+    [
+        ("H100 PCIe", HOPPERS, ("H100 SXM", "same_arch")),
+        ("half an H20", HOPPERS, ("H20", "same_arch")),
+        ("H800", (LARGE, SMALL), ("A100", "nearest_arch")),
+        ("A30", (*HOPPERS, SMALL), ("L4", "nearest_arch")),
+        ("A10", (LARGE, SMALL, *HOPPERS), ("L4", "nearest_arch")),
+        ("RTX 5080", (LARGE, WIDE, *HOPPERS), ("L40S", "nearest_arch")),
+    ],
+)
+def test_a_device_that_nobody_tuned_is_answered_by_the_most_like_it(
+    given_folder: Path, asked: str, tuned: tuple[Any, ...], expected: tuple[str, str]
+) -> None:
+    """By multiprocessors, caches, rates and generation; its own architecture comes first."""
+    for device in tuned:
+        put(given_folder, of(device, entry(problem(64, 64), plan(64))))
+    config = lookup(KERNEL, device=UNTUNED[asked], **problem(64, 65))
+    assert (config.source.split(":")[1].split("/")[0].replace("_", " "), config.quality) == expected
+    assert config.expected_fraction is None
+
+
+def test_what_says_only_its_architecture_is_answered_by_generation(given_folder: Path) -> None:
+    """Here the two rules differ: an RTX 5080 is more like an L40S, its generation nearer to a Hopper."""
+    for device in (WIDE, HOPPERS[0]):
+        put(given_folder, of(device, entry(problem(64, 64), plan(64))))
+    asked = UNTUNED["RTX 5080"]
+    for where in ({"arch": "sm_120"}, {"device": for_arch("sm_120")}, {"arch": 120, "device": "x"}):
+        assert "H100" in lookup(KERNEL, **where, **problem(64, 65)).source
+    assert "L40S" in lookup(KERNEL, device=asked, **problem(64, 65)).source
+
+
+def test_a_tuned_device_is_asked_by_name_whatever_its_properties(given_folder: Path) -> None:
+    """As the header is, which knows devices by name: then its architecture's, then by generation."""
+    made = entry(problem(64, 64), plan(64, requires=["==", "m", 64]))
+    put(given_folder, of(HOPPERS[0], made))
+    put(given_folder, of(HOPPERS[1], entry(problem(64, 128), plan(128))))
+    config = lookup(KERNEL, device=HOPPERS[0], **problem(65, 65))
+    assert (config.quality, tile(config)) == ("same_arch", 128)
 
 
 def test_stale_entries_say_so(given_folder: Path) -> None:

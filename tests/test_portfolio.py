@@ -54,7 +54,9 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
     for entry in after["entries"]:
         assert entry["configuration"] in matrix["configurations"]
     assert all(time_ms > 0 for row in matrix["median_ms"] for time_ms in row)
-    assert all(0 < row["expected_fraction"] <= 1 for row in after["fallback"])
+    for row in after["fallback"]:
+        assert all(0 < share <= 1 for _, share in row["promised"])
+        assert row["promised"]
     assert "inline constexpr near_row near_rows" in header.read_text()
 
 

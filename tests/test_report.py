@@ -333,19 +333,21 @@ def test_more_than_the_limit_is_doubted() -> None:
     assert "more than the measured FP32 rate (FFMA)" in warning
 
 
-def test_expected_fractions_of_the_fallback_are_told_where_known() -> None:
+def test_promises_of_the_fallback_are_told_where_known() -> None:
     plan = Plan(configuration=dict(next(iter(space()))), block=(32,))
     rows = (
-        FallbackRow(problem=dict(SMALL), plan=plan, expected_fraction=0.97),
+        FallbackRow(problem=dict(SMALL), plan=plan, promised=((16, 0.97), (64, 0.9))),
         FallbackRow(problem=dict(LARGE), plan=plan),
     )
     content = content_of(msgspec.structs.replace(record(), fallback=rows), [])
-    assert answer.fallback(content).rows == (("m=512, n=512", "BM=32, PAD=0", "97.0 %"),)
+    assert answer.fallback(content).rows == (
+        ("m=512, n=512", "BM=32, PAD=0", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
+    )
     rows = tuple(msgspec.structs.replace(row, prediction=0) for row in rows)
     portfolio = Portfolio(predictions=(Prediction(multiple=4, costs=()),))
     content = content_of(msgspec.structs.replace(record(), portfolio=portfolio, fallback=rows), [])
     assert answer.fallback(content).rows == (
-        ("any of 1 problem", "the fastest predicted", "97.0 %"),
+        ("any of 1 problem", "the fastest predicted", "97.0 % (≤ 16), 90.0 % (≤ 64)"),
     )
 
 

@@ -27,8 +27,9 @@ from sample_records import (
 from autotune.devices.device import for_arch
 from autotune.errors import RecordError, UsageError
 from autotune.tuned.fallback import fallback_table
-from autotune.tuned.reading import path_of, read, read_all
+from autotune.tuned.reading import Loaded, path_of, read, read_all
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, RecordedDevice
+from autotune.tuned.table import CORRECTED, build_table, pick
 from autotune.tuned.writing import encode, merge, update, write
 from autotune.values import Configuration, Problem
 
@@ -385,7 +386,7 @@ def test_a_winner_by_a_hair_gives_way_to_one_that_wins_around() -> None:
     steady, odd = [1.0, 1.0, 1.01, 1.0, 1.0], [2.0, 2.0, 1.0, 2.0, 2.0]
     rows = rows_of([odd, steady], [64, 128, 256, 512, 1024])
     assert {row.plan.configuration["BM"] for row in rows} == {64}
-    assert rows[2].expected_fraction == pytest.approx(1, abs=0.01)
+    assert rows[2].promised[0][1] > 0.95
 
 
 def test_two_regimes_keep_their_own_winners() -> None:
@@ -396,9 +397,63 @@ def test_two_regimes_keep_their_own_winners() -> None:
 
 
 def test_three_problems_promise_nothing() -> None:
-    """Under four problems the expected fraction is not known."""
+    """Under four problems nothing is known of others."""
     rows = rows_of([[1.0, 1.0, 1.0]], [8, 64, 512])
-    assert [row.expected_fraction for row in rows] == [None] * 3
+    assert [row.promised for row in rows] == [()] * 3
+
+
+def test_a_winner_that_the_matrix_lacks_answers_around_itself() -> None:
+    """Where the table is known to be wrong it promises no more, and reaches no farther."""
+    sizes = [64, 72, 80, 96, 112, 4096]
+    winner = (plan(128).configuration, 0.25)
+    portfolio = portfolio_of([[1.0] * 6, [1.1] * 6], sizes)
+    rows, _ = fallback_table(portfolio, untraced, 132, [None] * 5 + [winner])
+    assert [row.promised for row in rows[:6]] == [((16, 1.0),)] * 5 + [((16, 0.25),)]
+    (correction,) = rows[6:]
+    assert (correction.problem, correction.plan.configuration) == (problem(4096, 4096), winner[0])
+    assert (correction.reach, correction.promised) == (CORRECTED, ())
+    made = record(portfolio=portfolio, fallback=rows)
+    table = build_table([Loaded("test", "Test_GPU_A", made)])
+    answers = [
+        pick(table, (4096, n, "float32"), "Test_GPU_A")[0] for n in (4095, 4096 * 3, 4096 * 5)
+    ]
+    assert [row.plan.configuration["BM"] for row in answers] == [128, 128, 32]
+    assert [row.expected_fraction for row in answers] == [None] * 3
+
+
+@pytest.mark.parametrize(("winner_ms", "held"), [(0.9, True), (0.5, False)])
+def test_a_new_winner_that_breaks_a_promise_lowers_it(winner_ms: float, held: bool) -> None:
+    """The matrix stays, of which the row's plan takes 1 ms there."""
+    steady = plan(32, archs=None)
+    wide = portfolio_of([[1.0] * 4, [1.1] * 4], [8, 16, 32, 64])
+    row = FallbackRow(problem=problem(16, 16), plan=steady, promised=((16, 0.8), (64, 0.6)))
+    other = FallbackRow(problem=problem(32, 32), plan=steady, promised=((16, 0.8),))
+    old = record([entry(problem(16, 16), steady)], portfolio=wide, fallback=(row, other))
+    won = entry(problem(16, 16), plan(128), median_ms=winner_ms)
+    merged = merge(old, record([won], fallback=(FallbackRow(problem=won.problem, plan=won.plan),)))
+    assert merged.record.entries == (won,)
+    if held:
+        assert merged.record.fallback == (row, other)
+        return
+    lower = msgspec.structs.replace(row, promised=((64, 0.5),))
+    correction = FallbackRow(problem=row.problem, plan=won.plan, reach=CORRECTED)
+    assert merged.record.fallback == (lower, correction, other)
+    again = merge(merged.record, record([won])).record
+    assert again.fallback == merged.record.fallback
+    faster = entry(problem(16, 16), plan(64), median_ms=0.3)
+    once_more = merge(again, record([faster])).record.fallback
+    assert [row.plan for row in once_more] == [steady, faster.plan, steady]
+    assert once_more[0].promised == ((64, 0.3),)
+
+
+def test_rows_beside_a_portfolio_that_is_left_out_go_with_it() -> None:
+    """They corrected its answers, which are not given any more."""
+    wide = portfolio_of([[1.0] * 4], [8, 16, 32, 64])
+    correction = FallbackRow(problem=problem(8, 8), plan=plan(128), reach=CORRECTED)
+    plain = FallbackRow(problem=problem(99, 99), plan=plan(64))
+    old = record(portfolio=portfolio_of([[1.0]], [99]), fallback=(plain, correction))
+    new = record(portfolio=wide, fallback=(FallbackRow(problem=problem(16, 16), plan=plan(32)),))
+    assert [row.problem["m"] for row in merge(old, new).record.fallback] == [16, 99]
 
 
 def test_problems_that_nothing_runs_get_no_row() -> None:
@@ -421,4 +476,6 @@ def test_rows_offer_only_what_runs_and_never_promise_more_than_the_best(
     portfolio = portfolio_of(times, [8, 64, 100, 512, 5000])
     for row in rows_of(times, [8, 64, 100, 512, 5000]):
         assert row.plan.configuration in portfolio.configurations
-        assert row.expected_fraction is None or 0 < row.expected_fraction <= 1
+        assert all(0 <= share <= 1 for _, share in row.promised)
+        shares = [share for _, share in row.promised]
+        assert shares == sorted(shares, reverse=True)

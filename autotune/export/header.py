@@ -27,6 +27,7 @@ from autotune.tuned.record import (
     Entry,
     Plan,
     Prediction,
+    Promise,
     Term,
     Triple,
     TunedRecord,
@@ -193,6 +194,7 @@ class Writer:
         # The rows of an architecture with one device are the device's.
         shared = [arch for arch in self.table.archs.values() if len(self._devices_of(arch)) > 1]
         self.groups = [*self.table.devices.values(), *shared]
+        self.promises: list[Promise] = []
         self.predictions: list[Prediction] = []
         for row in (row for group in self.groups for row in _rows(group)):
             self.number(row.plan)
@@ -277,9 +279,20 @@ class Writer:
 
     def near_row(self, row: LookupRow) -> str:
         """One line of the table of nearest problems."""
-        fraction = _fraction(row.expected_fraction)
-        prediction = self.prediction(row)
-        return f"{{{self.problem(row.place)}}}, {self.number(row.plan)}, {fraction}, {prediction}"
+        first = self.promise(row)
+        about = (self.number(row.plan), row.reach, first, first + len(row.promised))
+        return _joined(
+            [f"{{{self.problem(row.place)}}}", *map(str, (*about, self.prediction(row)))]
+        )
+
+    def promise(self, row: LookupRow) -> int:
+        """The position of what a row promises among all that is promised."""
+        wanted, known = list(row.promised), self.promises
+        for first in range(len(known) - len(wanted) + 1):
+            if known[first : first + len(wanted)] == wanted:
+                return first
+        known += wanted
+        return len(known) - len(wanted)
 
     def prediction(self, row: LookupRow) -> int:
         """The position of a row's prediction among those of the header; -1 where it has none."""
@@ -305,7 +318,7 @@ class Writer:
         lines: dict[Group, str] = {}
         exact = near = 0
         for group in self.groups:
-            ends = exact + len(group.exact), near + len(group.nearest)
+            ends = exact + len(group.exact), near + len(group.rows)
             spans = (self.arch_id(group.arch), exact, ends[0], near, ends[1])
             lines[group] = _joined(map(str, spans))
             exact, near = ends
@@ -388,12 +401,13 @@ def _context(writer: Writer) -> dict[str, Any]:
             {
                 "about": comment(group.name),
                 "exact": [writer.exact_row(row) for row in group.exact.values()],
-                "near": [writer.near_row(row) for row in group.nearest.values()],
+                "near": [writer.near_row(row) for row in group.rows],
             }
             for group in writer.groups
         ],
         "no_exact": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, {{0, 0, 0}}",
-        "no_near": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, -1",
+        "no_near": f"{{{_joined(field['zero'] for field in fields)}}}, 0, -1, 0, 0, -1",
+        "promises": [f"{within}, {_fraction(share)}" for within, share in writer.promises],
         "predictions": writer.prediction_rows(),
         "times": writer.times(),
         "assertions": writer.assertions(),
@@ -474,7 +488,7 @@ def measured(entry: Entry) -> str:
 
 
 def _rows(group: Group) -> list[LookupRow]:
-    return [*group.exact.values(), *group.nearest.values()]
+    return [*group.exact.values(), *group.rows]
 
 
 def _index(known: list[str], text: str) -> int:

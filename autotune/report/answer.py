@@ -20,7 +20,7 @@ from autotune.report.table import (
     value_text,
 )
 from autotune.run.selection import SURER
-from autotune.tuned.record import Entry
+from autotune.tuned.record import Entry, Promise
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.
@@ -143,27 +143,29 @@ def portfolio(content: ReportContent) -> Table:
 
 
 def fallback(content: ReportContent) -> Table:
-    """What lookup uses for problems that were never measured, and how good that should be."""
-    predicted: Counter[tuple[int, float]] = Counter()
+    """What lookup uses for problems that were never measured, and how good that is at least."""
+    predicted: Counter[tuple[int, tuple[Promise, ...]]] = Counter()
     rows = []
     for row in content.record.fallback:
-        if row.expected_fraction is None:
+        if not row.promised:
             continue
         if row.prediction is not None:
-            predicted[row.prediction, row.expected_fraction] += 1
+            predicted[row.prediction, row.promised] += 1
             continue
         name = wording.one_line(str(Problem(dict(row.problem))))
         text = configuration_text(content, row.plan.configuration)
-        rows.append((name, text, row.expected_fraction))
-    for (_, fraction), count in predicted.items():
-        rows.append((f"any of {plural(count, 'problem')}", "the fastest predicted", fraction))
+        rows.append((name, text, row.promised))
+    for (_, promised), count in predicted.items():
+        rows.append((f"any of {plural(count, 'problem')}", "the fastest predicted", promised))
     named = [
         {
             "Nearest to": name,
             "Configuration": text,
-            "Expected share of the best speed": wording.percent(fraction),
+            "At least of the best speed, within a distance": ", ".join(
+                f"{wording.percent(share)} (≤ {within})" for within, share in promised
+            ),
         }
-        for name, text, fraction in rows
+        for name, text, promised in rows
     ]
     return Table.of(named, words="Configuration", wide="Configuration")
 

@@ -5,7 +5,7 @@ Knows the record's schema and the run's results; writes no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -45,8 +45,10 @@ from autotune.tuned.record import (
     Triple,
     TunedRecord,
     Vendor,
+    key_of,
     timestamp,
 )
+from autotune.tuned.writing import alone, keys, without
 from autotune.values import Configuration, Problem
 
 #: Finalists that an entry names beside its winner.
@@ -61,10 +63,11 @@ def record_of(run: RunResult) -> TunedRecord:
     kernel, device = run.request.kernel, run.request.device
     example = next(iter(run.request.problems))
     entries = tuple(_entry(run, result) for result in run.solved)
-    portfolio, fallback = (
-        _with_fallback(kernel, device, run.portfolio) if run.portfolio else (Portfolio(), ())
-    )
     wrong = wrong_somewhere(run.problems)
+    right = [entry for entry in entries if Configuration(entry.configuration) not in wrong]
+    portfolio, fallback = (
+        _with_fallback(kernel, device, run.portfolio, right) if run.portfolio else (Portfolio(), ())
+    )
     return TunedRecord(
         kernel=kernel.name,
         device=RecordedDevice.of(device),
@@ -78,11 +81,7 @@ def record_of(run: RunResult) -> TunedRecord:
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
-        or tuple(
-            FallbackRow(problem=entry.problem, plan=entry.plan)
-            for entry in entries
-            if Configuration(entry.configuration) not in wrong
-        ),
+        or tuple(FallbackRow(problem=entry.problem, plan=entry.plan) for entry in right),
         provenance=Provenance(
             version=__version__,
             toolchain=run.toolchain,
@@ -170,9 +169,11 @@ def refitted(
     """
     require_current(record, kernel)
     device = record.device.planned_for()
-    portfolio, rows = _with_fallback(kernel, device, measured)
-    known = [dict(row.problem) for row in rows]
-    others = (row for row in record.fallback if dict(row.problem) not in known)
+    is_cold = any(Timing(entry.timing).is_cold for entry in record.entries)
+    # As the matrix was.
+    entries = [entry for entry in record.entries if Timing(entry.timing).is_cold == is_cold]
+    portfolio, rows = _with_fallback(kernel, device, measured, entries)
+    others = alone(without(record.fallback, keys(rows)))
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
 
 
@@ -194,7 +195,10 @@ def require_current(record: TunedRecord, kernel: Kernel) -> None:
 
 
 def _with_fallback(
-    kernel: Kernel, device: Device, measured: selection.PortfolioTimes
+    kernel: Kernel,
+    device: Device,
+    measured: selection.PortfolioTimes,
+    entries: Sequence[Entry],
 ) -> tuple[Portfolio, tuple[FallbackRow, ...]]:
     """The matrix with the predictions that are fitted to it, and the table made of it."""
     matrix = Portfolio(
@@ -206,7 +210,9 @@ def _with_fallback(
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
         return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
 
-    rows, predictions = fallback_table(matrix, planner, device.sm_count)
+    found = {key_of(entry.problem): (entry.configuration, entry.median_ms) for entry in entries}
+    winners = [found.get(key_of(problem)) for problem in measured.problems]
+    rows, predictions = fallback_table(matrix, planner, device.sm_count, winners)
     rows = with_views(rows, matrix, planner, verified_layouts(kernel))
     return msgspec.structs.replace(matrix, predictions=predictions), rows
 

@@ -46,7 +46,7 @@ def answer(
     if arch_name is None and device is None:
         # Where no GPU is found, the user's own records of the CPU are what can be meant.
         arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
-    row, quality = pick(table, values, folder, arch_name, layout)
+    row, quality = pick(table, values, folder, arch_name, layout, like=device)
     return tuned_config(table, row, quality, values, layout)
 
 

@@ -26,7 +26,8 @@ class TunedConfig(Mapping[str, Any]):
         How good the hit is: ``exact``, ``nearest_problem``, ``same_arch``, ``nearest_arch`` or
         ``default``.
     expected_fraction : float or None
-        Expected share of the best possible speed; 1 for an exact hit, None where it is not known.
+        Share of the best possible speed that nine of ten such answers reach at least; 1 for an
+        exact hit, None where too little is known, as far from everything that was measured.
     stale_reasons : tuple of str
         Why it should be tuned again; empty while it is current.
     exclusive : bool

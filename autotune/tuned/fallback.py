@@ -7,66 +7,90 @@ C++ only walk a table. Knows no devices, files or kernels.
 A plan that wins at one size by a hair may lose badly at the next, so a row's plan is the one with
 the best weighted geometric mean over all problems, the weight halving with every ``width`` of
 distance. How far to look is not known beforehand: of several widths that is taken whose table
-answers best for problems that were left out of it. What it then answers for them is the expected
-fraction of the best possible speed. Where times fitted to the same matrix (`prediction`) answer
-better for problems that were left out of them, the rows name that prediction.
+answers best for problems that were left out of it. Where times fitted to the same matrix
+(`prediction`) answer better for problems that were left out of them, the rows name that prediction.
+
+With problems that are left out go the configurations that are best for no other: without those
+problems nobody would have found them. What the others then give, beside the best that was ever
+measured for it, is what rows promise (`promise`).
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeAlias
 
 import msgspec
 
-from autotune.tuned.prediction import fitted
+from autotune.tuned.prediction import Predictor
+from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, lowered, promises, rounded
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, Prediction
-from autotune.tuned.table import distance, place_of
+from autotune.tuned.table import CORRECTED, distance, place_of
 
 #: Distances after which a problem counts half, in sixteenths of octaves. 0: only the row's own.
 WIDTHS = (0, 8, 16, 32, 64, 128)
-#: Fewer problems than this tell nothing about those that were not measured.
-ENOUGH_PROBLEMS = 4
 #: A prediction makes records and headers longer, for which it must answer better by this.
 WORTHWHILE = 0.002
-#: Fraction of a configuration that fails on a problem: worse than any that runs.
-_FAILED = 1e-3
 
 #: Says how a configuration launches for a problem: a categorical field may change that.
 Planner: TypeAlias = "Callable[[Mapping[str, int | bool | str], Mapping[str, int | str]], Plan]"
+#: A configuration and its time.
+Winner: TypeAlias = "tuple[Mapping[str, int | bool | str], float]"
+#: What a way of answering would answer for a problem with nothing but others known, and without
+#: some configurations: the position of a configuration, None where none runs.
+Way: TypeAlias = "Callable[[int, Sequence[int], Set[int]], int | None]"
 
 
 def fallback_table(
-    portfolio: Portfolio, planner: Planner, sm_count: int
+    portfolio: Portfolio,
+    planner: Planner,
+    sm_count: int,
+    winners: Sequence[Winner | None] = (),
 ) -> tuple[tuple[FallbackRow, ...], tuple[Prediction, ...]]:
     """Choose a plan for the surroundings of every problem of a portfolio.
 
     One row per problem that some configuration runs, in the portfolio's order, and the predictions
-    that rows name.
+    that rows name. Of each problem ``winners`` may have the winner of its search, which need not be
+    in the matrix: promises are shares of the best of either.
+
+    Where what answers gets less than promised for a problem of the matrix itself, it promises no
+    more around it, and the best for that problem is a row that answers there, after all others.
     """
     rows: dict[int, FallbackRow] = {}
+    corrections: dict[int, FallbackRow] = {}
     predictions: list[Prediction] = []
     for group in _by_category(portfolio):
-        matrix = _Matrix(portfolio, group)
-        width = max(WIDTHS, key=matrix.score)
-        expected = position = None
+        matrix = _Matrix(
+            portfolio, group, [winners[column] if winners else None for column in group]
+        )
+        scores = {width: matrix.score(matrix.nearest(width)) for width in WIDTHS}
+        width = max(WIDTHS, key=scores.__getitem__)
+        way, position = matrix.nearest(width), None
         if len(group) >= ENOUGH_PROBLEMS:
-            expected = matrix.score(width)
-            found = fitted(portfolio, group, _plans(portfolio, group, planner), sm_count)
-            if found and found[1] > expected + WORTHWHILE:
-                expected, position = found[1], len(predictions)
-                predictions.append(found[0])
+            fits = Predictor(portfolio, group, _plans(portfolio, group, planner), sm_count)
+            prediction, predicted = fits.prediction(), matrix.predicted(fits)
+            if prediction and matrix.score(predicted) > scores[width] + WORTHWHILE:
+                way, position = predicted, len(predictions)
+                predictions.append(prediction)
+        everything = range(len(group))
+        promised = matrix.promises(way)
         for row, column in enumerate(group):
-            chosen = portfolio.configurations[matrix.choice(row, range(len(group)), width)]
+            problem = portfolio.problems[column]
+            chosen = portfolio.configurations[matrix.choice(row, everything, width)]
+            share = rounded(matrix.share(way, row, everything))
             rows[column] = FallbackRow(
-                problem=portfolio.problems[column],
-                plan=planner(chosen, portfolio.problems[column]),
-                expected_fraction=expected,
+                problem=problem,
+                plan=planner(chosen, problem),
+                promised=lowered(promised, 0, share),
                 prediction=position,
             )
-    return tuple(rows[column] for column in sorted(rows)), tuple(predictions)
+            if promised and share < promised[0][1]:
+                plan = planner(matrix.winners[row], problem)
+                corrections[column] = FallbackRow(problem=problem, plan=plan, reach=CORRECTED)
+    every = [table[column] for table in (rows, corrections) for column in sorted(table)]
+    return tuple(every), tuple(predictions)
 
 
 def with_views(
@@ -118,42 +142,85 @@ def _by_category(portfolio: Portfolio) -> list[list[int]]:
 class _Matrix:
     """Fractions of the best speed: one row per configuration, one column per problem of a group."""
 
-    def __init__(self, portfolio: Portfolio, group: Sequence[int]) -> None:
+    def __init__(
+        self, portfolio: Portfolio, group: Sequence[int], winners: Sequence[Winner | None]
+    ) -> None:
         self.places = [place_of(tuple(portfolio.problems[column].values())) for column in group]
         times = [[row[column] for column in group] for row in portfolio.median_ms]
-        best = [
-            min(time_ms or math.inf for time_ms in column) for column in zip(*times, strict=True)
-        ]
+        columns = [[ms or math.inf for ms in column] for column in zip(*times, strict=True)]
+        best = list(map(min, columns))
+        #: The best configuration of each problem.
+        self.best = [column.index(least) for column, least in zip(columns, best, strict=True)]
         self.fractions = [
             [best[p] / time_ms if time_ms else 0.0 for p, time_ms in enumerate(row)]
             for row in times
         ]
-        self.logs = [[math.log(max(share, _FAILED)) for share in row] for row in self.fractions]
+        self.logs = [[math.log(max(share, FAILED)) for share in row] for row in self.fractions]
+        #: The best known of each problem, and its time beside the best of the matrix.
+        self.winners = [portfolio.configurations[c] for c in self.best]
+        self.beside = [1.0] * len(group)
+        for p, winner in enumerate(winners):
+            if winner and winner[1] < best[p]:
+                self.winners[p], self.beside[p] = winner[0], winner[1] / best[p]
 
     def apart(self, p: int, q: int) -> int:
         """Distance of two problems."""
         return distance(self.places[p], self.places[q]) or 0
 
-    def choice(self, row: int, known: Sequence[int], width: int) -> int:
+    def choice(
+        self, row: int, known: Sequence[int], width: int, without: Set[int] = frozenset()
+    ) -> int:
         """The configuration for the surroundings of a problem, judged by the known ones."""
         if width == 0:
             known = [row]
         weights = {p: 2.0 ** -(self.apart(row, p) / width) if width else 1.0 for p in known}
-        scores = [sum(w * logs[p] for p, w in weights.items()) for logs in self.logs]
+        scores = [
+            -math.inf if c in without else sum(w * logs[p] for p, w in weights.items())
+            for c, logs in enumerate(self.logs)
+        ]
         return scores.index(max(scores))
 
-    def score(self, width: int) -> float:
-        """Geometric mean of what a table answers for each problem that it was made without."""
-        if len(self.places) < 2:
-            return 0.0
-        logs = [math.log(max(self.left_out(p, width), _FAILED)) for p in range(len(self.places))]
-        return math.exp(sum(logs) / len(logs))
+    def nearest(self, width: int) -> Way:
+        """Answering with the choice for the surroundings of the nearest problem."""
 
-    def left_out(self, problem: int, width: int) -> float:
-        """Fraction that a problem gets from the table of the others."""
-        others = [p for p in range(len(self.places)) if p != problem]
-        for nearest in sorted(others, key=lambda p: self.apart(problem, p)):
-            fraction = self.fractions[self.choice(nearest, others, width)][problem]
-            if fraction:  # 0: it does not run there, as its requires would tell a lookup
-                return fraction
-        return 0.0
+        def answer(problem: int, known: Sequence[int], without: Set[int]) -> int | None:
+            for row in sorted(known, key=lambda p: self.apart(problem, p)):
+                chosen = self.choice(row, known, width, without)
+                if self.fractions[chosen][problem]:  # else `requires` would tell a lookup
+                    return chosen
+            return None
+
+        return answer
+
+    def predicted(self, fits: Predictor) -> Way:
+        """Answering with the least time that is fitted to the known problems."""
+
+        def answer(problem: int, known: Sequence[int], without: Set[int]) -> int | None:
+            times = enumerate(fits.predicted_ms(problem, known))
+            able = [
+                (ms, c)
+                for c, ms in times
+                if c not in without and ms < math.inf and self.fractions[c][problem]
+            ]
+            return min(able)[1] if able else None
+
+        return answer
+
+    def share(self, way: Way, problem: int, known: Sequence[int]) -> float:
+        """Share of the best speed that a problem gets from what the known ones tell."""
+        newcomers = frozenset(self.best).difference(self.best[p] for p in known)
+        chosen = way(problem, known, newcomers)
+        return 0.0 if chosen is None else self.fractions[chosen][problem] * self.beside[problem]
+
+    def score(self, way: Way) -> float:
+        """Geometric mean of what problems get that are left out."""
+        problems = range(len(self.places))
+        if len(problems) < 2:
+            return 0.0
+        shares = (self.share(way, p, [q for q in problems if q != p]) for p in problems)
+        return math.exp(sum(math.log(max(s, FAILED)) for s in shares) / len(problems))
+
+    def promises(self, way: Way) -> tuple[tuple[int, float], ...]:
+        """What problems get at least, by their distance to those of the group."""
+        problems = range(len(self.places))
+        return promises(problems, self.apart, lambda p, known: self.share(way, p, known))

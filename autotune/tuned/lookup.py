@@ -39,7 +39,8 @@ def lookup(
         else ``AUTOTUNE_ARCH``, else that of the current device where CUDA is initialised, else of
         the first visible GPU.
     device : str or Device, optional
-        The driver's name of a device, its uuid, or its folder among the records.
+        The driver's name of a device, its uuid, or its folder among the records. One that was not
+        tuned is answered by the tuned one that is most like it, where it tells its properties.
     **problem : int or str
         All problem fields of the kernel; those that say how arrays lie (``offset_x``, ``lda``) may be
         left out.

@@ -15,6 +15,7 @@ Knows no kernels and no devices.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
@@ -36,26 +37,8 @@ LEAST_SHARE = 0.5
 RIDGE = 0.1
 #: What counts as aligned: four elements, 16 bytes of float32, are the widest load.
 MULTIPLE = 4
-#: Share of the best speed where nothing can be told of a problem.
-FAILED = 1e-3
 #: Problems worth of evidence that alignment does not matter.
 INDIFFERENCE = 4
-
-
-def fitted(
-    portfolio: Portfolio, columns: Sequence[int], plans: Sequence[Plan | None], sm_count: int
-) -> tuple[Prediction, float] | None:
-    """Fit a prediction to the problems of a portfolio that share their categorical fields.
-
-    The plans are of the portfolio's configurations, as they launch for these problems. With the
-    prediction comes the geometric mean of the shares of the best speed that it answers with for
-    problems that were left out of it; None where nothing can be fitted.
-    """
-    matrix = _Matrix(portfolio, columns, plans, sm_count)
-    curves = matrix.curves(range(len(columns)))
-    pairs = zip(plans, curves, strict=True)
-    costs = tuple(matrix.cost(plan, curve) for plan, curve in pairs if plan and curve)
-    return (Prediction(multiple=MULTIPLE, costs=costs), matrix.score()) if costs else None
 
 
 class _Curve(NamedTuple):
@@ -68,8 +51,12 @@ class _Curve(NamedTuple):
     misaligned: Array
 
 
-class _Matrix:
-    """Times of configurations on problems, and what they could depend on."""
+class Predictor:
+    """Fits times to the problems of a portfolio that share their categorical fields.
+
+    Problems are positions among ``columns``. The plans are of the portfolio's configurations, as
+    they launch for these problems; None where one runs none of them.
+    """
 
     def __init__(
         self,
@@ -89,7 +76,23 @@ class _Matrix:
         self.double = [*self.single, *combinations(self.names, 2)]
         values = [[problem[name] for name in self.names] for problem in self.problems]
         self.misaligned = np.array([[value % MULTIPLE != 0 for value in row] for row in values])
+        self.plans = plans
         self.designs = [self._designs(plan) for plan in plans]
+        self._curves_of: dict[tuple[int, ...], list[_Curve | None]] = {}
+
+    def prediction(self) -> Prediction | None:
+        """Fitted to all problems; None where nothing can be fitted."""
+        pairs = zip(self.plans, self.curves(range(len(self.problems))), strict=True)
+        costs = tuple(self.cost(plan, curve) for plan, curve in pairs if plan and curve)
+        return Prediction(multiple=MULTIPLE, costs=costs) if costs else None
+
+    def predicted_ms(self, problem: int, known: Sequence[int]) -> list[float]:
+        """What the times of the known problems say of one: per configuration, infinite if nothing."""
+        curves = self.curves(known)
+        return [
+            float(self.times_of(c, curve)[problem]) if curve else math.inf
+            for c, curve in enumerate(curves)
+        ]
 
     def _designs(self, plan: Plan | None) -> dict[int, Array]:
         """What the time may depend on, a row per problem, by the number of resident blocks."""
@@ -122,7 +125,10 @@ class _Matrix:
 
     def curves(self, known: Sequence[int]) -> list[_Curve | None]:
         """Fit every configuration to its times on the known problems; None where that fails."""
-        return [self._curve(c, known) for c in range(len(self.times))]
+        key = tuple(known)
+        if key not in self._curves_of:
+            self._curves_of[key] = [self._curve(c, key) for c in range(len(self.times))]
+        return self._curves_of[key]
 
     def _curve(self, configuration: int, known: Sequence[int]) -> _Curve | None:
         rows = [p for p in known if np.isfinite(self.times[configuration, p])]
@@ -166,22 +172,6 @@ class _Matrix:
         aligned: Array = self.least_ms + design @ curve.coefficients
         late: Array = np.exp(self.misaligned @ curve.misaligned)
         return aligned * late
-
-    def score(self) -> float:
-        """Geometric mean of the shares of the best speed for problems that were left out."""
-        everything = range(len(self.problems))
-        logs = []
-        for problem in everything:
-            curves = self.curves([p for p in everything if p != problem])
-            times = self.times[:, problem]
-            # What does not run there, `requires` would tell a lookup.
-            predicted = [
-                self.times_of(c, curve)[problem] if curve and np.isfinite(times[c]) else np.inf
-                for c, curve in enumerate(curves)
-            ]
-            share = np.nanmin(times) / times[np.argmin(predicted)]
-            logs.append(np.log(share if np.isfinite(min(predicted)) else FAILED))
-        return float(np.exp(np.mean(logs)))
 
     def cost(self, plan: Plan, curve: _Curve) -> Cost:
         """What a record says of a configuration."""

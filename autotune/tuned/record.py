@@ -52,6 +52,10 @@ Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
 Condition: TypeAlias = "Callable[[StoredExpression | None], StoredExpression | None]"
 Planned = TypeVar("Planned", bound="Plan")
 Holder = TypeVar("Holder", bound="Cost | FallbackRow")
+#: How far problems are apart; see `autotune.tuned.table.distance`.
+Distance: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+#: A share of the best possible speed within a distance.
+Promise: TypeAlias = tuple[Distance, Annotated[float, msgspec.Meta(ge=0, le=1)]]
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
 Term: TypeAlias = tuple[float, tuple[str, ...]]
 
@@ -282,8 +286,11 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
 
     problem: Sizes
     plan: Plan
-    #: Expected share of the best possible speed; None where too little was measured to tell.
-    expected_fraction: Amount | None = None
+    #: For problems within a distance the share of the best possible speed that nine of ten get at
+    #: least, nearest first; nothing is known of those beyond. See `autotune.tuned.promise`.
+    promised: tuple[Promise, ...] = ()
+    #: Largest distance of the problems that it answers for; None: any.
+    reach: Distance | None = None
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
     #: In order of preference, for arrays that lie in ways that the plan does not take.

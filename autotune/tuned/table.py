@@ -8,24 +8,29 @@ holds the same table and walks it by the same rule, so that both answer alike:
 3. records of the nearest other CUDA architecture whose plan is valid on this one
 4. the kernel's default
 
+Of a device that was not tuned but whose properties are known, those devices come first in 2 and 3
+that are most like it; the header knows architectures only.
+
 The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
-the first. Categorical fields match exactly or the row does not count, and neither does a row whose
-``requires`` the problem breaks; of arrays that lie otherwise than those that were tuned no hit is exact, and
-a row has further plans. The header knows no others. Where the row names a prediction, that answers: with the plan of
-the smallest predicted time, ties going to the first, of those that the problem allows.
+the first. Some rows reach only so far. Categorical fields match exactly or the row does not count,
+and neither does a row whose ``requires`` the problem breaks; of arrays that lie otherwise than those
+that were tuned no hit is exact, and a row has further plans. The header knows no others. Where the
+row names a prediction, that answers: with the plan of the smallest predicted time, ties going to the
+first, of those that the problem allows. What the row promises for that distance goes with the answer.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf, isqrt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf, isqrt, log2
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.tuned.formula import time_ms
+from autotune.tuned.promise import lowered
 from autotune.tuned.reading import Loaded
 from autotune.tuned.record import (
     Entry,
@@ -34,6 +39,8 @@ from autotune.tuned.record import (
     Plan,
     Portfolio,
     Prediction,
+    Promise,
+    RecordedDevice,
     Triple,
     Value,
     moment,
@@ -48,11 +55,27 @@ DEFAULT = "default"
 #: How good a hit is, best first.
 QUALITIES = (EXACT, NEAREST_PROBLEM, SAME_ARCH, NEAREST_ARCH, DEFAULT)
 
+#: By what devices are compared: an octave more of any makes them as unlike as an octave of another.
+PROPERTIES = (
+    "sm_count",
+    "shared_bytes_per_block",
+    "l2_bytes",
+    "peak_gb_per_s",
+    "peak_gflop_per_s",
+)
+
 #: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
 CUDA_ARCH_MACRO = range(300, 10000)
 
 #: The values of a problem in the order of the kernel's fields.
 ProblemKey: TypeAlias = tuple[int | str, ...]
+
+
+#: A reach beyond any distance.
+EVERYWHERE = 2**31 - 1
+#: How far the best for a problem answers where a table's answer is worse than it promises there: an
+#: octave of two fields.
+CORRECTED = 32
 
 
 class LookupRow(NamedTuple):
@@ -63,7 +86,12 @@ class LookupRow(NamedTuple):
     place: ProblemKey
     plan: Plan
     source: str
+    #: Share of the best possible speed for the problem itself, or, once picked, for the asked one.
     expected_fraction: float | None = None
+    #: The shares that are promised to other problems; see `autotune.tuned.record.FallbackRow`.
+    promised: tuple[Promise, ...] = ()
+    #: Largest distance of the problems that it answers for.
+    reach: int = EVERYWHERE
     stale_reasons: tuple[str, ...] = ()
     #: Why the entry of this problem is unsure; empty where it is sure.
     unsure: str = ""
@@ -80,8 +108,17 @@ class Group(msgspec.Struct, eq=False):
 
     name: str
     arch: str
+    #: Where it is one device: its properties.
+    device: RecordedDevice | None = None
     exact: dict[ProblemKey, LookupRow] = {}
+    #: What answers around problems for which the rows below promise nothing, or too much.
+    corrected: dict[ProblemKey, LookupRow] = {}
     nearest: dict[ProblemKey, LookupRow] = {}
+
+    @property
+    def rows(self) -> tuple[LookupRow, ...]:
+        """What answers for other problems, in the order in which the first of equals does."""
+        return (*self.corrected.values(), *self.nearest.values())
 
 
 class LookupTable(msgspec.Struct, eq=False):
@@ -150,29 +187,50 @@ def pick(
     device: str | None = None,
     arch: str | None = None,
     layout: Mapping[str, int] | None = None,
+    like: Any = None,
 ) -> tuple[LookupRow, str]:
     """The row for a problem on a device (its folder) or architecture, and how good it is.
 
-    Of a ``layout`` all fields are given; default: that which was tuned.
+    Of a ``layout`` all fields are given; default: that which was tuned. For a device that has no
+    records ``like`` may be one with its `PROPERTIES` and ``arch``.
     """
     fields, is_plain = table.named(problem, layout), layout is None or layout == table.layout
     place = place_of(problem)
-    for group, exact, near, foreign in _candidates(table, device, arch):
+    for group, exact, near, foreign in _candidates(table, device, arch, like):
         hit = group.exact.get(problem)
         if hit and hit.plan.allows(fields) and (foreign is None or hit.plan.fits(foreign)):
             return hit, exact if is_plain else near
-        best, best_distance = None, -1
-        for row in group.nearest.values():
-            apart = distance(place, row.place)
-            if apart is None or (best and apart >= best_distance):
-                continue
-            for plan in (row.plan,) if is_plain else (row.plan, *row.views):
-                if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
-                    best, best_distance = row._replace(plan=plan), apart
-                    break
-        if best:
-            return best._replace(plan=fastest(best, fields, foreign)), near
+        found = nearest(group.rows, place, fields, foreign, is_plain)
+        if found:
+            return found, near
     return table.default, DEFAULT
+
+
+def nearest(
+    rows: Iterable[LookupRow],
+    place: ProblemKey,
+    fields: Mapping[str, Any],
+    foreign: str | None,
+    is_plain: bool = True,
+) -> LookupRow | None:
+    """The nearest of some rows, as it answers for a problem that lies at a place.
+
+    Arrays that lie otherwise than those that were tuned may have one of a row's further plans.
+    """
+    best, best_distance = None, -1
+    for row in rows:
+        apart = distance(place, row.place)
+        if apart is None or apart > row.reach or (best and apart >= best_distance):
+            continue
+        for plan in (row.plan,) if is_plain else (row.plan, *row.views):
+            if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
+                best, best_distance = row._replace(plan=plan), apart
+                break
+    if best is None:
+        return None
+    shares = (share for within, share in best.promised if best_distance <= within)
+    plan = fastest(best, fields, foreign)
+    return best._replace(plan=plan, expected_fraction=next(shares, None))
 
 
 def fastest(row: LookupRow, fields: Mapping[str, Any], foreign: str | None) -> Plan:
@@ -193,25 +251,52 @@ def fastest(row: LookupRow, fields: Mapping[str, Any], foreign: str | None) -> P
 
 
 def _candidates(
-    table: LookupTable, device: str | None, arch: str | None
+    table: LookupTable, device: str | None, arch: str | None, like: Any
 ) -> Iterator[tuple[Group, str, str, str | None]]:
     """Groups to ask in order, the quality of an exact and of a near hit, and the foreign arch."""
     if device is not None and device in table.devices:
         own = table.devices[device]
-        arch = own.arch
+        arch, like = own.arch, None
         yield own, EXACT, NEAREST_PROBLEM, None
     if arch is None:
         return
+    alike = _most_alike(table, like)
+    yield from ((group, SAME_ARCH, SAME_ARCH, None) for group in alike if group.arch == arch)
     if arch in table.archs:
         hits = (EXACT, NEAREST_PROBLEM) if device is None else (SAME_ARCH, SAME_ARCH)
         yield table.archs[arch], *hits, None
     number = arch_number(arch)
     if number is None:
         return
+    yield from ((group, NEAREST_ARCH, NEAREST_ARCH, arch) for group in alike if group.arch != arch)
     numbers = ((arch_number(other), other) for other in table.archs if other != arch)
     known = ((generations_apart(n, number), n, other) for n, other in numbers if n is not None)
     for _, _, other in sorted(known):
         yield table.archs[other], NEAREST_ARCH, NEAREST_ARCH, arch
+
+
+def _most_alike(table: LookupTable, like: Any) -> list[Group]:
+    """The devices of a table that can be compared with one, those most like it first."""
+    groups = list(table.devices.values())
+    apart = [unlikeness(like, group.device) for group in groups]
+    ranked = sorted((octaves, i) for i, octaves in enumerate(apart) if octaves is not None)
+    return [groups[i] for _, i in ranked]
+
+
+def unlikeness(a: Any, b: Any) -> float | None:
+    """How far two CUDA devices are apart, in octaves; None where either's properties are not known.
+
+    The sum of the octaves between their `PROPERTIES`; a generation counts as one, a number within
+    it as a tenth.
+    """
+    numbers = [arch_number(str(getattr(device, "arch", ""))) for device in (a, b)]
+    pairs = [[getattr(device, name, 0) for device in (a, b)] for name in PROPERTIES]
+    # A device of a table of architectures says that it has one multiprocessor.
+    if None in numbers or not all(x and y for x, y in pairs) or 1 in pairs[0]:
+        return None
+    first, second = (divmod(number or 0, 10) for number in numbers)
+    generations = abs(first[0] - second[0]) or abs(first[1] - second[1]) / 10
+    return generations + sum(abs(log2(x / y)) for x, y in pairs)
 
 
 def generations_apart(a: int, b: int) -> int:
@@ -255,8 +340,15 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     record = relaid(record, layout)
     default = LookupRow((), (), record.default, newest.source)
     table = LookupTable(record.kernel, fields, default, layout)
+    entries: dict[str, dict[ProblemKey, Entry]] = {}
     for known in fitting:
-        _add_device(table, known._replace(record=relaid(known.record, layout)))
+        known = known._replace(record=relaid(known.record, layout))
+        _add_device(table, known)
+        tuned = entries.setdefault(known.folder, {})
+        for entry in known.record.entries:
+            tuned.setdefault(table.key(entry.problem), entry)
+    for folder, group in table.devices.items():
+        _join(table, group, entries[folder])
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
@@ -272,21 +364,73 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
 def _add_device(table: LookupTable, loaded: Loaded) -> None:
     """Add the rows of a record that no higher layer has for the same device and problem."""
     record, device = loaded.record, loaded.record.device
-    group = table.devices.setdefault(loaded.folder, Group(loaded.folder, device.arch))
+    group = table.devices.setdefault(loaded.folder, Group(loaded.folder, device.arch, device))
     for name in (loaded.folder, device.name, device.uuid):
         if name:
             table.names.setdefault(name, loaded.folder)
     winners = [_exact_row(table, entry, loaded.source) for entry in record.entries]
     exact = {row.problem: row for row in winners}
     rows = [_fallback_row(table, row, loaded) for row in record.fallback]
+    corrections = [row for row in rows if row.reach < EVERYWHERE]
+    rows = [row for row in rows if row.reach == EVERYWHERE]
+    taken = set()
     # What was tuned but is not in the fallback table is a row as well, after it.
     for row in [*rows, *(row._replace(expected_fraction=None) for row in exact.values())]:
-        evidence = exact.get(row.problem)
-        if evidence:
-            row = row._replace(stale_reasons=evidence.stale_reasons, unsure=evidence.unsure)
-        group.nearest.setdefault(row.problem, row)
+        known = group.nearest.get(row.problem)
+        if known is None or (row.promised and not known.promised):
+            group.nearest[row.problem] = _with_evidence(row, exact)
+            taken.add(row.problem)
+    for row in corrections:
+        if row.problem in taken:
+            group.corrected[row.problem] = _with_evidence(row, exact)
     for problem, row in exact.items():
         group.exact.setdefault(problem, row)
+
+
+def _with_evidence(row: LookupRow, exact: Mapping[ProblemKey, LookupRow]) -> LookupRow:
+    """A row with what is said of the entry of its problem."""
+    evidence = exact.get(row.problem)
+    if evidence is None:
+        return row
+    return row._replace(stale_reasons=evidence.stale_reasons, unsure=evidence.unsure)
+
+
+def _join(table: LookupTable, group: Group, entries: Mapping[ProblemKey, Entry]) -> None:
+    """Let rows that promise nothing, as they were tuned alone, join those that do.
+
+    Such a row answers for its own problem, as an exact hit. Around that it answers only where the
+    others promise nothing, or were measured there and got less than promised: then the row of them
+    that did promises no more than that, as far away as that.
+    """
+    promising = {row.problem: row for row in group.nearest.values() if row.promised}
+    for row in [row for row in group.nearest.values() if not row.promised]:
+        found = nearest(promising.values(), row.place, table.named(row.problem), None)
+        if found is None:
+            continue
+        del group.nearest[row.problem]
+        share = _share(entries.get(row.problem), found.plan)
+        promise = found.expected_fraction
+        if promise is None or (share is not None and share < promise):
+            group.corrected[row.problem] = row._replace(reach=CORRECTED)
+        if promise is not None and share is not None and share < promise:
+            apart = distance(row.place, found.place) or 0
+            base = promising[found.problem]
+            base = base._replace(promised=lowered(base.promised, apart, share))
+            promising[found.problem] = group.nearest[found.problem] = base
+
+
+def _share(entry: Entry | None, plan: Plan) -> float | None:
+    """Share of an entry's speed that a plan reached beside it; None where it was not measured."""
+    if entry is None:
+        return None
+    if entry.configuration == plan.configuration:
+        return 1.0
+    ratios = (
+        other.ratio or other.median_ms / entry.median_ms
+        for other in entry.runners_up
+        if other.configuration == plan.configuration
+    )
+    return next((1 / ratio for ratio in ratios), None)
 
 
 def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
@@ -313,7 +457,8 @@ def _fallback_row(table: LookupTable, row: FallbackRow, loaded: Loaded) -> Looku
         place_of(problem),
         row.plan,
         loaded.source,
-        row.expected_fraction,
+        promised=row.promised,
+        reach=EVERYWHERE if row.reach is None else row.reach,
         prediction=None if row.prediction is None else predictions[row.prediction],
         views=row.views,
     )
@@ -326,7 +471,7 @@ def _of_arch(arch: str, groups: Sequence[Group], times: Mapping[str, Sequence[_T
     taken; the first one's where that is not known.
     """
     merged = Group(arch, arch)
-    for kind in ("exact", "nearest"):
+    for kind in ("exact", "corrected", "nearest"):
         owners: dict[ProblemKey, list[Group]] = {}
         for group in groups:
             for problem in getattr(group, kind):

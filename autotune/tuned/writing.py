@@ -17,6 +17,7 @@ import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
+from autotune.tuned.promise import lowered, rounded
 from autotune.tuned.reading import DamagedRecord, decode, path_of, read
 from autotune.tuned.record import (
     EFFORTS,
@@ -32,6 +33,7 @@ from autotune.tuned.record import (
     key_of,
     relaid,
 )
+from autotune.tuned.table import CORRECTED, LookupRow, fastest
 
 Configured = TypeVar("Configured", bound=Plan | RunnerUp)
 Placed = TypeVar("Placed", bound=Entry | FallbackRow)
@@ -156,12 +158,16 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
     kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
     taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
     sources = {entry.source for entry in new.entries}
-    stay = [_aged(entry, sources) for entry in _without(old.entries, _keys(taken))]
+    stay = [_aged(entry, sources) for entry in without(old.entries, keys(taken))]
+    portfolio = old.portfolio if _is_wider(old.portfolio, new.portfolio) else new.portfolio
+    rows = [
+        row for each in _merged_fallback(old, new, kept) for row in _beside(each, taken, portfolio)
+    ]
     record = msgspec.structs.replace(
         new,
         entries=(*stay, *taken),
-        portfolio=old.portfolio if _is_wider(old.portfolio, new.portfolio) else new.portfolio,
-        fallback=_merged_fallback(old, new, kept),
+        portfolio=portfolio,
+        fallback=_once_around(rows),
     )
     return Merged(record, outcomes)
 
@@ -205,20 +211,66 @@ def _merged_fallback(
 
     Where an entry was kept, the row that came with it is kept too.
     """
-    first = _without(new.fallback, kept & _keys(old.fallback))
+    first = without(new.fallback, kept & keys(old.fallback))
     second = old.fallback
     if _is_wider(old.portfolio, new.portfolio):
         first, second = second, first
-    # The other portfolio is left out, and its predictions with it.
-    rest = _without(second, _keys(first))
-    return (*first, *(msgspec.structs.replace(row, prediction=None) for row in rest))
+    return (*first, *alone(without(second, keys(first))))
 
 
-def _keys(rows: Sequence[Entry | FallbackRow]) -> set[ProblemItems]:
+def _beside(
+    row: FallbackRow, taken: Sequence[Entry], portfolio: Portfolio
+) -> tuple[FallbackRow, ...]:
+    """A row beside new winners: where one shows that it gives less than promised, both answer.
+
+    The row promises no more than that then, and the winner answers around its problem.
+    """
+    entry = next((each for each in taken if key_of(each.problem) == key_of(row.problem)), None)
+    if entry and row.reach is not None:
+        return (msgspec.structs.replace(row, plan=entry.plan),)
+    share = _share(row, entry, portfolio) if entry and row.promised else None
+    if entry is None or share is None or share >= row.promised[0][1]:
+        return (row,)
+    less = msgspec.structs.replace(row, promised=lowered(row.promised, 0, rounded(share)))
+    return less, FallbackRow(problem=row.problem, plan=entry.plan, reach=CORRECTED)
+
+
+def _once_around(rows: Sequence[FallbackRow]) -> tuple[FallbackRow, ...]:
+    """Rows without what answers around a problem a second time."""
+    first = {key_of(row.problem): row for row in reversed(rows) if row.reach is not None}
+    return tuple(row for row in rows if row.reach is None or row is first[key_of(row.problem)])
+
+
+def _share(row: FallbackRow, entry: Entry, portfolio: Portfolio) -> float | None:
+    """Share of a winner's speed that what a row answers had on its problem; None if not measured."""
+    prediction = None if row.prediction is None else portfolio.predictions[row.prediction]
+    place = LookupRow((), (), row.plan, "", prediction=prediction)
+    answer = fastest(place, row.problem, None).configuration
+    known = [key_of(problem) for problem in portfolio.problems]
+    if key_of(row.problem) not in known or answer not in portfolio.configurations:
+        return None
+    times = portfolio.median_ms[portfolio.configurations.index(answer)]
+    time_ms = times[known.index(key_of(row.problem))]
+    return entry.median_ms / time_ms if time_ms else None
+
+
+def alone(rows: Sequence[FallbackRow]) -> tuple[FallbackRow, ...]:
+    """Rows whose portfolio is left out: without its predictions, and what is said beside those."""
+    return tuple(
+        msgspec.structs.replace(row, prediction=None, promised=())
+        if row.prediction is not None
+        else row
+        for row in rows
+        if row.reach is None
+    )
+
+
+def keys(rows: Sequence[Entry | FallbackRow]) -> set[ProblemItems]:
+    """The problems of some rows."""
     return {key_of(row.problem) for row in rows}
 
 
-def _without(rows: Sequence[Placed], problems: Set[ProblemItems]) -> tuple[Placed, ...]:
+def without(rows: Sequence[Placed], problems: Set[ProblemItems]) -> tuple[Placed, ...]:
     """The rows that are of other problems."""
     return tuple(row for row in rows if key_of(row.problem) not in problems)
 
