@@ -16,7 +16,12 @@ VERBS = autotune.list_commands(click.Context(autotune))
 #: What an empty folder has to have for an example, by its verb: files of a colleague's.
 FILES = {
     "import": ("colleague/sgemm.json",),
-    "compare": ("old/sgemm.json", "new/sgemm.json"),
+    "compare": (
+        "old/sgemm.json",
+        "new/sgemm.json",
+        "reports/NVIDIA_H100_80GB_HBM3/sgemm.json",
+        "reports/NVIDIA_H200/sgemm.json",
+    ),
     "export": ("colleague/sgemm.json",),
     "report": ("colleague/sgemm.json", "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"),
 }

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli import emit_json
+from autotune.cli import emit_json, warn
 from autotune.cli.options import JSON, PATH, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
     from autotune.store import Row, Store
-    from autotune.tuned.record import TunedRecord
+    from autotune.tuned.comparison import ComparedProblem
+    from autotune.tuned.config import MadeFor
+    from autotune.tuned.record import Entry, TunedRecord
     from autotune.values import Problem
 
 _OUT = out_option("Folder to write to.")
@@ -25,11 +28,20 @@ _OUT = out_option("Folder to write to.")
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
 @click.option("--device", metavar="NAME", help="The driver's name of a device.")
+@SPACES
+@TRUST
 @JSON
 def lookup(
-    kernel: str, fields: tuple[str, ...], arch: str | None, device: str | None, as_json: bool
+    kernel: str,
+    fields: tuple[str, ...],
+    arch: str | None,
+    device: str | None,
+    spaces: Path | None,
+    as_json: bool,
 ) -> None:
     """Answer with the tuned configuration of KERNEL for a problem.
+
+    Says too where it was tuned for another source, reference or launch than the kernel has here.
 
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
@@ -42,7 +54,7 @@ def lookup(
         number = integer(text)
         problem[name] = text if number is None else number
     found = answer(kernel, arch=arch, device=device, **problem)
-    facts = {
+    facts: dict[str, Any] = {
         "kernel": kernel,
         "problem": problem,
         "config": dict(found),
@@ -52,7 +64,7 @@ def lookup(
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
         "exclusive": found.exclusive,
-        "stale_reasons": list(found.stale_reasons),
+        "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
         "source": found.source,
     }
@@ -65,10 +77,30 @@ def lookup(
             click.echo(f"  {name}: {facts[name]}")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
-    for reason in found.stale_reasons:
+    for reason in facts["stale_reasons"]:
         click.echo(f"  stale: {reason}")
     if found.unsure:
         click.echo(f"  unsure: {found.unsure}")
+
+
+def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tuple[str, ...]:
+    """What changed since an entry was tuned; nothing where that cannot be known, with a warning if
+    the kernel is here and cannot be read.
+    """
+    from autotune.errors import SpecError, UsageError
+    from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.source import changed_since
+
+    if made_for is None:
+        return ()
+    try:
+        return changed_since(find_kernel(kernel, spaces), *made_for)
+    except SpecError as error:
+        warn(f"whether its source changed is not known: {error}")
+    except UsageError:  # only its record is here
+        if spaces is not None:
+            raise
+    return ()
 
 
 @click.command("results")
@@ -316,39 +348,112 @@ def import_(file: Path, spaces: Path | None) -> None:
 
 
 @click.command("compare")
-@click.argument("files", nargs=-1, required=True, type=PATH)
+@click.argument("first", type=PATH)
+@click.argument("second", type=PATH)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="By how much a problem may be slower.",
+)
 @JSON
-def compare(files: tuple[Path, ...], as_json: bool) -> None:
-    """Compare tuned records of one kernel, problem by problem.
+def compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
+    """Compare two tuned records of one kernel, problem by problem.
 
-    Times of different devices are shown side by side; a ratio is given for the same device only.
+    Shows in which parameters the winners differ, and the time of SECOND over that of FIRST with what
+    both 95 % intervals allow. Where both are of one model of device, exit code 5 if even the least of
+    that is above the threshold; another device that is slower is no regression.
 
     \b
     autotune compare old/sgemm.json new/sgemm.json
+    autotune compare reports/NVIDIA_H100_80GB_HBM3/sgemm.json reports/NVIDIA_H200/sgemm.json
     """
+    from autotune.errors import RegressionError
+    from autotune.tuned.comparison import Change, compared
+
+    before, after = _record(first), _record(second)
+    found = compared(before, after, threshold / 100)
+    if as_json:
+        emit_json([_compared_row(one, before, after) for one in found])
+    else:
+        _show_compared(found, before, after)
+    slower = [one for one in found if one.change is Change.SLOWER]
+    if slower:
+        worst = max(slower, key=lambda one: one.ratio or 0.0)
+        raise RegressionError(
+            f"{before.kernel}: {len(slower)} of {len(found)} problems are slower by more than "
+            f"{threshold:g} %, most ({words(worst.problem)}): {worst.ratio:.3f} of its time"
+        )
+
+
+def _record(file: Path) -> TunedRecord:
+    """Read the tuned record that a person named."""
+    from autotune.errors import UsageError
     from autotune.tuned.reading import read
 
-    records = [read(file) for file in files]
-    problems = {
-        str(dict(entry.problem)): entry.problem for record in records for entry in record.entries
+    if file.is_dir():
+        inside = sorted(found.name for found in file.glob("*.json"))[:5]
+        names = f", for example {file / inside[0]}" if inside else ""
+        raise UsageError(f"{file}: a folder; name the record of a kernel{names}")
+    return read(file)
+
+
+def _compared_row(one: ComparedProblem, first: TunedRecord, second: TunedRecord) -> dict[str, Any]:
+    def side(record: TunedRecord, entry: Entry | None) -> dict[str, Any] | None:
+        if entry is None:
+            return None
+        return {
+            "device": record.device.name,
+            "config": dict(entry.configuration),
+            "median_ms": entry.median_ms,
+            "interval_ms": entry.interval_ms,
+            "timing": entry.timing,
+            "tuned_on": entry.tuned_on,
+        }
+
+    return {
+        "kernel": first.kernel,
+        "problem": dict(one.problem),
+        "verdict": str(one.change),
+        "first": side(first, one.first),
+        "second": side(second, one.second),
+        "differing": one.differing,
+        "ratio": one.ratio,
+        "ratio_interval": one.ratio_interval,
     }
-    same = len({record.device.name for record in records}) == 1
+
+
+def _show_compared(
+    found: Sequence[ComparedProblem], first: TunedRecord, second: TunedRecord
+) -> None:
     rows = []
-    for problem in problems.values():
-        entries = [record.entry(problem) for record in records]
-        row = {"problem": words(problem)}
-        for number, (record, entry) in enumerate(zip(records, entries, strict=True), 1):
-            text = f"{entry.median_ms:.4g} ms" if entry else ""
-            row[f"{number}: {record.device.name}"] = text
-        first, last = entries[0], entries[-1]
-        row["last / first"] = (
-            f"{last.median_ms / first.median_ms:.3f}" if first and last and same else ""
+    for one in found:
+        entries = {f"1: {first.device.name}": one.first, f"2: {second.device.name}": one.second}
+        ratio = ""
+        if one.ratio is not None and one.ratio_interval is not None:
+            least, most = one.ratio_interval
+            ratio = f"{one.ratio:.3f} ({least:.3f} … {most:.3f})"
+        rows.append(
+            {
+                "problem": words(one.problem),
+                **{n: f"{entry.median_ms:.4g} ms" if entry else "" for n, entry in entries.items()},
+                "2 / 1": ratio,
+                "": one.change.replace("_", " "),
+                "winners differ in": ", ".join(
+                    f"{name} {_shown(a)} → {_shown(b)}" for name, (a, b) in one.differing.items()
+                ),
+            }
         )
-        rows.append(row)
-    if as_json:
-        emit_json(rows)
-    else:
-        print_table(rows)
+    print_table(rows, title=first.kernel)
+    if not any(one.first and one.second for one in found):
+        click.echo(f"{first.kernel}: no problem is in both records", err=True)
+
+
+def _shown(value: object) -> str:
+    """A parameter's value; a record of an older space may have none."""
+    return "none" if value is None else str(value)
 
 
 COMMANDS = {

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from autotune.tuned.record import Triple, Value
+
+
+class MadeFor(NamedTuple):
+    """What an entry was tuned for, as fingerprints; see `autotune.kernel.source.changed_since`."""
+
+    #: Of the kernel's sources, and of what its space file gives and asks for.
+    source: str
+    arguments: str
+    #: Names of arguments that a file gave.
+    inputs: tuple[str, ...] = ()
 
 
 class TunedConfig(Mapping[str, Any]):
@@ -28,13 +38,17 @@ class TunedConfig(Mapping[str, Any]):
     expected_fraction : float or None
         Expected share of the best possible speed; 1 for an exact hit, None where it is not known.
     stale_reasons : tuple of str
-        Why it should be tuned again; empty while it is current.
+        Why it should be tuned again, as the record says; empty while it is current. `lookup` reads
+        records only: `load` and the command ``autotune lookup``, which have the kernel's files,
+        add whether those changed since.
     exclusive : bool
         Whether two launches of one loaded module must not overlap: on two streams, say.
     unsure : str
         Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
+    made_for : MadeFor or None
+        Fingerprints of what it was tuned for; None where no entry of a problem answers.
     requires_met : bool
         False only where not even the default may be used for this problem.
     """
@@ -45,6 +59,7 @@ class TunedConfig(Mapping[str, Any]):
         "exclusive",
         "expected_fraction",
         "grid",
+        "made_for",
         "quality",
         "requires_met",
         "shared_bytes",
@@ -63,6 +78,7 @@ class TunedConfig(Mapping[str, Any]):
     exclusive: bool
     unsure: str
     source: str
+    made_for: MadeFor | None
     requires_met: bool
 
     def __init__(self, values: Mapping[str, Value], **about: Any) -> None:

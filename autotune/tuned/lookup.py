@@ -41,7 +41,8 @@ def lookup(
     device : str or Device, optional
         The driver's name of a device, its uuid, or its folder among the records.
     **problem : int or str
-        All problem fields of the kernel.
+        All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
+        have an extent of 0: there is nothing to launch.
 
     Returns
     -------
@@ -51,7 +52,8 @@ def lookup(
     Raises
     ------
     UsageError
-        If nothing is known of the kernel at all, or the problem fields are not the kernel's.
+        If nothing is known of the kernel at all, the problem fields are not the kernel's, a size is
+        negative, or ``arch`` is no architecture.
     """
     environ = os.environ
     key = (kernel, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))
