@@ -1,4 +1,4 @@
-"""`autotune lookup`, `results`, `report`, `export`, `import`, `compare`: what is known already."""
+"""`autotune lookup`, `results`, `report`, `export`, `compare`: what is known already."""
 
 from __future__ import annotations
 
@@ -46,13 +46,10 @@ def lookup(
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
-    from autotune.cli.parsing import integer, pairs
+    from autotune.cli.parsing import sizes
     from autotune.tuned.lookup import lookup as answer
 
-    problem: dict[str, Any] = {}
-    for name, text in pairs(",".join(fields)).items():
-        number = integer(text)
-        problem[name] = text if number is None else number
+    problem = sizes(",".join(fields))
     found = answer(kernel, arch=arch, device=device, **problem)
     facts: dict[str, Any] = {
         "kernel": kernel,
@@ -87,30 +84,34 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
     """What changed since an entry was tuned; nothing where that cannot be known, with a warning if
     the kernel is here and cannot be read.
     """
-    from autotune.errors import SpecError, UsageError
-    from autotune.kernel.catalog import find_kernel
+    from autotune.errors import SpecError
+    from autotune.kernel.catalog import known_kernel
     from autotune.kernel.source import changed_since
 
     if made_for is None:
         return ()
     try:
-        return changed_since(find_kernel(kernel, spaces), *made_for)
+        declared = known_kernel(kernel, spaces)
+        return changed_since(declared, *made_for) if declared else ()
     except SpecError as error:
         warn(f"whether its source changed is not known: {error}")
-    except UsageError:  # only its record is here
-        if spaces is not None:
-            raise
-    return ()
+        return ()
 
 
 @click.command("results")
 @click.argument("kernel", required=False)
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
-    kernel: str | None, device: str | None, best: int | None, as_csv: bool, as_json: bool
+    kernel: str | None,
+    device: str | None,
+    best: int | None,
+    imported: bool,
+    as_csv: bool,
+    as_json: bool,
 ) -> None:
     """List what was measured, of KERNEL or of all, oldest first.
 
@@ -123,10 +124,13 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
-    with Store.open(default_url()) as store:
-        found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
-    rows = [stored_row(row) for row in found]
-    if kernel and not rows:
+    if imported:
+        rows = _imported_rows(kernel, device, best)
+    else:
+        with Store.open(default_url()) as store:
+            found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
+        rows = [stored_row(row) for row in found]
+    if kernel and not rows and not imported:
         known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
@@ -145,12 +149,33 @@ def results(
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
+                "imported from": row.get("imported_from"),
             }
             for row in rows
         )
+    elif imported:
+        click.echo(f"nothing of {kernel or 'anything'} was imported", err=True)
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
+
+
+def _imported_rows(
+    kernel: str | None, device: str | None, best: int | None
+) -> list[dict[str, Any]]:
+    """What files of others say, as rows: of each its measurements in its order, or its best."""
+    from autotune.search.imported import imported
+    from autotune.store.flat import row_of
+
+    return [
+        {
+            **row_of(recording.kernel, recording.problem, measurement, recording.device.name),
+            "imported_from": recording.path.name,
+        }
+        for recording in imported(kernel)
+        if device in (None, recording.device.name)
+        for measurement in (recording.best(best) if best else recording.measurements)
+    ]
 
 
 def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
@@ -237,9 +262,17 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
 @click.option(
     "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
 )
+@click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @_OUT
 @TRUST
-def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
+def export(
+    kernel: str,
+    format: str,
+    device: str | None,
+    source: Path | None,
+    imported: bool,
+    out: Path,
+) -> None:
     """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
 
     \b
@@ -251,7 +284,9 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
 
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
-    if FORMATS[format].source == "records":
+    if imported:
+        files = _exported_again(kernel, format, device)
+    elif FORMATS[format].source == "records":
         files = export_records(format, _records(kernel, device, source))
     else:
         files = {}
@@ -262,6 +297,30 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out / name, text.encode())
         click.echo(str(out / name))
+
+
+def _exported_again(kernel: str, format: str, device: str | None) -> dict[str, str]:
+    """What was imported of a kernel: a folder for each device and problem, as of measurements."""
+    from autotune.errors import UsageError
+    from autotune.export import export_recorded
+    from autotune.search.imported import imported
+
+    files: dict[str, str] = {}
+    texts: set[str] = set()
+    for recording in imported(kernel):
+        if device not in (None, recording.device.name):
+            continue
+        if recording.kind == format and recording.text in texts:
+            continue  # a wisdom file is several recordings
+        texts.add(recording.text)
+        folder = _results_folder(recording.device.name, recording.problem, is_cold=True)
+        exported = export_recorded(format, recording)
+        while any(f"{folder}/{name}" in files for name in exported):
+            folder += "_"
+        files.update({f"{folder}/{name}": text for name, text in exported.items()})
+    if not files:
+        raise UsageError(f"{kernel}: nothing of it was imported; see: autotune import --help")
+    return files
 
 
 def _measured(kernel: str, device: str | None) -> dict[str, Results]:
@@ -315,38 +374,6 @@ def _results_folder(device_name: str, problem: Problem, is_cold: bool) -> str:
     return f"{Device('cuda', device_name, '').folder}/{'-'.join(sizes)}{'' if is_cold else '-hot'}"
 
 
-@click.command("import")
-@click.argument("file", type=PATH)
-@SPACES
-@TRUST
-def import_(file: Path, spaces: Path | None) -> None:
-    """Merge the tuned record FILE into yours, so that lookup finds it.
-
-    What it holds must be values that a run could have written; where its kernel is known here, also
-    configurations of that kernel's space.
-
-    \b
-    autotune import colleague/sgemm.json
-    """
-    from autotune.errors import SpecError, UsageError
-    from autotune.kernel.catalog import find_kernel
-    from autotune.tuned.importing import check_values
-    from autotune.tuned.reading import read, user_folder
-    from autotune.tuned.writing import update
-
-    record = read(file)
-    try:
-        kernel = find_kernel(record.kernel, spaces)
-    except SpecError:
-        raise
-    except UsageError:  # it is not known here
-        kernel = None
-    check_values(record, kernel)
-    merged = update(Path(user_folder()), record)
-    for outcome in merged.outcomes:
-        click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
-
-
 @click.command("compare")
 @click.argument("first", type=PATH)
 @click.argument("second", type=PATH)
@@ -373,7 +400,7 @@ def compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
     from autotune.errors import RegressionError
     from autotune.tuned.comparison import Change, compared
 
-    before, after = _record(first), _record(second)
+    before, after = record_of(first), record_of(second)
     found = compared(before, after, threshold / 100)
     if as_json:
         emit_json([_compared_row(one, before, after) for one in found])
@@ -388,7 +415,7 @@ def compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
         )
 
 
-def _record(file: Path) -> TunedRecord:
+def record_of(file: Path) -> TunedRecord:
     """Read the tuned record that a person named."""
     from autotune.errors import UsageError
     from autotune.tuned.reading import read
@@ -461,6 +488,5 @@ COMMANDS = {
     "results": results,
     "report": report,
     "export": export,
-    "import": import_,
     "compare": compare,
 }

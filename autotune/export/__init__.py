@@ -14,6 +14,7 @@ from autotune.errors import UsageError, unknown
 from autotune.export import measurements
 
 if TYPE_CHECKING:
+    from autotune.search.recorded import Recording
     from autotune.tuned.record import TunedRecord
 
 
@@ -34,6 +35,12 @@ def _wisdom(records: Sequence[TunedRecord]) -> dict[str, str]:
     from autotune.export.wisdom import render
 
     return render(records)
+
+
+def _recorded_wisdom(recordings: Sequence[Recording]) -> dict[str, str]:
+    from autotune.export.wisdom import render_recorded
+
+    return render_recorded(recordings)
 
 
 def _t4(results: measurements.Results) -> dict[str, str]:
@@ -70,6 +77,10 @@ FORMATS = {
 }
 
 
+#: What holds measurements that were not verified here.
+RECORDED_FORMATS = ("t4", "cache", "wisdom")
+
+
 def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str]:
     """Export tuned records of one kernel: names of files, below a folder, and their text.
 
@@ -93,6 +104,33 @@ def export_measurements(format: str, results: measurements.Results) -> dict[str,
         If there is no such format.
     """
     return _found(format, "measurements").render(results)
+
+
+def export_recorded(format: str, recording: Recording) -> dict[str, str]:
+    """Export what someone else measured: names of files and their text.
+
+    In the format that it came in the text is the one that was imported; in another, what that can
+    hold.
+
+    Raises
+    ------
+    UsageError
+        If there is no such format, or it is for what was verified here.
+    """
+    if format not in FORMATS:
+        raise UsageError(unknown("format", format, FORMATS))
+    if format not in RECORDED_FORMATS:
+        raise UsageError(
+            f"format {format} is for what was verified here; what was imported goes to "
+            f"{', '.join(RECORDED_FORMATS)}"
+        )
+    if recording.kind == format:
+        stem = _recorded_wisdom([recording]) if format == "wisdom" else None
+        name = next(iter(stem)) if stem else f"{recording.kernel}-{format}.json"
+        return {name: recording.text}
+    if format == "wisdom":
+        return _recorded_wisdom([recording])
+    return export_measurements(format, measurements.Results.of(recording))
 
 
 def _found(name: str, source: str) -> Format:
