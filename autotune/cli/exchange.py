@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from autotune.cli import warn
-from autotune.cli.options import PATH, SPACES, TRUST
+from autotune.cli.options import FOLDER, PATH, SPACES, TRUST
 from autotune.cli.records import record_of
 from autotune.cli.tables import words
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--problem", metavar="FIELD=N,...", help="The problem, where FILE has no or other fields."
 )
+@click.option("--into", type=FOLDER, default=".", help="Folder that gets the spaces/ of a T1 file.")
 @SPACES
 @TRUST
 def import_(
@@ -30,9 +31,10 @@ def import_(
     kernel: str | None,
     device: str | None,
     problem: str | None,
+    into: Path,
     spaces: Path | None,
 ) -> None:
-    """Take in what others tuned: a record, Kernel Tuner's cache, T4 results or a wisdom file.
+    """Take in what others tuned: a record, Kernel Tuner's cache, T4 results, a wisdom or T1 file.
 
     A tuned record is merged into yours, so that lookup finds it. What it holds must be values that a
     run could have written; where its kernel is known here, also configurations of that kernel's space.
@@ -40,16 +42,31 @@ def import_(
     The rest was not verified by autotune, and lookup never answers with it: it is kept beside, runs of
     the kernel try the best of it first, and `results` and `export` show it with --imported.
 
+    A T1 description becomes a space file, INTO/spaces/NAME.py, to complete.
+
     \b
     autotune import colleague/sgemm.json
     autotune import colleague/gemm-cache.json --kernel sgemm --problem m=4096,n=4096,k=4096
     """
     from autotune.cli.parsing import sizes
     from autotune.errors import UsageError
-    from autotune.search.recorded import Names, content_of, is_theirs
+    from autotune.search.recorded import Names, content_of, is_description, is_theirs
     from autotune.values import Problem
 
-    if is_theirs(content_of(file)):
+    content = content_of(file)
+    if is_description(content):
+        from autotune.cli.described import write_space
+
+        places = write_space(file, kernel or "", into)
+        for place in places:
+            click.echo(f"wrote {place}")
+        click.echo(
+            f"next: its source into {into / 'kernels'}, what is right into its `reference`, then: "
+            f"autotune check {places[0].stem}",
+            err=True,
+        )
+        return
+    if is_theirs(content):
         names = Names(kernel or "", device or "", Problem(sizes(problem or "")))
         _import_recorded(file, names, spaces)
         return

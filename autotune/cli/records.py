@@ -263,6 +263,9 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
 )
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
+@click.option(
+    "--problem", metavar="FIELD=N,...", help="Of t1: what it describes; default: the smallest."
+)
 @_OUT
 @TRUST
 def export(
@@ -271,12 +274,14 @@ def export(
     device: str | None,
     source: Path | None,
     imported: bool,
+    problem: str | None,
     out: Path,
 ) -> None:
-    """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache.
+    """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache; its space as t1.
 
     \b
     autotune export sgemm header --out include/autotune
+    autotune export transpose t1 --problem m=4096,n=4096
     """
     from autotune.errors import UsageError, unknown
     from autotune.export import FORMATS, export_measurements, export_records
@@ -286,6 +291,8 @@ def export(
         raise UsageError(unknown("format", format, FORMATS))
     if imported:
         files = _exported_again(kernel, format, device)
+    elif FORMATS[format].source == "kernel":
+        files = _described(kernel, format, problem, device)
     elif FORMATS[format].source == "records":
         files = export_records(format, _records(kernel, device, source))
     else:
@@ -297,6 +304,30 @@ def export(
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out / name, text.encode())
         click.echo(str(out / name))
+
+
+def _described(name: str, format: str, problem: str | None, device: str | None) -> dict[str, str]:
+    """The declaration of a kernel, for a device that it is tuned on where there is one."""
+    from math import prod
+
+    from autotune.cli.parsing import problem as read_problem
+    from autotune.devices.device import for_arch
+    from autotune.errors import UsageError
+    from autotune.export import export_kernel
+    from autotune.kernel.catalog import find_kernel
+    from autotune.tuned.reading import read_layers
+
+    kernel = find_kernel(name)
+    known = {loaded.record.device.name: loaded.record.device for loaded in read_layers(kernel.name)}
+    if device is not None and device not in known:
+        raise UsageError(f"{kernel.name} is not tuned on {device} (known: {', '.join(known)})")
+    chosen = [one for one in known.values() if device or one.backend in kernel.backends]
+    chosen.sort(key=lambda one: (one.name != device, one.backend != "cuda"))
+    target = chosen[0].planned_for() if chosen else for_arch("sm_90")
+    declared = kernel.problems.get(target.backend) or kernel.all_problems()
+    smallest = min(declared, key=lambda p: prod(n for n in p.values() if isinstance(n, int)))
+    asked = read_problem(kernel, problem) if problem else smallest
+    return export_kernel(format, kernel, asked, target)
 
 
 def _exported_again(kernel: str, format: str, device: str | None) -> dict[str, str]:

@@ -14,8 +14,11 @@ from autotune.errors import UsageError, unknown
 from autotune.export import measurements
 
 if TYPE_CHECKING:
+    from autotune.devices.device import Device
+    from autotune.kernel.spec import Kernel
     from autotune.search.recorded import Recording
     from autotune.tuned.record import TunedRecord
+    from autotune.values import Problem
 
 
 def _header(records: Sequence[TunedRecord]) -> dict[str, str]:
@@ -43,6 +46,12 @@ def _recorded_wisdom(recordings: Sequence[Recording]) -> dict[str, str]:
     return render_recorded(recordings)
 
 
+def _t1(described: tuple[Kernel, Problem, Device]) -> dict[str, str]:
+    from autotune.export.t1 import render
+
+    return render(*described)
+
+
 def _t4(results: measurements.Results) -> dict[str, str]:
     return {f"{results.kernel}-t4.json": measurements.results(results)}
 
@@ -57,8 +66,8 @@ class Format:
 
     name: str
     doc: str
-    #: What it is made from: the winners, or everything that was measured.
-    source: Literal["records", "measurements"]
+    #: What it is made from: the winners, everything that was measured, or the declaration.
+    source: Literal["records", "measurements", "kernel"]
     #: Makes names of files, below a folder, and their text.
     render: Callable[[Any], dict[str, str]]
 
@@ -69,6 +78,7 @@ FORMATS = {
         Format("header", "C++17 header with a constexpr lookup", "records", _header),
         Format("json", "tuned record, what `lookup` reads", "records", _json),
         Format("wisdom", "Kernel Launcher's wisdom file", "records", _wisdom),
+        Format("t1", "FAIR autotuning description of a kernel, schema T1 1.0.0", "kernel", _t1),
         Format("t4", "FAIR autotuning results, schema T4 1.0.0", "measurements", _t4),
         Format(
             "cache", "Kernel Tuner's cache, for simulation and dashboards", "measurements", _cache
@@ -104,6 +114,17 @@ def export_measurements(format: str, results: measurements.Results) -> dict[str,
         If there is no such format.
     """
     return _found(format, "measurements").render(results)
+
+
+def export_kernel(format: str, kernel: Kernel, problem: Problem, device: Device) -> dict[str, str]:
+    """Export the declaration of a kernel for one problem and device: names of files and their text.
+
+    Raises
+    ------
+    UsageError
+        If there is no such format, or it cannot hold the declaration.
+    """
+    return _found(format, "kernel").render((kernel, problem, device))
 
 
 def export_recorded(format: str, recording: Recording) -> dict[str, str]:

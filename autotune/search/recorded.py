@@ -155,6 +155,11 @@ def is_theirs(content: bytes) -> bool:
     return b'"autotune tuned record"' not in content and any(word in content for word in _WORDS)
 
 
+def is_description(content: bytes) -> bool:
+    """Whether a content looks like T1, which describes a space and has no measurements."""
+    return b'"ConfigurationSpace"' in content and b'"TuningParameters"' in content
+
+
 def content_of(path: Path) -> bytes:
     """The content of a file, unpacked.
 
