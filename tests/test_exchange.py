@@ -429,7 +429,7 @@ def test_a_search_tries_and_verifies_the_best_of_others_first(
     )
     ran = ["run", "scale", "--spaces", spaces, "--device", "opencl:cpu", "--out", str(tmp_path)]
     assert run([*ran, "--budget", "3evals"]) == 0
-    capsys.readouterr()
+    assert "3 configurations that were imported are tried first" in capsys.readouterr().err
     with Store.open(default_url()) as store:
         rows_ = store.rows("scale")
     tried = dict.fromkeys(row.measurement.configuration["BLOCK"] for row in rows_)

@@ -174,6 +174,9 @@ def run(
         inputs=parsing.inputs(inputs) if inputs else {},
         command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
     )
+    if request.first and not config:
+        text = "configurations that were imported are tried first, and verified like any other"
+        click.echo(f"{len(request.first)} {text}", err=True)
     _run(request.with_default_problems(), out, as_json)
 
 
