@@ -1,4 +1,4 @@
-"""Put kernels, spaces and measured reports into the wheel, as ``autotune/_bundled/``.
+"""Put kernels, spaces, measured reports and what C++ programs find into the wheel, as ``autotune/_bundled/``.
 
 An editable install gets none of it: there the folders beside ``autotune/`` are used.
 """
@@ -9,6 +9,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 BUNDLED = ("kernels/**/*.cu", "kernels/**/*.h", "kernels/**/*.cuh", "spaces/**/*.py")
+CPP = ("cpp/cmake/*.cmake", "cpp/pkgconfig/*.pc", "cpp/include/autotune/*.hpp")
 REPORTS = ("reports/**/*.json", "reports/**/*.hpp")
 MEASURED_ON_CPU = "opencl_"  # git-ignored folders: one machine's CPU is nobody else's
 
@@ -21,7 +22,7 @@ class BundleHook(BuildHookInterface):
         if version == "editable":
             return
         root = Path(self.root)
-        paths = [path for pattern in BUNDLED for path in root.glob(pattern)]
+        paths = [path for pattern in BUNDLED + CPP for path in root.glob(pattern)]
         paths += [
             path
             for pattern in REPORTS

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune.api import tune
+    from autotune.calling.load import load
     from autotune.kernel.expression import ceil_div, maximum, minimum
     from autotune.kernel.operand import Instead, NothingToDo, Operand
     from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
     from autotune.tuned.config import TunedConfig
-    from autotune.tuned.load import load
     from autotune.tuned.lookup import lookup
     from autotune.values import Configuration, Problem
 
@@ -45,7 +45,7 @@ _NAMES = {
     "kernel.expression": ("ceil_div", "maximum", "minimum"),
     "kernel.operand": ("Instead", "NothingToDo", "Operand"),
     "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
-    "tuned.load": ("load",),
+    "calling.load": ("load",),
     "tuned.config": ("TunedConfig",),
     "tuned.lookup": ("lookup",),
     "values": ("Configuration", "Problem"),

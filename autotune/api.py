@@ -143,8 +143,9 @@ def tune(
 
 def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:
     """A problem with its fields in the kernel's order, which records and headers keep."""
-    if set(problem) != set(kernel.fields):
+    if set(problem) - set(kernel.layout) != set(kernel.fields):
         raise UsageError(
             f"problem ({Problem(dict(problem))}): fields {', '.join(kernel.fields)} expected"
         )
-    return Problem({name: problem[name] for name in kernel.fields})
+    known = (*kernel.fields, *kernel.layout)
+    return Problem({name: problem[name] for name in known if name in problem})

@@ -21,7 +21,7 @@ def data_path(*parts: str) -> str:
 
 
 def bundled_path(kind: str, package: str = _PACKAGE) -> str:
-    """Where what ships with the package is: ``kernels``, ``spaces`` or ``reports``.
+    """Where what ships with the package is: ``kernels``, ``spaces``, ``reports`` or ``cpp``.
 
     Beside the package in a checkout, inside it where it is installed: there `site-packages` lies
     beside it, whose ``reports`` would be somebody else's.

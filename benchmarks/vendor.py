@@ -36,6 +36,7 @@ import vendor_task
 from harness import ROOT, command_line, finish, provenance
 
 from autotune.arrays import usable_cores
+from autotune.calling.choice import Choice, choose
 from autotune.cli import parsing
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend, choose_device
@@ -55,7 +56,6 @@ from autotune.measure.timing import median_interval
 from autotune.measure.worker import Worker
 from autotune.run.limits import known_limits
 from autotune.run.selection import ratio
-from autotune.tuned.load import Choice, choose
 from autotune.values import Configuration, Problem
 
 FORMAT = "autotune vendor comparison"

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from autotune.calling.binding import declared_arguments
 from autotune.devices.base import ContextLostError, Executor, LaunchError
 from autotune.devices.binary import Binary
 from autotune.kernel.catalog import load_file
@@ -20,7 +21,6 @@ from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM
 from autotune.measure.measurement import CheckResult
 from autotune.measure.tasks import Contender, Job, Take
-from autotune.tuned.load import declared_arguments
 from autotune.values import Configuration, Problem
 
 #: Rounds of the race among cublasLt's heuristics that decides which of them enters the row's race.

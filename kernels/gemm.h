@@ -39,6 +39,9 @@ __device__ __forceinline__ bool rows_are_aligned(const float* matrix, int length
 struct Tile {
     int row, col;
 
+    // Tiles of a matrix.
+    static __device__ int count(int m, int n) { return (m + BM - 1) / BM * ((n + BN - 1) / BN); }
+
     __device__ Tile(int block, int m, int n)
     {
         const int blocks_m = (m + BM - 1) / BM, blocks_n = (n + BN - 1) / BN;

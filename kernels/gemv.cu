@@ -21,7 +21,12 @@
      16 bytes per load                         VEC=4
      more loads in flight                      UNROLL=4 and more
      x from registers for several rows         ROWS=2 and more
-     few long rows on the whole device         SPLIT=8 and more */
+     few long rows on the whole device         SPLIT=8 and more
+
+   VIEW is the same for arrays that are part of others: rows of A lie lda floats apart, elements of x and y incx
+   and incy. TRANS is y = alpha A' x + beta y for an A that is stored as n rows of m floats, which the threads
+   of a row read side by side: `across` of them, VEC columns each, and as many rows at once as a block has
+   threads for. There is nothing to tune: what decides is the shape, by which the launch chooses. */
 
 #ifndef BLOCK
 #define BLOCK 256 /* threads per block */
@@ -59,6 +64,12 @@
 #define FINISH_atomic 2 /* onto beta y, which a launch of gemv_scale made before */
 #define FINISH FINISH_ticket
 #endif
+#ifndef VIEW
+#define VIEW 0
+#endif
+#ifndef TRANS
+#define TRANS 0 /* A is stored by columns; only with VIEW */
+#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 1 /* blocks that must fit on one multiprocessor (CUDA only) */
 #endif
@@ -90,6 +101,16 @@
 #endif
 #if SPLIT > 1 && WAVES
 #error "rows that are split are too few to walk over"
+#endif
+
+#if VIEW
+#define VIEW_PARAMETERS , i64 lda, i64 incx, i64 incy
+#define INCY_PARAMETER , i64 incy
+typedef i64 pitch; /* in floats */
+#else
+#define VIEW_PARAMETERS
+#define INCY_PARAMETER
+typedef int pitch;
 #endif
 
 #if LOAD == LOAD_bypass
@@ -153,7 +174,14 @@ DEVICE void load_a(float* to, GLOBAL const float* from, int width, int inside)
     }
 }
 
-/* And of x. */
+DEVICE void store(GLOBAL float* y, float sum, float alpha, float beta)
+{
+    *y = beta == 0.0f ? alpha * sum : FMA(beta, *y, alpha * sum);
+}
+
+#if !TRANS
+
+/* `width` floats of x. */
 DEVICE void load_x(float* to, X_PTR const float* from, int width, int inside)
 {
     if (width == 4) {
@@ -169,9 +197,9 @@ DEVICE void load_x(float* to, X_PTR const float* from, int width, int inside)
 
 /* sums += A x over one tile of columns. `rows` and `x` stand at the lane's first item; a load on, the next
    `width` floats are LANES times as far. Of the columns from there, `left` exist; `full` says that all do,
-   and saves asking. */
-DEVICE void add_tile(float* sums, GLOBAL const float* const* rows, X_PTR const float* x, int width, int full,
-                     int left)
+   and saves asking. Elements of x are `incx` apart, 1 where `width` is more. */
+DEVICE void add_tile(float* sums, GLOBAL const float* const* rows, X_PTR const float* x, pitch incx, int width,
+                     int full, int left)
 {
     float a_items[ROWS * ITEMS], x_items[ITEMS];
     UNROLL_ALL
@@ -181,7 +209,7 @@ DEVICE void add_tile(float* sums, GLOBAL const float* const* rows, X_PTR const f
             load_a(a_items + r * ITEMS + i, rows[r] + i * LANES, width, full || i * LANES < left);
     }
     UNROLL_ALL
-    for (int i = 0; i < ITEMS; i += width) load_x(x_items + i, x + i * LANES, width, full || i * LANES < left);
+    for (int i = 0; i < ITEMS; i += width) load_x(x_items + i, x + i * LANES * incx, width, full || i * LANES < left);
     UNROLL_ALL
     for (int i = 0; i < ITEMS; ++i) {
         UNROLL_ALL
@@ -194,24 +222,24 @@ DEVICE void add_tile(float* sums, GLOBAL const float* const* rows, X_PTR const f
 
 /* sums += A x over `count` columns, of which `row_at` holds the first in each row of A, and `x` stands at it.
    The lane is part of the pointers, so that the loads of a tile differ by constants. */
-DEVICE void add_columns(float* sums, GLOBAL const float* a, const i64* row_at, X_PTR const float* x, int width,
-                        int count)
+DEVICE void add_columns(float* sums, GLOBAL const float* a, const i64* row_at, X_PTR const float* x,
+                        pitch incx, int width, int count)
 {
     const int lane_at = TID(0) % LANES * width;
     GLOBAL const float* rows[ROWS];
     UNROLL_ALL
     for (int r = 0; r < ROWS; ++r) rows[r] = a + row_at[r] + lane_at;
-    x += lane_at;
+    x += lane_at * incx;
 
     int left = count;
     UNROLL_BY(1)
     for (; left >= TILE; left -= TILE) {
-        add_tile(sums, rows, x, width, 1, TILE);
+        add_tile(sums, rows, x, incx, width, 1, TILE);
         UNROLL_ALL
         for (int r = 0; r < ROWS; ++r) rows[r] += TILE;
-        x += TILE;
+        x += TILE * incx;
     }
-    if (left > 0) add_tile(sums, rows, x, width, 0, left - lane_at);
+    if (left > 0) add_tile(sums, rows, x, incx, width, 0, left - lane_at);
 }
 
 /* The sums of a group's rows over its lanes: lane r gets row r's, other lanes anything. All threads of the
@@ -243,15 +271,10 @@ DEVICE float group_sum(float* sums, SHARED_PTR float* shared)
     return sum;
 }
 
-DEVICE void store(GLOBAL float* y, float sum, float alpha, float beta)
-{
-    *y = beta == 0.0f ? alpha * sum : FMA(beta, *y, alpha * sum);
-}
-
 /* y for the rows of one tile, of which `splits` parts are there: part s of row i at partial[i * splits + s].
    volatile: other blocks of the same launch may have written them, so they must not have been read earlier. */
-DEVICE void finish_rows(volatile GLOBAL const float* partial, GLOBAL float* y, float alpha, float beta, int m,
-                        int splits, int first, SHARED_PTR float* shared)
+DEVICE void finish_rows(volatile GLOBAL const float* partial, GLOBAL float* y, pitch incy, float alpha,
+                        float beta, int m, int splits, int first, SHARED_PTR float* shared)
 {
     const int lane = TID(0) % LANES;
     float sums[ROWS];
@@ -263,12 +286,12 @@ DEVICE void finish_rows(volatile GLOBAL const float* partial, GLOBAL float* y, f
     }
     const float sum = group_sum(sums, shared);
     const int row = first + lane * GROUPS;
-    if (lane < ROWS && row < m) store(y + row, sum, alpha, beta);
+    if (lane < ROWS && row < m) store(y + row * incy, sum, alpha, beta);
 }
 
 /* One part of the rows of one tile: columns begin .. end. */
-DEVICE float tile_sum(GLOBAL const float* a, GLOBAL const float* x, int first, int begin, int end, int m, int n,
-                      SHARED_PTR float* shared, SHARED_PTR float* x_part)
+DEVICE float tile_sum(GLOBAL const float* a, GLOBAL const float* x, pitch lda, pitch incx, int first, int begin,
+                      int end, int m, int n, SHARED_PTR float* shared, SHARED_PTR float* x_part)
 {
     float sums[ROWS * CHAINS];
     i64 row_at[ROWS];
@@ -278,30 +301,31 @@ DEVICE float tile_sum(GLOBAL const float* a, GLOBAL const float* x, int first, i
     for (int r = 0; r < ROWS; ++r) {
         /* Beyond the last row a group reads that one again, which costs less than asking at every load. */
         const int row = first + r * GROUPS;
-        row_at[r] = (i64)(row < m ? row : m - 1) * n;
+        row_at[r] = (i64)(row < m ? row : m - 1) * lda;
     }
 
     /* Wide loads need every row of A to start at a multiple of VEC floats; if not, a thread loads as many
        single floats instead, from as many places. */
-    const int wide = VEC > 1 && n % VEC == 0 && ((size_t)a | (size_t)x) % (VEC * sizeof(float)) == 0;
+    const int wide = VEC > 1 && n % VEC == 0 && (!VIEW || (lda % VEC == 0 && incx == 1)) &&
+                     ((size_t)a | (size_t)x) % (VEC * sizeof(float)) == 0;
 
 #if X_SHARED
     for (int col = begin; col < end; col += X_SHARED) {
         const int count = end - col < X_SHARED ? end - col : X_SHARED;
         SYNC(); /* nobody reads the part before it any more */
-        for (int i = TID(0); i < count; i += BLOCK) x_part[i] = x[col + i];
+        for (int i = TID(0); i < count; i += BLOCK) x_part[i] = x[(col + i) * incx];
         SYNC();
         if (wide) {
-            add_columns(sums, a + col, row_at, x_part, VEC, count);
+            add_columns(sums, a + col, row_at, x_part, 1, VEC, count);
         } else {
-            add_columns(sums, a + col, row_at, x_part, 1, count);
+            add_columns(sums, a + col, row_at, x_part, 1, 1, count);
         }
     }
 #else
     if (wide) {
-        add_columns(sums, a + begin, row_at, x + begin, VEC, end - begin);
+        add_columns(sums, a + begin, row_at, x + begin, 1, VEC, end - begin);
     } else {
-        add_columns(sums, a + begin, row_at, x + begin, 1, end - begin);
+        add_columns(sums, a + begin, row_at, x + begin * incx, incx, 1, end - begin);
     }
 #endif
 
@@ -317,8 +341,11 @@ DEVICE float tile_sum(GLOBAL const float* a, GLOBAL const float* x, int first, i
    by waiting for each load before it issues the next: ROWS and UNROLL would have no effect. */
 KERNEL(BLOCK, 1, MIN_BLOCKS)
 gemv(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT x, GLOBAL float* y, float alpha, float beta,
-     int m, int n, GLOBAL float* partial, GLOBAL unsigned* tickets, int splits)
+     int m, int n, GLOBAL float* partial, GLOBAL unsigned* tickets, int splits VIEW_PARAMETERS)
 {
+#if !VIEW
+    const pitch lda = n, incx = 1, incy = 1;
+#endif
     SHARED float shared[BLOCK / WARP * ROWS];
     SHARED ALIGN16 float x_part[X_SHARED ? X_SHARED : 4];
     const int lane = TID(0) % LANES, group = TID(0) / LANES;
@@ -332,9 +359,9 @@ gemv(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT x, GLOBAL floa
     {
         /* Row r of the group is GROUPS below row r - 1: one load of the block reads neighbouring rows. */
         const int first = tile * TILE_ROWS + group;
-        const float sum = tile_sum(a, x, first, 0, n, m, n, shared, x_part);
+        const float sum = tile_sum(a, x, lda, incx, first, 0, n, m, n, shared, x_part);
         const int row = first + lane * GROUPS;
-        if (lane < ROWS && row < m) store(y + row, sum, alpha, beta);
+        if (lane < ROWS && row < m) store(y + row * incy, sum, alpha, beta);
     }
 
 #else
@@ -344,12 +371,12 @@ gemv(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT x, GLOBAL floa
     const int columns = CEIL_DIV(CEIL_DIV(n, splits), STEP) * STEP;
     const int begin = part * columns < n ? part * columns : n;
     const int end = n - begin < columns ? n : begin + columns;
-    const float sum = tile_sum(a, x, first, begin, end, m, n, shared, x_part);
+    const float sum = tile_sum(a, x, lda, incx, first, begin, end, m, n, shared, x_part);
     const int row = first + lane * GROUPS;
     const int stores = lane < ROWS && row < m;
 
 #if FINISH == FINISH_atomic
-    if (stores) ATOMIC_ADD(y + row, alpha * sum);
+    if (stores) ATOMIC_ADD(y + row * incy, alpha * sum);
 #else
     if (stores) partial[(i64)row * splits + part] = sum;
 #endif
@@ -367,7 +394,7 @@ gemv(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT x, GLOBAL floa
     }
     SYNC_GLOBAL();
     if (is_last) {
-        finish_rows(partial, y, alpha, beta, m, splits, first, shared);
+        finish_rows(partial, y, incy, alpha, beta, m, splits, first, shared);
         if (TID(0) == 0) tickets[tile] = 0; /* a caller who keeps them need not zero them again */
     }
 #endif
@@ -376,16 +403,116 @@ gemv(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT x, GLOBAL floa
 
 /* The second launch of FINISH=kernel: a block for each tile of rows. */
 KERNEL(BLOCK, 1, 1)
-gemv_finish(GLOBAL const float* partial, GLOBAL float* y, float alpha, float beta, int m, int splits)
+gemv_finish(GLOBAL const float* partial, GLOBAL float* y, float alpha, float beta, int m, int splits INCY_PARAMETER)
 {
+#if !VIEW
+    const pitch incy = 1;
+#endif
     SHARED float shared[BLOCK / WARP * ROWS];
-    finish_rows(partial, y, alpha, beta, m, splits, BID(0) * TILE_ROWS + TID(0) / LANES, shared);
+    finish_rows(partial, y, incy, alpha, beta, m, splits, BID(0) * TILE_ROWS + TID(0) / LANES, shared);
 }
 
 /* The first launch of FINISH=atomic: y = beta y. */
 KERNEL(BLOCK, 1, 1)
-gemv_scale(GLOBAL float* y, float beta, int m)
+gemv_scale(GLOBAL float* y, float beta, int m INCY_PARAMETER)
 {
+#if !VIEW
+    const pitch incy = 1;
+#endif
     const int row = BID(0) * BLOCK + TID(0);
-    if (row < m) y[row] = beta == 0.0f ? 0.0f : beta * y[row];
+    if (row < m) y[row * incy] = beta == 0.0f ? 0.0f : beta * y[row * incy];
 }
+
+#else /* TRANS */
+
+#define DEPTH (ROWS * UNROLL) /* loads of a thread that are under way */
+
+/* sums += A' x over the stored rows `row`, `row` + `rows`, ... before `end`, for VEC columns from `col` on:
+   neighbours where `width` is VEC, else `across` from one another, of which those before m exist. */
+DEVICE void add_rows(float* sums, GLOBAL const float* a, GLOBAL const float* x, i64 lda, i64 incx, int row, int rows,
+                     int end, int col, int across, int width, int m)
+{
+    for (; row < end; row += DEPTH * rows) {
+        float a_items[DEPTH * VEC], x_items[DEPTH];
+        UNROLL_ALL
+        for (int d = 0; d < DEPTH; ++d) {
+            const i64 at = row + d * rows;
+            x_items[d] = at < end ? x[at * incx] : 0.0f;
+            UNROLL_ALL
+            for (int v = 0; v < VEC; v += width)
+                load_a(a_items + d * VEC + v, a + at * lda + col + v * across, width,
+                       at < end && col + v * across < m);
+        }
+        UNROLL_ALL
+        for (int d = 0; d < DEPTH; ++d) {
+            UNROLL_ALL
+            for (int v = 0; v < VEC; ++v) sums[v] = FMA(a_items[d * VEC + v], x_items[d], sums[v]);
+        }
+    }
+}
+
+/* The sums of the threads whose number is the same but for multiples of `across`, `width` for each: those of
+   thread i < `across` are in shared[i * width] and after. All threads of the block must come here. */
+DEVICE void sum_over_rows(SHARED_PTR float* shared, const float* sums, int width, int across)
+{
+    for (int v = 0; v < width; ++v) shared[TID(0) * width + v] = sums[v];
+    for (int left = BLOCK / 2; left >= across; left /= 2) {
+        SYNC();
+        if (TID(0) < left)
+            for (int v = 0; v < width; ++v) shared[TID(0) * width + v] += shared[(TID(0) + left) * width + v];
+    }
+    SYNC();
+}
+
+/* A block takes across * VEC columns of A, and of `splits` parts of the rows one. */
+KERNEL(BLOCK, 1, MIN_BLOCKS)
+gemv(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT x, GLOBAL float* y, float alpha, float beta,
+     int m, int n, GLOBAL float* partial, int splits, int across VIEW_PARAMETERS)
+{
+    SHARED float shared[BLOCK * VEC];
+    const int part = BID(0) % splits, first_col = BID(0) / splits * across * VEC;
+    const int lane = TID(0) % across, rows = BLOCK / across;
+    const int count = CEIL_DIV(n, splits);
+    const int begin = part * count < n ? part * count : n;
+    const int end = n - begin < count ? n : begin + count;
+    const int row = begin + TID(0) / across;
+    const int wide = VEC > 1 && m % VEC == 0 && lda % VEC == 0 && (size_t)a % (VEC * sizeof(float)) == 0;
+
+    float sums[VEC];
+    UNROLL_ALL
+    for (int v = 0; v < VEC; ++v) sums[v] = 0.0f;
+    if (wide) {
+        add_rows(sums, a, x, lda, incx, row, rows, end, first_col + lane * VEC, 1, VEC, m);
+    } else {
+        add_rows(sums, a, x, lda, incx, row, rows, end, first_col + lane, across, 1, m);
+    }
+
+    sum_over_rows(shared, sums, VEC, across);
+    for (int i = TID(0); i < across * VEC; i += BLOCK) {
+        const int col = first_col + (wide ? i : i / VEC + i % VEC * across);
+        if (col >= m) continue;
+        if (splits > 1) {
+            partial[(i64)part * m + col] = shared[i];
+        } else {
+            store(y + col * incy, shared[i], alpha, beta);
+        }
+    }
+}
+
+/* The second launch where rows are split: a block for each `across` columns. */
+KERNEL(BLOCK, 1, 1)
+gemv_finish(GLOBAL const float* partial, GLOBAL float* y, float alpha, float beta, int m, int splits,
+            int across INCY_PARAMETER)
+{
+    SHARED float shared[BLOCK];
+    const int col = BID(0) * across + TID(0) % across;
+    float sum = 0.0f;
+    if (col < m) {
+        UNROLL_BY(4)
+        for (int part = TID(0) / across; part < splits; part += BLOCK / across) sum += partial[(i64)part * m + col];
+    }
+    sum_over_rows(shared, &sum, 1, across);
+    if (TID(0) < across && col < m) store(y + col * incy, shared[TID(0)], alpha, beta);
+}
+
+#endif

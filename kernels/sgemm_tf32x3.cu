@@ -21,6 +21,10 @@
 // side interleave their columns, so that a thread's four elements in a row of B are one 16-byte read, and
 // what it holds of a row of C are eight neighbours. A's rows are padded by 8 floats and B's are swizzled,
 // which leaves either read without bank conflicts.
+//
+// A matrix that lies column by column keeps that order in shared memory: A's tile is then [k][row], whose rows
+// are padded by 4 floats, and B's [column][k], which is swizzled. Their reads are free of conflicts too, but
+// those of A half as wide.
 
 #ifndef BM
 #define BM 128  // rows of C per block
@@ -54,8 +58,8 @@
 #include "sgemm_tf32x3.h"
 
 constexpr int THREADS = 32 * (BM / WM) * (BN / WN);
-constexpr int A_PITCH = BK + 8;
-constexpr int A_FLOATS = BM * A_PITCH;
+constexpr int A_PITCH = TRANS_A ? BM + 4 : BK + 8;
+constexpr int A_FLOATS = (TRANS_A ? BK : BM) * A_PITCH;
 constexpr int STAGE_FLOATS = A_FLOATS + BK * BN;
 constexpr int TILES_M = WM / 16;  // mma tiles of a warp
 constexpr int TILES_N = WN / 8;
@@ -64,44 +68,83 @@ constexpr int STEPS_PER_FLUSH = FLUSH > BK ? FLUSH / BK : 1;
 static_assert(BM % WM == 0 && BN % WN == 0, "a block is whole warp tiles");
 static_assert(WM % 16 == 0 && WN % 32 == 0, "a warp is whole mma tiles, four side by side");
 static_assert(BK % 8 == 0 && STAGES >= 2, "");
+static_assert(!TRANS_B || BK == 16 || BK == 32, "what the swizzle is made for");
 static_assert(FLUSH % 8 == 0 && (FLUSH % BK == 0 || BK % FLUSH == 0), "");
 
 using Sums = float[TILES_M][TILES_N][4];
 
 // ---------------------------------------------------------------- global to shared memory
 
-// Where element (k, n) of B's tile lies: pieces of four floats change places so that the rows 2t which the
-// threads of a quarter warp read together lie in different banks.
-__device__ __forceinline__ int b_place(int k, int n) { return k * BN + (n ^ k / 2 % 4 * 8); }
+// Where element (row, k) of A's tile lies.
+__device__ __forceinline__ int a_place(int row, int k) { return TRANS_A ? k * A_PITCH + row : row * A_PITCH + k; }
 
-// Start copying the tiles of the step that begins at k0, in pieces of UNIT floats, to the stage at `to`.
-// Beyond the end of k are zeros. Rows of A and columns of B beyond the matrix are replaced by the last ones
-// inside, which only feeds elements of C that are never stored.
-template <int UNIT>
-__device__ __forceinline__ void start_copies(unsigned to, const float* a, const float* b, Tile tile, int k0, int m,
-                                             int n, int k)
+// Where element (k, n) of B's tile lies: pieces of four floats change places so that the rows 2t which the
+// threads of a quarter warp read together lie in different banks. Column by column, so do the columns: those
+// that eight groups of threads read together, four apart, lie one after another, in pieces of eight floats.
+__device__ __forceinline__ int b_place(int k, int n)
 {
-    constexpr int A_UNITS = BK / UNIT, B_UNITS = BN / UNIT;  // in a row
-    constexpr int WRITTEN_OUT = UNIT == 4 ? 64 : 2;          // copies; small ones are four times as many
+    if (!TRANS_B) return k * BN + (n ^ k / 2 % 4 * 8);
+    const int group = n / 4 % 8;
+    return (n / 32 * 32 + n % 4 * 8 + group) * BK + (k ^ (BK == 16 ? group / 2 % 2 : group % 4) * 8);
+}
+
+// Start copying a tile of a matrix that lies along k, in pieces of UNIT floats: EXTENT rows (or columns), which
+// begin at `first` of `count`, from k0 on. Beyond the end of k are zeros. Those beyond the matrix are replaced
+// by the last one inside, which only feeds elements of C that are never stored.
+template <int UNIT, int EXTENT, typename Place>
+__device__ __forceinline__ void copy_along_k(const float* matrix, Pitch pitch, int first, int count, int k0, int k,
+                                             Place place)
+{
+    constexpr int UNITS = BK / UNIT;                 // in a row
+    constexpr int WRITTEN_OUT = UNIT == 4 ? 64 : 2;  // copies; small ones are four times as many
+#pragma unroll WRITTEN_OUT
+    for (int i = 0; i < (EXTENT * UNITS + THREADS - 1) / THREADS; ++i) {
+        const int unit = threadIdx.x + i * THREADS;
+        const int row = unit / UNITS, depth = unit % UNITS * UNIT;
+        if (EXTENT * UNITS % THREADS && row >= EXTENT) break;
+        copy_async_or_zero<UNIT>(place(row, depth),
+                                 matrix + static_cast<long long>(min(first + row, count - 1)) * pitch + k0 + depth,
+                                 k0 + depth < k);
+    }
+}
+
+// The same of one that lies across k.
+template <int UNIT, int EXTENT, typename Place>
+__device__ __forceinline__ void copy_across_k(const float* matrix, Pitch pitch, int first, int count, int k0, int k,
+                                              Place place)
+{
+    constexpr int UNITS = EXTENT / UNIT;
+    constexpr int WRITTEN_OUT = UNIT == 4 ? 64 : 2;
+#pragma unroll WRITTEN_OUT
+    for (int i = 0; i < (BK * UNITS + THREADS - 1) / THREADS; ++i) {
+        const int unit = threadIdx.x + i * THREADS;
+        const int depth = unit / UNITS, col = unit % UNITS * UNIT;
+        if (BK * UNITS % THREADS && depth >= BK) break;
+        copy_async_or_zero<UNIT>(place(col, depth),
+                                 matrix + static_cast<long long>(k0 + depth) * pitch + min(first + col, count - UNIT),
+                                 k0 + depth < k);
+    }
+}
+
+// Start copying the tiles of the step that begins at k0 to the stage at `to`.
+template <int UNIT>
+__device__ __forceinline__ void start_copies(unsigned to, const float* a, const float* b, Pitch lda, Pitch ldb,
+                                             Tile tile, int k0, int m, int n, int k)
+{
     // Makes the compiler work the addresses out at every step, with one multiplication each, instead of
     // keeping them all: registers are what this kernel has least of.
     asm volatile("" : "+r"(k0), "+r"(m), "+r"(n), "+r"(k));
-#pragma unroll WRITTEN_OUT
-    for (int i = 0; i < (BM * A_UNITS + THREADS - 1) / THREADS; ++i) {
-        const int unit = threadIdx.x + i * THREADS;
-        const int row = unit / A_UNITS, depth = unit % A_UNITS * UNIT;
-        if (BM * A_UNITS % THREADS && row >= BM) break;
-        copy_async_or_zero<UNIT>(to + 4 * (row * A_PITCH + depth),
-                         a + static_cast<long long>(min(tile.row + row, m - 1)) * k + k0 + depth, k0 + depth < k);
-    }
-#pragma unroll WRITTEN_OUT
-    for (int i = 0; i < (BK * B_UNITS + THREADS - 1) / THREADS; ++i) {
-        const int unit = threadIdx.x + i * THREADS;
-        const int depth = unit / B_UNITS, col = unit % B_UNITS * UNIT;
-        if (BK * B_UNITS % THREADS && depth >= BK) break;
-        copy_async_or_zero<UNIT>(to + 4 * (A_FLOATS + b_place(depth, col)),
-                         b + static_cast<long long>(k0 + depth) * n + min(tile.col + col, n - UNIT), k0 + depth < k);
-    }
+#if VIEW
+    asm volatile("" : "+l"(lda), "+l"(ldb));
+#else
+    lda = k, ldb = n;
+#endif
+    const auto in_a = [to](int row, int depth) { return to + 4 * a_place(row, depth); };
+    const auto in_b = [to](int col, int depth) { return to + 4 * (A_FLOATS + b_place(depth, col)); };
+    if constexpr (TRANS_A) copy_across_k<UNIT, BM>(a, lda, tile.row, m, k0, k, in_a);
+    else copy_along_k<UNIT, BM>(a, lda, tile.row, m, k0, k, in_a);
+    if constexpr (TRANS_B) copy_along_k<UNIT, BN>(b, ldb, tile.col, n, k0, k, in_b);
+    else copy_across_k<UNIT, BN>(b, ldb, tile.col, n, k0, k, in_b);
 }
 
 // ---------------------------------------------------------------- shared memory to registers
@@ -119,17 +162,26 @@ struct Raw {
         for (int i = 0; i < TILES_M; ++i)
 #pragma unroll
             for (int half = 0; half < 2; ++half) {  // rows group and group + 8
-                const float2 v =
-                    *reinterpret_cast<const float2*>(a_tile + (16 * i + 8 * half + group) * A_PITCH + k + 2 * t);
+                const float* from = a_tile + a_place(16 * i + 8 * half + group, k + 2 * t);
+                const float2 v = TRANS_A ? make_float2(from[0], from[A_PITCH]) : *reinterpret_cast<const float2*>(from);
                 a[i][half] = v.x, a[i][2 + half] = v.y;
             }
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 4)
+            if constexpr (TRANS_B) {
 #pragma unroll
-            for (int odd = 0; odd < 2; ++odd) {  // k = 2t and 2t + 1
-                const float4 v =
-                    *reinterpret_cast<const float4*>(b_tile + (k + 2 * t + odd) * BN + (8 * j + 4 * group ^ 8 * t));
-                b[j][odd] = v.x, b[j + 1][odd] = v.y, b[j + 2][odd] = v.z, b[j + 3][odd] = v.w;
+                for (int next = 0; next < 4; ++next) {
+                    const float2 v =
+                        *reinterpret_cast<const float2*>(b_tile + b_place(k + 2 * t, 8 * j + 4 * group + next));
+                    b[j + next][0] = v.x, b[j + next][1] = v.y;
+                }
+            } else {
+#pragma unroll
+                for (int odd = 0; odd < 2; ++odd) {  // k = 2t and 2t + 1
+                    const float4 v = *reinterpret_cast<const float4*>(b_tile + (k + 2 * t + odd) * BN +
+                                                                      (8 * j + 4 * group ^ 8 * t));
+                    b[j][odd] = v.x, b[j + 1][odd] = v.y, b[j + 2][odd] = v.z, b[j + 3][odd] = v.w;
+                }
             }
     }
 };
@@ -217,20 +269,20 @@ struct Fragments {
 // total += A[tile.row .., ..] B[.., tile.col ..] for one warp's tile, whose first row and column within the
 // block's are `warp_row` and `warp_col`.
 template <int UNIT>
-__device__ __forceinline__ void accumulate(Sums& total, float* shared, const float* a, const float* b, Tile tile,
-                                           int m, int n, int k, int warp_row, int warp_col)
+__device__ __forceinline__ void accumulate(Sums& total, float* shared, const float* a, const float* b, Pitch lda,
+                                           Pitch ldb, Tile tile, int m, int n, int k, int warp_row, int warp_col)
 {
     const unsigned shared_at = shared_address(shared);
     const int steps = (k + BK - 1) / BK;
 #pragma unroll
     for (int step = 0; step < STAGES - 1; ++step) {
-        start_copies<UNIT>(shared_at + step * (4 * STAGE_FLOATS), a, b, tile, step * BK, m, n, k);
+        start_copies<UNIT>(shared_at + step * (4 * STAGE_FLOATS), a, b, lda, ldb, tile, step * BK, m, n, k);
         close_group();
     }
     int stage = 0;           // the one in use
     int free = STAGES - 1;   // the one that was used last
-    const float* a_tile = shared + warp_row * A_PITCH;
-    const float* b_tile = shared + A_FLOATS + warp_col;
+    const float* a_tile = shared + a_place(warp_row, 0);
+    const float* b_tile = shared + A_FLOATS + (TRANS_B ? warp_col * BK : warp_col);
     await_groups<STAGES - 2>();
     __syncthreads();
 
@@ -238,7 +290,8 @@ __device__ __forceinline__ void accumulate(Sums& total, float* shared, const flo
     Raw raw;
     raw.read(a_tile, b_tile, 0);
     for (int step = 0; step < steps; ++step) {
-        start_copies<UNIT>(shared_at + free * (4 * STAGE_FLOATS), a, b, tile, (step + STAGES - 1) * BK, m, n, k);
+        start_copies<UNIT>(shared_at + free * (4 * STAGE_FLOATS), a, b, lda, ldb, tile, (step + STAGES - 1) * BK, m, n,
+                           k);
         close_group();  // even if nothing was left to copy: await_groups counts groups
         if (FLUSH > BK && step % STEPS_PER_FLUSH == 0) flush(total, part);
 #pragma unroll
@@ -263,20 +316,27 @@ __device__ __forceinline__ void accumulate(Sums& total, float* shared, const flo
 // Grid: blocks of C. Shared memory: STAGES * STAGE_FLOATS floats.
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
-             int m, int n, int k)
+             int m, int n, int k VIEW_PARAMETERS)
 {
     extern __shared__ __align__(16) float shared[];
+#if VIEW
+    const int tiles = Tile::count(m, n), matrix = blockIdx.x / tiles;
+    a += matrix * stride_a, b += matrix * stride_b, c += matrix * stride_c;
+    const Tile tile(blockIdx.x % tiles, m, n);
+#else
+    const Pitch lda = k, ldb = n, ldc = n;
     const Tile tile(blockIdx.x, m, n);
+#endif
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int warp_row = warp / (BN / WN) * WM, warp_col = warp % (BN / WN) * WN;
 
     Sums total = {};
-    if (rows_are_aligned(a, k) && rows_are_aligned(b, n))
-        accumulate<4>(total, shared, a, b, tile, m, n, k, warp_row, warp_col);
+    if (are_quads(a, TRANS_A ? m : k, lda) && are_quads(b, TRANS_B ? k : n, ldb))
+        accumulate<4>(total, shared, a, b, lda, ldb, tile, m, n, k, warp_row, warp_col);
     else
-        accumulate<1>(total, shared, a, b, tile, m, n, k, warp_row, warp_col);
+        accumulate<1>(total, shared, a, b, lda, ldb, tile, m, n, k, warp_row, warp_col);
 
-    const bool wide = rows_are_aligned(c, n);
+    const bool wide = are_quads(c, n, ldc);
 #pragma unroll
     for (int i = 0; i < TILES_M; ++i)
 #pragma unroll
@@ -290,7 +350,7 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
                     const int col = tile.col + warp_col + 8 * j + lane % 4 * 8 + 4 * e;
                     const float4 v = {total[i][j][2 * half + e], total[i][j + 1][2 * half + e],
                                       total[i][j + 2][2 * half + e], total[i][j + 3][2 * half + e]};
-                    store_quad(c + static_cast<long long>(row) * n + col, v, alpha, beta, n - col, wide);
+                    store_quad(c + static_cast<long long>(row) * ldc + col, v, alpha, beta, n - col, wide);
                 }
         }
 }

@@ -21,3 +21,32 @@ __device__ __forceinline__ Split split(float x)
     const unsigned hi = (__float_as_uint(x) + 0x1000) & 0xffffe000;
     return {hi, __float_as_uint(x - __uint_as_float(hi))};
 }
+
+// Where the matrices lie. Of a VIEW, their rows are lda, ldb and ldc floats apart, and there may be many of
+// each, stride_a, stride_b and stride_c apart, whose tiles are numbered one after another. TRANS_A, TRANS_B: A
+// or B lies column by column, so that it is its columns which are lda or ldb apart.
+#ifndef VIEW
+#define VIEW 0
+#endif
+#ifndef TRANS_A
+#define TRANS_A 0
+#endif
+#ifndef TRANS_B
+#define TRANS_B 0
+#endif
+
+#if VIEW
+using Pitch = long long;  // floats from one row to the next
+#define VIEW_PARAMETERS \
+    , long long lda, long long ldb, long long ldc, long long stride_a, long long stride_b, long long stride_c
+#else
+using Pitch = int;
+#define VIEW_PARAMETERS
+static_assert(!TRANS_A && !TRANS_B, "what lies column by column is a view");
+#endif
+
+// Whether rows of `length` floats are whole quads, each at a multiple of 16 bytes.
+__device__ __forceinline__ bool are_quads(const float* matrix, int length, Pitch pitch)
+{
+    return rows_are_aligned(matrix, length) && (!VIEW || pitch % 4 == 0);
+}

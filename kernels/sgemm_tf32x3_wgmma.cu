@@ -19,6 +19,9 @@
 // from it. What is left is the truncation of 32 large products.
 //
 // Registers go where they are needed: setmaxnreg moves them from the producer to the consumers.
+//
+// Where a matrix lies column by column, B need not be turned: a thread's part of a column is then in one piece.
+// A has to be, float by float.
 
 #ifndef BM
 #define BM 128  // rows of C per block
@@ -142,28 +145,43 @@ __device__ __forceinline__ int anew(int x)
 
 // A thread's part in bringing B's tile, a float at a time: a column, or half of one, whatever the alignment.
 // Columns beyond the matrix are replaced by the last one, which only feeds elements of C that are never
-// stored; beyond the end of k are zeros.
+// stored; beyond the end of k are zeros. WIDE: B lies column by column, in whole quads.
+template <bool WIDE = false>
 struct Columns {
     const float* from;  // what is to be loaded next
-    int n, row, half;
+    Pitch pitch;        // from there to the next k
+    int row, half;
     float next[HALVES][16];  // by k
 
-    __device__ Columns(const float* b, Tile tile, int n_) : n(n_)
+    __device__ Columns(const float* b, Tile tile, int n, Pitch ldb) : pitch(TRANS_B ? 1 : ldb)
     {
         row = threadIdx.x % BN, half = threadIdx.x % GROUP / BN;
         const int column = row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
-        from = b + static_cast<long long>(16 * half) * n + min(tile.col + column, n - 1);
+        const int inside = min(tile.col + column, n - 1);
+        if (TRANS_B) from = b + static_cast<long long>(inside) * ldb + 16 * half;
+        else from = b + static_cast<long long>(16 * half) * pitch + inside;
     }
 
     // The tile of which `left` of k exist.
     __device__ __forceinline__ void load(int turn, int left)
     {
+        if constexpr (WIDE) {
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
-            next[turn][i] = 16 * (half + turn) + i < left ? __ldg(from) : 0.0f;
-            from += n;
+            for (int i = 0; i < 16; i += 4) {
+                const bool inside = 16 * (half + turn) + i < left;
+                const float4 v = inside ? __ldg(reinterpret_cast<const float4*>(from + i))
+                                        : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                next[turn][i] = v.x, next[turn][i + 1] = v.y, next[turn][i + 2] = v.z, next[turn][i + 3] = v.w;
+            }
+            from += 16;
+        } else {
+#pragma unroll
+            for (int i = 0; i < 16; ++i) {
+                next[turn][i] = 16 * (half + turn) + i < left ? __ldg(from) : 0.0f;
+                from += pitch;
+            }
         }
-        if (turn == HALVES - 1) from += static_cast<long long>(DEPTH - 16 * HALVES) * n;
+        if (turn == HALVES - 1) from += static_cast<long long>(DEPTH - 16 * HALVES) * pitch;
     }
 
     __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
@@ -182,16 +200,17 @@ struct Columns {
 // blocks of columns, and of two pieces: so their stores meet in no bank, and their loads are whole sectors.
 struct Blocks {
     const float* from;
-    int n, row, piece;
+    Pitch pitch;
+    int row, piece;
     float next[HALVES][4][4];  // by k
 
-    __device__ Blocks(const float* b, Tile tile, int n_) : n(n_)
+    __device__ Blocks(const float* b, Tile tile, int n, Pitch ldb) : pitch(ldb)
     {
         const int warp = threadIdx.x % GROUP / 32, lane = threadIdx.x % 32, t = lane % 4;
         const int column = warp % (BN / 64) * 64 + lane / 8 * 16;
         row = column + 2 * t;
         piece = warp / (BN / 64) * 2 + lane / 4 % 2;  // of the first half
-        from = b + static_cast<long long>(k_of(piece)) * n + min(tile.col + column + 4 * t, n - 4);
+        from = b + static_cast<long long>(k_of(piece)) * pitch + min(tile.col + column + 4 * t, n - 4);
     }
     static __device__ int k_of(int piece) { return piece / 4 * 16 + piece_k(piece % 4); }
 
@@ -200,11 +219,11 @@ struct Blocks {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const bool inside = k_of(piece) + 16 * turn + 4 * i < left;
-            const float4 v = inside ? __ldg(reinterpret_cast<const float4*>(from + (16ll * turn + 4 * i) * n))
+            const float4 v = inside ? __ldg(reinterpret_cast<const float4*>(from + (16ll * turn + 4 * i) * pitch))
                                     : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             next[turn][i][0] = v.x, next[turn][i][1] = v.y, next[turn][i][2] = v.z, next[turn][i][3] = v.w;
         }
-        if (turn == HALVES - 1) from += static_cast<long long>(DEPTH) * n;
+        if (turn == HALVES - 1) from += static_cast<long long>(DEPTH) * pitch;
     }
 
     __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
@@ -219,34 +238,62 @@ struct Blocks {
     }
 };
 
+// Where element (row, depth) of A's tile lies. Odd rows have their halves exchanged, so that the threads which
+// read two rows find no conflicts.
+__device__ __forceinline__ unsigned a_place(unsigned row, int depth)
+{
+    return row * (DEPTH * 4) + (depth ^ row % 2 * 16) * 4;
+}
+
 // Start copying A's tile of the step that begins at k0, in pieces of UNIT floats. Beyond the end of k are zeros.
 template <int UNIT>
-__device__ __forceinline__ void copy_a(unsigned to, const float* a, Tile tile, int k0, int m, int k)
+__device__ __forceinline__ void copy_a(unsigned to, const float* a, Pitch lda, Tile tile, int k0, int m, int k)
 {
     constexpr int UNITS = DEPTH / UNIT, ROWS = GROUP / UNITS;
     const int depth = threadIdx.x % UNITS * UNIT, first = threadIdx.x % GROUP / UNITS;
-    const float* from = a + static_cast<long long>(tile.row) * k + k0 + depth;
+    const float* from = a + static_cast<long long>(tile.row) * lda + k0 + depth;
     const unsigned last = m - 1 - tile.row;  // rows beyond the matrix are replaced by this one
 #pragma unroll 4
     for (int i = 0; i < BM / ROWS; ++i) {
         const unsigned row = first + i * ROWS;
-        // Odd rows have their halves exchanged, so that the threads which read two rows find no conflicts.
-        copy_async_or_zero<UNIT>(to + row * (DEPTH * 4) + (depth ^ row % 2 * 16) * 4,
-                         from + static_cast<unsigned long long>(min(row, last)) * static_cast<unsigned>(k),
+#if VIEW
+        const unsigned long long pitch = lda;
+#else
+        const unsigned pitch = lda;
+#endif
+        copy_async_or_zero<UNIT>(to + a_place(row, depth),
+                         from + static_cast<unsigned long long>(min(row, last)) * pitch,
                          k0 + depth < k);
     }
 }
 
-template <typename Loader>
-__device__ __forceinline__ void produce(Ring ring, Loader loader, const float* a, Tile tile, int m, int k)
+// The same where A lies column by column: sectors of eight rows, and 16 of k at a time.
+__device__ __forceinline__ void turn_a(unsigned to, const float* a, Pitch lda, Tile tile, int k0, int m, int k)
 {
-    const bool aligned = rows_are_aligned(a, k);
+    constexpr int AT_ONCE = GROUP / 8;
+    const int first = threadIdx.x % 8, depth = threadIdx.x % GROUP / 8;
+    const float* from = a + static_cast<long long>(k0 + depth) * lda + tile.row;
+    const int last = m - 1 - tile.row;
+#pragma unroll
+    for (int at = depth; at < DEPTH; at += AT_ONCE) {
+#pragma unroll 4
+        for (int row = first; row < BM; row += 8)
+            copy_async_or_zero<1>(to + a_place(row, at), from + min(row, last), k0 + at < k);
+        from += AT_ONCE * lda;
+    }
+}
+
+template <typename Loader>
+__device__ __forceinline__ void produce(Ring ring, Loader loader, const float* a, Pitch lda, Tile tile, int m, int k)
+{
+    const bool aligned = are_quads(a, k, lda);
 #pragma unroll
     for (int turn = 0; turn < HALVES; ++turn) loader.load(turn, k);
     for (int k0 = 0; k0 < k; k0 += DEPTH) {
         await(ring.empty(), ring.parity ^ 1);  // at once the first time round
-        if (aligned) copy_a<4>(ring.a(), a, tile, k0, m, k);
-        else copy_a<1>(ring.a(), a, tile, k0, m, k);
+        if (TRANS_A) turn_a(ring.a(), a, lda, tile, k0, m, k);
+        else if (aligned) copy_a<4>(ring.a(), a, lda, tile, k0, m, k);
+        else copy_a<1>(ring.a(), a, lda, tile, k0, m, k);
         arrive_after_copies(ring.full());
 #pragma unroll
         for (int turn = 0; turn < HALVES; ++turn) {
@@ -350,9 +397,10 @@ struct Consumer {
         }
     }
 
-    __device__ __forceinline__ void store(float* c, float alpha, float beta, int row, int col, int m, int n) const
+    __device__ __forceinline__ void store(float* c, Pitch ldc, float alpha, float beta, int row, int col, int m,
+                                          int n) const
     {
-        const bool wide = rows_are_aligned(c, n);
+        const bool wide = are_quads(c, n, ldc);
 #pragma unroll
         for (int slab = 0; slab < SLABS; ++slab)
 #pragma unroll
@@ -362,7 +410,7 @@ struct Consumer {
 #pragma unroll
                 for (int j = 0; j < BN / 16; ++j) {
                     const float* v = total[slab] + 8 * j + 2 * half;
-                    store_quad(c + static_cast<long long>(at) * n + col + 16 * j, make_float4(v[0], v[1], v[4], v[5]),
+                    store_quad(c + static_cast<long long>(at) * ldc + col + 16 * j, make_float4(v[0], v[1], v[4], v[5]),
                                alpha, beta, n - col - 16 * j, wide);
                 }
             }
@@ -372,10 +420,17 @@ struct Consumer {
 // Grid: blocks of C. Shared memory: HEAD_BYTES + STAGES * STAGE_BYTES, and 1024 bytes to align them.
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
-             int m, int n, int k)
+             int m, int n, int k VIEW_PARAMETERS)
 {
     extern __shared__ __align__(1024) float shared[];
+#if VIEW
+    const int tiles = Tile::count(m, n), matrix = blockIdx.x / tiles;
+    a += matrix * stride_a, b += matrix * stride_b, c += matrix * stride_c;
+    const Tile tile(blockIdx.x % tiles, m, n);
+#else
+    const Pitch lda = k, ldb = n, ldc = n;
     const Tile tile(blockIdx.x, m, n);
+#endif
     const int group = threadIdx.x / GROUP;
 
     Ring ring((shared_address(shared) + 1023) / 1024 * 1024);
@@ -390,8 +445,13 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
-        if (VECTORS && rows_are_aligned(b, n)) produce(ring, Blocks(b, tile, n), a, tile, m, k);
-        else produce(ring, Columns(b, tile, n), a, tile, m, k);
+#if TRANS_B
+        using Vectors = Columns<true>;
+#else
+        using Vectors = Blocks;
+#endif
+        if (VECTORS && are_quads(b, TRANS_B ? k : n, ldb)) produce(ring, Vectors(b, tile, n, ldb), a, lda, tile, m, k);
+        else produce(ring, Columns<>(b, tile, n, ldb), a, lda, tile, m, k);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32;
@@ -403,6 +463,6 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
             arrive(ring.empty());
             ring.advance();
         }
-        consumer.store(c, alpha, beta, tile.row + row, tile.col + lane % 4 * 4, m, n);
+        consumer.store(c, ldc, alpha, beta, tile.row + row, tile.col + lane % 4 * 4, m, n);
     }
 }

@@ -24,6 +24,9 @@
    Vectors need a row length that VEC divides, and an aligned matrix. That is found out at run time, for
    either side alone; the other way goes element by element, and as coalesced.
 
+   VIEW is the same for matrices that are part of others: their rows are ldx and ldo floats apart, and there
+   may be several, stride_x and stride_out floats apart. The tiles of all are numbered one after another.
+
    Blocks are numbered along one grid dimension, because the others stop at 65535 blocks; ORDER says which
    tile a block takes. */
 
@@ -77,6 +80,9 @@
 #ifndef GROUP
 #define GROUP 8
 #endif
+#ifndef VIEW
+#define VIEW 0
+#endif
 #ifndef LOAD
 #define LOAD_plain 0
 #define LOAD_stream 1
@@ -105,11 +111,29 @@
 #error "ALG=naive moves single floats: VEC=1"
 #endif
 
-/* The first row and column of this block's tile. */
-DEVICE void find_tile(int m, int n, int* row0, int* col0)
+#if VIEW
+#define VIEW_PARAMETERS , i64 ldx, i64 ldo, i64 stride_x, i64 stride_out
+#define TO_MATRIX(number) \
+    const i64 matrix = number;        \
+    x += matrix * stride_x;           \
+    out += matrix * stride_out
+typedef i64 pitch; /* floats from one row to the next */
+#else
+#define VIEW_PARAMETERS
+#define TO_MATRIX(number) \
+    number;            \
+    const int ldx = n, ldo = m
+typedef int pitch;
+#endif
+
+/* Whether rows of `length` floats are whole vectors; `matrix` is as aligned as each of them. */
+#define IN_VECTORS(matrix, length, ld) ((length) % VEC == 0 && (!VIEW || (ld) % VEC == 0) && IS_ALIGNED(matrix))
+
+/* The first row and column of this block's tile, and its matrix. */
+DEVICE int find_tile(int m, int n, int* row0, int* col0)
 {
     const int rows = CEIL_DIV(m, TILE_Y), cols = CEIL_DIV(n, TILE_X); /* of tiles */
-    const int block = BID(0);
+    const int block = VIEW ? BID(0) % (rows * cols) : BID(0);
 #if ORDER == ORDER_row
     const int row = block / cols, col = block % cols;
 #elif ORDER == ORDER_column
@@ -124,35 +148,36 @@ DEVICE void find_tile(int m, int n, int* row0, int* col0)
 #endif
     *row0 = row * TILE_Y;
     *col0 = col * TILE_X;
+    return VIEW ? BID(0) / (rows * cols) : 0;
 }
 
 #if ALG != ALG_shared
 
 /* With VEC=1 this is the naive transpose. */
 KERNEL(BLOCK_X, BLOCK_Y, MIN_BLOCKS)
-transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int n)
+transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int n VIEW_PARAMETERS)
 {
     int row, col;
-    find_tile(m, n, &row, &col);
+    TO_MATRIX(find_tile(m, n, &row, &col));
     row += TID(1) * VEC;
     col += TID(0) * VEC;
     if (row >= m || col >= n) return;
 
-    GLOBAL const float* from = x + (i64)row * n + col;
-    GLOBAL float* to = out + (i64)col * m + row;
-    if (VEC > 1 && (m % VEC || n % VEC || !IS_ALIGNED(x) || !IS_ALIGNED(out))) {
+    GLOBAL const float* from = x + (i64)row * ldx + col;
+    GLOBAL float* to = out + (i64)col * ldo + row;
+    if (VEC > 1 && !(IN_VECTORS(x, n, ldx) && IN_VECTORS(out, m, ldo))) {
         for (int j = 0; j < VEC && col + j < n; ++j)
-            for (int i = 0; i < VEC && row + i < m; ++i) to[(i64)j * m + i] = from[(i64)i * n + j];
+            for (int i = 0; i < VEC && row + i < m; ++i) to[(i64)j * ldo + i] = from[(i64)i * ldx + j];
         return;
     }
     float block[VEC][VEC], turned[VEC];
     UNROLL_ALL
-    for (int i = 0; i < VEC; ++i) load_vector(block[i], from + (i64)i * n, 1);
+    for (int i = 0; i < VEC; ++i) load_vector(block[i], from + (i64)i * ldx, 1);
     UNROLL_ALL
     for (int j = 0; j < VEC; ++j) {
         UNROLL_ALL
         for (int i = 0; i < VEC; ++i) turned[i] = block[i][j];
-        store_vector(to + (i64)j * m, turned);
+        store_vector(to + (i64)j * ldo, turned);
     }
 }
 
@@ -208,10 +233,10 @@ DEVICE void read_tile(float* to, SHARED_PTR const float* from)
 /* In vectors: a thread loads squares of VEC x VEC and turns them in registers, so that it writes vectors
    to the tile too. All loads come before the first use. `x` is the tile's corner, `rows` and `cols` what
    is left of the matrix from there. */
-DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, int n, int rows, int cols)
+DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, pitch ldx, int rows, int cols)
 {
     const unsigned tid = TID(0), row = tid / PIECES_X * VEC, col = tid % PIECES_X * VEC;
-    GLOBAL const float* from = x + (i64)row * n + col;
+    GLOBAL const float* from = x + (i64)row * ldx + col;
     const int left = (int)col < cols ? rows - (int)row : 0;
     const int step = BLOCK / PIECES_X * VEC; /* rows between a thread's squares */
 
@@ -219,7 +244,7 @@ DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, int n, i
     UNROLL_ALL
     for (int i = 0; i < FLOATS / VEC; ++i) {
         load_vector(squares[i], from, i / VEC * step + i % VEC < left);
-        from += i % VEC < VEC - 1 ? n : (i64)(step - VEC + 1) * n;
+        from += i % VEC < VEC - 1 ? ldx : (i64)(step - VEC + 1) * ldx;
     }
     UNROLL_ALL
     for (int i = 0; i < FLOATS / VEC; i += VEC) {
@@ -234,12 +259,12 @@ DEVICE void load_squares(SHARED_PTR float* tile, GLOBAL const float* x, int n, i
 
 #if BULK
 /* Whole rows of the tile, each by one instruction. */
-DEVICE void store_rows(float* out, const float* tile, int m, int rows, int cols)
+DEVICE void store_rows(float* out, const float* tile, pitch ldo, int rows, int cols)
 {
     const int bytes = 4 * (rows < TILE_Y ? rows : TILE_Y);
     for (int col = threadIdx.x; col < TILE_X && col < cols; col += BLOCK)
         asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
-                         __cvta_generic_to_global(out + (i64)col * m)),
+                         __cvta_generic_to_global(out + (i64)col * ldo)),
                      "r"((unsigned)__cvta_generic_to_shared(tile + col * PITCH)), "r"(bytes)
                      : "memory");
     /* The tile must last until it has been read; nobody waits for what was written. */
@@ -247,10 +272,10 @@ DEVICE void store_rows(float* out, const float* tile, int m, int rows, int cols)
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 #else
-DEVICE void store_vectors(GLOBAL float* out, SHARED_PTR const float* tile, int m, int rows, int cols)
+DEVICE void store_vectors(GLOBAL float* out, SHARED_PTR const float* tile, pitch ldo, int rows, int cols)
 {
     const unsigned tid = TID(0), row = tid % PIECES_Y * VEC, col = tid / PIECES_Y;
-    GLOBAL float* to = out + (i64)col * m + row;
+    GLOBAL float* to = out + (i64)col * ldo + row;
     const int left = (int)row < rows ? cols - (int)col : 0;
     const int step = BLOCK / PIECES_Y;
 
@@ -260,17 +285,17 @@ DEVICE void store_vectors(GLOBAL float* out, SHARED_PTR const float* tile, int m
     UNROLL_ALL
     for (int i = 0; i < FLOATS / VEC; ++i) {
         if (i * step < left) store_vector(to, vectors[i]);
-        to += (i64)step * m;
+        to += (i64)step * ldo;
     }
 }
 #endif
 
 #if VEC > 1
 /* Element by element, where rows are no whole vectors. */
-DEVICE void load_floats(SHARED_PTR float* tile, GLOBAL const float* x, int n, int rows, int cols)
+DEVICE void load_floats(SHARED_PTR float* tile, GLOBAL const float* x, pitch ldx, int rows, int cols)
 {
     const unsigned tid = TID(0), row = tid / TILE_X, col = tid % TILE_X;
-    GLOBAL const float* from = x + (i64)row * n + col;
+    GLOBAL const float* from = x + (i64)row * ldx + col;
     const int left = (int)col < cols ? rows - (int)row : 0;
     const int step = BLOCK / TILE_X;
 
@@ -278,16 +303,16 @@ DEVICE void load_floats(SHARED_PTR float* tile, GLOBAL const float* x, int n, in
     UNROLL_ALL
     for (int i = 0; i < FLOATS; ++i) {
         floats[i] = i * step < left ? GET(from) : 0.0f;
-        from += (i64)step * n;
+        from += (i64)step * ldx;
     }
     UNROLL_ALL
     for (int i = 0; i < FLOATS; ++i) tile[place(row + i * step, col)] = floats[i];
 }
 
-DEVICE void store_floats(GLOBAL float* out, SHARED_PTR const float* tile, int m, int rows, int cols)
+DEVICE void store_floats(GLOBAL float* out, SHARED_PTR const float* tile, pitch ldo, int rows, int cols)
 {
     const unsigned tid = TID(0), row = tid % TILE_Y, col = tid / TILE_Y;
-    GLOBAL float* to = out + (i64)col * m + row;
+    GLOBAL float* to = out + (i64)col * ldo + row;
     const int left = (int)row < rows ? cols - (int)col : 0;
     const int step = BLOCK / TILE_Y;
 
@@ -297,13 +322,13 @@ DEVICE void store_floats(GLOBAL float* out, SHARED_PTR const float* tile, int m,
     UNROLL_ALL
     for (int i = 0; i < FLOATS; ++i) {
         if (i * step < left) PUT(to, floats[i]);
-        to += (i64)step * m;
+        to += (i64)step * ldo;
     }
 }
 #endif
 
 KERNEL(BLOCK, 1, MIN_BLOCKS)
-transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int n)
+transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int n VIEW_PARAMETERS)
 {
 #ifdef __OPENCL_VERSION__
     SHARED ALIGN16 float tile[TILE_X * PITCH];
@@ -312,17 +337,17 @@ transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int
     extern SHARED ALIGN16 float tile[];
 #endif
     int row0, col0;
-    find_tile(m, n, &row0, &col0);
-    x += (i64)row0 * n + col0;
-    out += (i64)col0 * m + row0;
+    TO_MATRIX(find_tile(m, n, &row0, &col0));
+    x += (i64)row0 * ldx + col0;
+    out += (i64)col0 * ldo + row0;
 
 #if VEC > 1
     /* A tile begins at a multiple of VEC in its row, so its corner is as aligned as the matrix. */
-    if (n % VEC || !IS_ALIGNED(x))
-        load_floats(tile, x, n, m - row0, n - col0);
+    if (!IN_VECTORS(x, n, ldx))
+        load_floats(tile, x, ldx, m - row0, n - col0);
     else
 #endif
-        load_squares(tile, x, n, m - row0, n - col0);
+        load_squares(tile, x, ldx, m - row0, n - col0);
 
 #if BULK
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); /* copies see what threads wrote */
@@ -330,14 +355,14 @@ transpose(GLOBAL const float* RESTRICT x, GLOBAL float* RESTRICT out, int m, int
     SYNC();
 
 #if VEC > 1
-    if (m % VEC || !IS_ALIGNED(out))
-        store_floats(out, tile, m, m - row0, n - col0);
+    if (!IN_VECTORS(out, m, ldo))
+        store_floats(out, tile, ldo, m - row0, n - col0);
     else
 #endif
 #if BULK
-        store_rows(out, tile, m, m - row0, n - col0);
+        store_rows(out, tile, ldo, m - row0, n - col0);
 #else
-        store_vectors(out, tile, m, m - row0, n - col0);
+        store_vectors(out, tile, ldo, m - row0, n - col0);
 #endif
 }
 

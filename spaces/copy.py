@@ -3,9 +3,23 @@
 The measured limit of every kernel that moves more than it computes.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from autotune import Fill, InOut, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+from autotune import (
+    Fill,
+    InOut,
+    Kernel,
+    Launch,
+    NothingToDo,
+    Operand,
+    Out,
+    Problem,
+    Work,
+    ceil_div,
+    minimum,
+)
 
 MODES = ("copy", "read", "write")
 #: What `out` holds before it begins, which must stay.
@@ -149,7 +163,7 @@ def arguments(p, rng):
     keeps_some = p.mode != "read" and p.offset_out
     return {
         "x": rng.standard_normal(1 if p.mode == "write" else p.n + p.offset_in),
-        "out": InOut(np.full(length, BEFORE, np.float32)) if keeps_some else Out(length),
+        "out": InOut(np.broadcast_to(np.float32(BEFORE), length)) if keeps_some else Out(length),
         "n": np.int64(p.n),
         "offset_in": 0 if p.mode == "write" else p.offset_in,
         "offset_out": 0 if p.mode == "read" else p.offset_out,
@@ -184,9 +198,28 @@ def work(p):
 
 
 @copy.call
-def call(x):
-    n = x.shape[0]
-    return vector(n), {"x": x, "n": np.int64(n)}
+def call(x, out=None):
+    """Of an array of any shape; either side may begin anywhere."""
+    out = Operand.new(x.shape) if out is None else out
+    if x.shape != out.shape:
+        raise ValueError(f"x is {x} and out is {out}: give them one shape")
+    if not x.size:
+        return NothingToDo((out,))
+    (x, offset_in), (out, offset_out) = from_boundary(x), from_boundary(out)
+    problem = vector(x.size - offset_in, "copy", offset_in, offset_out)
+    scalars = {"n": np.int64(problem.n), "offset_in": offset_in, "offset_out": offset_out}
+    return problem, {"x": x, "out": out, **scalars}
+
+
+def from_boundary(array):
+    """An array from the last boundary before it on, and how far past that it begins.
+
+    What lies before it is neither read nor written. An axis with gaps is copied instead.
+    """
+    if array.ndim == 1 and not array.is_contiguous:
+        return array, 0
+    flat, past = array.reshape(array.size), array.offset
+    return replace(flat, shape=(flat.size + past,), offset=0, begin=flat.begin - past), past
 
 
 @copy.baseline("cudaMemcpyAsync")

@@ -5,7 +5,7 @@ The measured limit of every kernel that computes more than it moves.
 
 import numpy as np
 
-from autotune import Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+from autotune import Kernel, Launch, NothingToDo, Operand, Out, Problem, Work, ceil_div, minimum
 
 
 def points(n, steps):
@@ -28,7 +28,13 @@ ffma = Kernel(
         "cuda": [points(1 << 24, 4096)],
         "opencl": [points(1 << 16, 256)],
     },
-    edge_problems=[points(n, steps) for n, steps in ((1, 0), (7, 1), (1000, 31), (4097, 65))],
+    # nothing is read or written but single floats, so arrays may begin anywhere
+    layout={"offset_x": 0, "offset_y": 0, "offset_out": 0},
+    edge_problems=[points(n, steps) for n, steps in ((1, 0), (7, 1), (1000, 31), (4097, 65))]
+    + [
+        points(1001, 3).replace(offset_x=x, offset_y=y, offset_out=out)
+        for x, y, out in ((1, 2, 3), (2, 3, 1), (3, 1, 2))
+    ],
     seeds=[
         turned(256, 4, 32),
         turned(256, 8, 16),
@@ -115,7 +121,15 @@ def work(p):
 
 
 @ffma.call
-def call(x, y, steps, shear):
-    problem = points(x.shape[0], steps)
-    scalars = {"n": np.int64(x.shape[0]), "steps": int(steps), "shear": np.float32(shear)}
-    return problem, {"x": x, "y": y, **scalars}
+def call(x, y, steps, shear, out=None):
+    """Element by element, of arrays of one shape."""
+    out = Operand.new(x.shape) if out is None else out
+    if not x.shape == y.shape == out.shape:
+        raise ValueError(f"x is {x}, y is {y} and out is {out}: give them one shape")
+    if not x.size:
+        return NothingToDo((out,))
+    arrays = {"x": x, "y": y, "out": out}
+    if x.ndim != 1:
+        arrays = {name: array.reshape(x.size) for name, array in arrays.items()}
+    scalars = {"n": np.int64(x.size), "steps": int(steps), "shear": np.float32(shear)}
+    return points(x.size, int(steps)), {**arrays, **scalars}

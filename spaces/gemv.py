@@ -2,11 +2,28 @@
 
 import numpy as np
 
-from autotune import Fill, InOut, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+from autotune import (
+    Fill,
+    InOut,
+    Kernel,
+    Launch,
+    NothingToDo,
+    Operand,
+    Out,
+    Problem,
+    Work,
+    ceil_div,
+    minimum,
+)
 
 
 def matrix(m, n):
     return Problem(m=m, n=n)
+
+
+def view(m, n, lda, trans=0, incx=1, incy=1, **offsets):
+    """A product with arrays that are part of others."""
+    return Problem(m=m, n=n, view=1, trans=trans, lda=lda, incx=incx, incy=incy, **offsets)
 
 
 def groups_of(LANES, ROWS, UNROLL, **others):
@@ -53,6 +70,18 @@ gemv = Kernel(
             (5, 20000),
             (1003, 68),
         )
+    ]
+    + [
+        Problem(m=65, n=132, offset_a=1, offset_x=2, offset_y=3),
+        Problem(m=65, n=132, offset_a=2, offset_x=1, offset_y=1),
+        Problem(m=65, n=132, offset_a=3, offset_x=3, offset_y=2),
+        view(65, 132, lda=136, incy=3),
+        view(66, 133, lda=134, incx=3, incy=2),
+        view(5, 20000, lda=20004, incx=2),
+        view(132, 67, trans=1, lda=132),
+        matrix(300, 0),
+        view(5, 20000, trans=1, lda=8, incx=2, incy=3),
+        view(1004, 259, trans=1, lda=1005, offset_a=1, offset_x=3, offset_y=2),
     ],
     seeds=[
         # a warp, or a block, for a long row
@@ -102,6 +131,18 @@ gemv = Kernel(
     FINISH=("ticket", "kernel", "atomic"),  # how their sums become one
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
     WARP=(32, 16),  # threads that run in step: the device's, not a choice
+    # What the kernel finds out about alignment, it finds out at run time.
+    layout={
+        "view": 0,  # 1: what follows is given, and not that of contiguous arrays
+        "trans": 0,  # 1: A is stored by columns, so that these are what lies row by row
+        "lda": 0,  # floats between the rows that are stored
+        "incx": 1,  # floats between the elements of x
+        "incy": 1,
+        "offset_a": 0,
+        "offset_x": 0,
+        "offset_y": 0,
+    },
+    static=("view", "trans"),
 )
 
 
@@ -191,8 +232,13 @@ def hints_are_cuda(LOAD, device):
 
 @gemv.requires
 def requires(c, p):
-    """A thread or two for a row are for short rows: longer ones make chains of additions that lose digits."""
-    return c.LANES >= 4 or p.n <= 64
+    """A thread or two for a row are for short rows: longer ones make chains of additions that lose digits.
+
+    Nothing, where n is 0, is not split.
+    """
+    if c.LANES < 4:
+        return p.n <= 64
+    return c.SPLIT == 1 or p.n >= 1
 
 
 def tiles(c, p):
@@ -205,8 +251,31 @@ def splits(c, p):
     return minimum(c.SPLIT, ceil_div(p.n, c.LANES * c.VEC))
 
 
+#: Threads side by side at most where A is stored by columns: with VEC=4, 512 bytes of a row.
+WIDEST = 32
+#: And where the sums of parts are added up: a sector of memory.
+NARROWEST = 8
+
+
+def across(c, p):
+    """trans: threads side by side, and no more than there are columns for; the others are below them."""
+    pieces = ceil_div(p.m, c.VEC)
+    return min(WIDEST, c.BLOCK // 4, 1 << (pieces - 1).bit_length())
+
+
+def parts(c, p, device):
+    """trans: blocks that share the rows, as many as run at once, if each thread has loads for all of them."""
+    strips = ceil_div(p.m, across(c, p) * c.VEC)
+    resident = device.sm_count * max(1, device.max_threads_per_sm // c.BLOCK)
+    rows = c.BLOCK // across(c, p) * c.ROWS * c.UNROLL
+    return max(1, min(resident // strips, p.n // rows))
+
+
 @gemv.scratch
-def scratch(c, p):
+def scratch(c, p, device):
+    if p.trans:
+        split = parts(c, p, device)
+        return {"partial": Out(p.m * split if split > 1 else 1)}
     if c.SPLIT == 1:
         return {"partial": Out(1), "tickets": Out(1, "uint32")}
     return {"partial": Out(p.m * splits(c, p)), "tickets": Out(tiles(c, p), "uint32")}
@@ -214,20 +283,48 @@ def scratch(c, p):
 
 @gemv.launch
 def launch(c, p, device):
+    if p.trans:
+        return by_columns(c, p, device)
+    views, incy = (("lda", "incx", "incy"), ("incy",)) if p.view else ((), ())
     blocks = tiles(c, p) * splits(c, p) if c.SPLIT > 1 else tiles(c, p)
     if c.WAVES:
         blocks = minimum(blocks, c.WAVES * device.sm_count)
-    arguments = ("a", "x", "y", "alpha", "beta", "m", "n", "partial", "tickets", splits(c, p))
+    arguments = (
+        "a",
+        "x",
+        "y",
+        "alpha",
+        "beta",
+        "m",
+        "n",
+        "partial",
+        "tickets",
+        splits(c, p),
+        *views,
+    )
     main = Launch(grid=(blocks,), block=(c.BLOCK,), args=arguments)
     if c.SPLIT == 1:
         return main
     if c.FINISH == "ticket":
         return Fill("tickets", 0), main
     if c.FINISH == "kernel":
-        rest = ("partial", "y", "alpha", "beta", "m", splits(c, p))
+        rest = ("partial", "y", "alpha", "beta", "m", splits(c, p), *incy)
         return main, Launch((tiles(c, p),), (c.BLOCK,), entry="gemv_finish", args=rest)
-    grid = (ceil_div(p.m, c.BLOCK),)
-    return Launch(grid, (c.BLOCK,), entry="gemv_scale", args=("y", "beta", "m")), main
+    grid, scaled = (ceil_div(p.m, c.BLOCK),), ("y", "beta", "m", *incy)
+    return Launch(grid, (c.BLOCK,), entry="gemv_scale", args=scaled), main
+
+
+def by_columns(c, p, device):
+    """trans: a block for each strip of columns, or several, whose sums a second launch adds up."""
+    wide, split, views = across(c, p), parts(c, p, device), ("lda", "incx", "incy")
+    arguments = ("a", "x", "y", "alpha", "beta", "m", "n", "partial", split, wide, *views)
+    strips = ceil_div(p.m, wide * c.VEC)
+    main = Launch(grid=(strips * split,), block=(c.BLOCK,), args=arguments)
+    if split == 1:
+        return main
+    wide = min(wide, NARROWEST)
+    rest = ("partial", "y", "alpha", "beta", "m", split, wide, "incy")
+    return main, Launch((ceil_div(p.m, wide),), (c.BLOCK,), entry="gemv_finish", args=rest)
 
 
 def adds(p):
@@ -235,24 +332,43 @@ def adds(p):
     return p.m * p.n < 1 << 22
 
 
+def strided(flat, *axes):
+    """The array of (length, stride) axes in flat memory."""
+    shape, strides = zip(*axes, strict=True)
+    bytes_ = [stride * flat.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(flat, shape, bytes_)
+
+
 @gemv.arguments
 def arguments(p, rng):
-    y = rng.standard_normal(p.m) if adds(p) else np.full(p.m, np.nan, np.float32)
+    """In the kernel's order. Of views all memory from first to last element: what lies between must stay."""
+    given = {"alpha": 2.0 if adds(p) else 1.0, "beta": 0.5 if adds(p) else 0.0, "m": p.m, "n": p.n}
+    if not p.view:
+        y = rng.standard_normal(p.m) if adds(p) else np.full(p.m, np.nan, np.float32)
+        a, x = rng.standard_normal((p.m, p.n)), rng.standard_normal(p.n)
+        return {"a": a, "x": x, "y": InOut(y), **given}
+    rows, cols = (p.n, p.m) if p.trans else (p.m, p.n)
+    stored = (rows, cols) if p.lda == cols else (rows - 1) * p.lda + cols
     return {
-        "a": rng.standard_normal((p.m, p.n)),
-        "x": rng.standard_normal(p.n),
-        "y": InOut(y),
-        "alpha": 2.0 if adds(p) else 1.0,
-        "beta": 0.5 if adds(p) else 0.0,
-        "m": p.m,
-        "n": p.n,
+        "a": rng.standard_normal(stored),
+        "x": rng.standard_normal((p.n - 1) * p.incx + 1 if p.n else 0),
+        "y": InOut(rng.standard_normal((p.m - 1) * p.incy + 1)),
+        **given,
+        **{name: np.int64(p[name]) for name in ("lda", "incx", "incy")},
+        "trans": p.trans,
     }
 
 
 @gemv.reference
-def reference(a, x, y, alpha, beta):
+def reference(a, x, y, alpha, beta, m, n, lda=None, incx=1, incy=1, trans=0):
+    if lda is not None:
+        a = strided(a, (n, lda), (m, 1)).T if trans else strided(a, (m, lda), (n, 1))
+        x = strided(x, (n, incx))
+    y = y.copy()
+    rows = strided(y, (m, incy))
     product = alpha * (a @ x)
-    return product + beta * y if beta else product
+    rows[...] = product + beta * rows if beta else product
+    return y
 
 
 @gemv.tolerance
@@ -274,10 +390,51 @@ def work(p):
 
 
 @gemv.call
-def call(a, x, y=None, alpha=1.0, beta=0.0):
-    m, n = a.shape
-    given = {"a": a, "x": x, "alpha": np.float32(alpha), "beta": np.float32(beta), "m": m, "n": n}
-    return Problem(m=m, n=n), given if y is None else {**given, "y": y}
+def call(a, x, out=None, alpha=1.0, beta=0.0, y=None, trans=False):
+    """y = alpha A x + beta y, with A' for A where ``trans``; y is an older name of out."""
+    if out is not None and y is not None:
+        raise ValueError("out and y are the same: give one of them")
+    out = y if out is None else out
+    for name, array in {"a": a, "x": x, "out": out}.items():
+        if array is not None and array.dtype != "float32":
+            raise ValueError(f"{name} is {array}; float32 is needed")
+    matrix = a.T if trans else a
+    if a.ndim != 2 or x.ndim != 1 or matrix.shape[1] != len(x):
+        raise ValueError(f"a is {a} and x is {x}: {'a.T' if trans else 'a'} @ x is not possible")
+    m, n = matrix.shape
+    if out is None:
+        if beta != 0:
+            raise ValueError(f"beta is {beta}, so out is needed: y = alpha A x + beta y")
+        out = Operand.new((m,))
+    if out.shape != (m,):
+        raise ValueError(f"out is {out}; the product of {matrix} and {x} has {m} elements")
+    if m == 0:
+        return NothingToDo((out,))
+    incx, incy = (array.strides[0] if len(array) > 1 else 1 for array in (x, out))
+    if incy < 1:
+        raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
+    given = {"y": out, "alpha": alpha, "beta": beta}
+    layout = {"trans": 0, "lda": n, "incx": 1, "incy": incy}
+    if alpha == 0 or n == 0:  # neither is read
+        n, layout["lda"], given["alpha"] = 0, 0, 0.0
+    else:
+        layout["trans"] = int(rows_apart(matrix) is None and rows_apart(matrix.T) is not None)
+        stored = matrix.T if layout["trans"] else matrix
+        apart = rows_apart(stored)
+        # What lies neither way, or backwards, becomes a copy that does.
+        layout["lda"] = stored.shape[1] if apart is None else apart
+        layout["incx"] = incx if incx >= 0 else 1
+        given |= {"a": stored, "x": x}
+    is_plain = layout == {"trans": 0, "lda": n, "incx": 1, "incy": 1}
+    return Problem(m=m, n=n, **({} if is_plain else {"view": 1, **layout})), given
+
+
+def rows_apart(matrix):
+    """Floats between the rows of a matrix that lie row by row; None where they do not."""
+    (rows, cols), (apart, step) = matrix.shape, matrix.strides
+    if (cols > 1 and step != 1) or (rows > 1 and apart < 0):
+        return None
+    return apart if rows > 1 else cols
 
 
 @gemv.baseline("cublas")

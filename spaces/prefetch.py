@@ -7,7 +7,18 @@ memory; 0 stands for as many as it can hold.
 
 import numpy as np
 
-from autotune import Kernel, Launch, Out, Problem, Work, ceil_div, maximum, minimum
+from autotune import (
+    Kernel,
+    Launch,
+    NothingToDo,
+    Operand,
+    Out,
+    Problem,
+    Work,
+    ceil_div,
+    maximum,
+    minimum,
+)
 
 
 def chain(n, intensity, warps_per_sm):
@@ -36,7 +47,13 @@ prefetch = Kernel(
     edge_problems=[
         chain(n, 3, w) for n, w in ((1, 0), (2, 4), (7, 1), (1000, 4), (4097, 1), (65537, 2))
     ]
-    + [chain(2051, 0, 1)],
+    + [chain(2051, 0, 1)]
+    + [
+        chain(1027, i, 0).replace(offset_x=k, offset_out=4 - k)
+        for i in (0, 8, 32, 64)  # which are compiled in, so a winner is verified with its own
+        for k in (1, 2, 3)
+    ],
+    layout={"offset_x": 0, "offset_out": 0},
     static=("intensity",),
     seeds=[
         # few warps: 32 KB in flight per multiprocessor are sixteen loads of 16 bytes per thread
@@ -148,8 +165,9 @@ def rounds_are_looked_ahead(MODE, PDIST, ROUNDS):
 
 @prefetch.requires
 def requires(c, p):
-    """Only where nothing limits the warps may there be more blocks than are resident at once."""
-    return True if c.ROUNDS == 0 else p.warps_per_sm == 0
+    """Vectors are aligned; of few warps there may not be more blocks than are resident at once."""
+    aligned = (p.offset_x % c.VEC == 0) & (p.offset_out % c.VEC == 0) if c.VEC > 1 else True
+    return aligned if c.ROUNDS == 0 else aligned & (p.warps_per_sm == 0)
 
 
 @prefetch.launch
@@ -200,7 +218,16 @@ def work(p):
 
 
 @prefetch.call
-def call(x, scale, shift, intensity, warps_per_sm=0):
-    problem = Problem(n=x.shape[0], intensity=intensity, warps_per_sm=warps_per_sm)
-    scalars = {"scale": np.float32(scale), "shift": np.float32(shift), "n": np.int64(x.shape[0])}
-    return problem, {"x": x, **scalars, "intensity": intensity}
+def call(x, scale, shift, intensity, warps_per_sm=0, out=None):
+    """Element by element, of an array of any shape."""
+    out = Operand.new(x.shape) if out is None else out
+    if x.shape != out.shape:
+        raise ValueError(f"x is {x} and out is {out}: give them one shape")
+    if not x.size:
+        return NothingToDo((out,))
+    arrays = {"x": x, "out": out}
+    if x.ndim != 1:
+        arrays = {name: array.reshape(x.size) for name, array in arrays.items()}
+    scalars = {"scale": np.float32(scale), "shift": np.float32(shift), "n": np.int64(x.size)}
+    problem = chain(x.size, intensity, warps_per_sm)
+    return problem, {**arrays, **scalars, "intensity": intensity}

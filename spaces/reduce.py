@@ -8,7 +8,7 @@ import ctypes
 
 import numpy as np
 
-from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, minimum
+from autotune import Fill, Kernel, Launch, Out, Problem, Work, ceil_div, maximum, minimum
 
 
 def blocks_of(BLOCK, VEC, ITEMS, FINISH, **others):
@@ -39,7 +39,12 @@ reduce = Kernel(
         "cuda": [Problem(n=1 << 20), Problem(n=1 << 26)],
         "opencl": [Problem(n=1 << 20), Problem(n=10**6 + 3)],
     },
-    edge_problems=[Problem(n=n) for n in (1, 2, 3, 7, 1000, 4097, 65537)],
+    layout={"offset_x": 0, "offset_out": 0},
+    edge_problems=[Problem(n=n) for n in (0, 1, 2, 3, 7, 1000, 4097, 65537)]
+    + [
+        Problem(n=n, offset_x=k, offset_out=4 - k)
+        for n, k in ((1, 3), (1000, 2), (4097, 1), (65537, 3))
+    ],
     seeds=[
         # small vectors: one launch, loads spread over all multiprocessors, one trip to the L2 cache
         single(32, 4, "pair"),
@@ -193,13 +198,18 @@ def hints_are_cuda(VARIANT, LOAD, device):
 
 
 def grid(c, p, device):
-    """Blocks of the first launch."""
-    tiles = ceil_div(p.n, c.BLOCK * c.VEC * c.ITEMS)
+    """Blocks of the first launch; one where there is nothing to add up, which is 0."""
+    tiles = maximum(1, ceil_div(p.n, c.BLOCK * c.VEC * c.ITEMS))
     return tiles if c.GRID_MODE == "oneshot" else minimum(tiles, c.WAVES * device.sm_count)
 
 
 @reduce.requires
 def requires(c, p):
+    """Loads of VEC floats are aligned, and sums of blocks have room."""
+    return have_room(c, p) if c.VEC == 1 else (p.offset_x % c.VEC == 0) & have_room(c, p)
+
+
+def have_room(c, p):
     """cuda: not more blocks than there are words; 1024 pairs, or one per 4096 elements, as for atomics."""
     if c.VARIANT == "portable" or c.GRID_MODE == "stride":
         return True
@@ -268,9 +278,12 @@ def work(p):
 
 
 @reduce.call
-def call(x):
-    n = x.shape[0]
-    return Problem(n=n), {"x": x, "n": np.int64(n)}
+def call(x, out=None):
+    """Of all elements of an array of any shape, in whatever order of its axes they lie."""
+    if x.ndim > 1 and not x.is_dense:
+        raise ValueError(f"x is {x}: copy it, so that its elements lie side by side")
+    given = {"x": x if x.ndim == 1 else x.memory, "n": np.int64(x.size)}
+    return Problem(n=x.size), given if out is None else {**given, "out": out}
 
 
 @reduce.baseline("cub")

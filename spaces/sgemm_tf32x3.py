@@ -6,9 +6,11 @@ same arguments: `mma` (kernels/sgemm_tf32x3.cu) for every GPU since sm_80, `wgmm
 (kernels/sgemm_tf32x3_wgmma.cu) for sm_90a.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div
+from autotune import InOut, Instead, Kernel, Launch, NothingToDo, Operand, Problem, Work, ceil_div
 
 
 def square(n):
@@ -17,6 +19,11 @@ def square(n):
 
 def product(m, n, k):
     return Problem(m=m, n=n, k=k)
+
+
+def view(m, n, k, lda, ldb, ldc, **others):
+    """A product of matrices that are part of others, or lie column by column."""
+    return Problem(m=m, n=n, k=k, view=1, lda=lda, ldb=ldb, ldc=ldc, **others)
 
 
 def mma_tiles(BM, BN, BK, WM, WN, **others):
@@ -55,6 +62,30 @@ sgemm_tf32x3 = Kernel(
         product(129, 4, 33),
         product(100, 132, 68),
         product(127, 131, 129),
+        product(130, 260, 0),
+        *(
+            Problem(m=68, n=132, k=68, offset_a=i, offset_b=i % 3 + 1, offset_c=(i + 1) % 3 + 1)
+            for i in (1, 2, 3)
+        ),
+        view(129, 130, 71, lda=73, ldb=133, ldc=131),
+        view(68, 132, 100, 104, 136, 140, batch=3, stride_a=7200, stride_b=0, stride_c=10000),
+        view(
+            68,
+            132,
+            100,
+            72,
+            136,
+            132,
+            trans_a=1,
+            batch=2,
+            stride_a=0,
+            stride_b=13600,
+            stride_c=8976,
+        ),
+        view(67, 131, 97, 67, 131, 133, trans_a=1, offset_a=1, offset_c=3),
+        view(68, 132, 100, 100, 104, 132, trans_b=1),
+        view(67, 131, 97, 99, 97, 131, trans_b=1, offset_b=2),
+        view(68, 132, 100, 72, 104, 132, trans_a=1, trans_b=1),
     ],
     seeds=[
         # tiles for whole waves on large matrices, and more of them for small ones
@@ -79,6 +110,23 @@ sgemm_tf32x3 = Kernel(
     VECTORS=(True, False),  # wgmma: load B 16 bytes at a time where its rows are aligned
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
+    # What the kernels find out about alignment, they find out at run time.
+    layout={
+        "view": 0,  # 1: what follows is given, and not that of one product of contiguous matrices
+        "trans_a": 0,  # 1: A lies column by column, so that these are its rows
+        "trans_b": 0,
+        "lda": 0,  # floats between the rows
+        "ldb": 0,
+        "ldc": 0,
+        "batch": 1,  # products
+        "stride_a": 0,  # floats between the matrices; 0: one for all
+        "stride_b": 0,
+        "stride_c": 0,
+        "offset_a": 0,
+        "offset_b": 0,
+        "offset_c": 0,
+    },
+    static=("view", "trans_a", "trans_b"),
 )
 
 
@@ -151,13 +199,19 @@ def stages_fit_shared(VARIANT, BM, BN, STAGES, device):
     )
 
 
+#: Arguments of views.
+STRIDES = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
+
+
 @sgemm_tf32x3.launch
 def launch(c, p):
     threads = 384 if c.VARIANT == "wgmma" else 32 * (c.BM // c.WM) * (c.BN // c.WN)
+    arguments = ("a", "b", "c", "alpha", "beta", "m", "n", "k", *STRIDES)
     return Launch(
-        grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN),),
+        grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN) * p.batch,),
         block=(threads,),
         shared_bytes=shared_bytes(c.VARIANT, c.BM, c.BN, c.BK, c.STAGES),
+        args=arguments if p.view else None,
     )
 
 
@@ -166,35 +220,96 @@ def options(c):
     return ["sm_90a"] if c.VARIANT == "wgmma" else []
 
 
+def memory_of(rows, cols, apart, batch, stride):
+    """The shape in which matrices are declared: their own where they lie without gaps, else all memory.
+
+    Of an operand of that shape which lies otherwise, `autotune.load` makes a copy.
+    """
+    if rows * cols == 0 or (apart == cols and (batch == 1 or stride in (0, rows * cols))):
+        return (rows, cols) if batch == 1 or stride == 0 else (batch, rows, cols)
+    return ((batch - 1) * stride + (rows - 1) * apart + cols,)
+
+
+def strided(flat, *axes):
+    """The array of (length, stride) axes in memory."""
+    shape, strides = zip(*axes, strict=True)
+    bytes_ = [stride * flat.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(flat, shape, bytes_)
+
+
 @sgemm_tf32x3.arguments
 def arguments(p, rng):
     """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through.
 
     Exact data are small integers, of which TF32 loses nothing. Every other column of A and, in between,
-    every other row of B get a bit that only the low half of a number holds.
+    every other row of B get a bit that only the low half of a number holds. Of views all memory is drawn,
+    from the first element to the last: what lies between must stay.
     """
     adds = p.m * p.n * p.k < 1 << 22
-    a, b = rng.standard_normal((p.m, p.k)), rng.standard_normal((p.k, p.n))
-    if rng.exact and p.k <= DEEPEST_LOW_BITS:
-        a[:, ::2] *= np.float32(1 + 2.0**-12)
-        b[1::2] *= np.float32(1 + 2.0**-12)
-    c = rng.standard_normal((p.m, p.n)) if adds else np.full((p.m, p.n), np.nan, np.float32)
-    return {
-        "a": a,
-        "b": b,
-        "c": InOut(c),
+    given = {
         "alpha": 2.0 if adds else 1.0,
         "beta": 0.5 if adds else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
     }
+    if not p.view:
+        a, b = rng.standard_normal((p.m, p.k)), rng.standard_normal((p.k, p.n))
+        if rng.exact and p.k <= DEEPEST_LOW_BITS:
+            a[:, ::2] *= np.float32(1 + 2.0**-12)
+            b[1::2] *= np.float32(1 + 2.0**-12)
+        c = rng.standard_normal((p.m, p.n)) if adds else np.full((p.m, p.n), np.nan, np.float32)
+        return {"a": a, "b": b, "c": InOut(c), **given}
+    of_a = (p.k, p.m) if p.trans_a else (p.m, p.k)
+    of_b = (p.n, p.k) if p.trans_b else (p.k, p.n)
+    return {
+        "a": rng.standard_normal(memory_of(*of_a, p.lda, p.batch, p.stride_a)),
+        "b": rng.standard_normal(memory_of(*of_b, p.ldb, p.batch, p.stride_b)),
+        "c": InOut(rng.standard_normal(memory_of(p.m, p.n, p.ldc, p.batch, p.stride_c))),
+        **given,
+        **{name: np.int64(p[name]) for name in STRIDES},
+        "batch": p.batch,
+        "trans_a": p.trans_a,
+        "trans_b": p.trans_b,
+    }
 
 
 @sgemm_tf32x3.reference
-def reference(a, b, c, alpha, beta):
+def reference(
+    a,
+    b,
+    c,
+    alpha,
+    beta,
+    m,
+    n,
+    k,
+    batch=0,
+    lda=0,
+    ldb=0,
+    ldc=0,
+    stride_a=0,
+    stride_b=0,
+    stride_c=0,
+    trans_a=0,
+    trans_b=0,
+):
+    memory, out = c, c
+    if batch:
+        memory = c.copy()
+        out = strided(memory, (batch, stride_c), (m, ldc), (n, 1))
+        of_a, of_b = [(m, lda), (k, 1)], [(k, ldb), (n, 1)]
+        if trans_a:
+            of_a = [(m, 1), (k, lda)]
+        if trans_b:
+            of_b = [(k, 1), (n, ldb)]
+        a, b = strided(a, (batch, stride_a), *of_a), strided(b, (batch, stride_b), *of_b)
     product = alpha * (a @ b)
-    return product + beta * c if beta else product
+    product = product + beta * out if beta else product
+    if not batch:
+        return product
+    out[...] = product
+    return memory
 
 
 @sgemm_tf32x3.tolerance
@@ -209,19 +324,107 @@ def tolerance(p):
 @sgemm_tf32x3.work
 def work(p):
     return Work(
-        flops=2 * p.m * p.n * p.k,
-        bytes_read=4 * (p.m * p.k + p.k * p.n),
-        bytes_written=4 * p.m * p.n,
+        flops=2 * p.m * p.n * p.k * p.batch,
+        bytes_read=4 * (p.m * p.k + p.k * p.n) * p.batch,
+        bytes_written=4 * p.m * p.n * p.batch,
         pipe="tf32x3",
     )
 
 
 @sgemm_tf32x3.call
-def call(a, b, c=None, alpha=1.0, beta=0.0):
-    (m, k), n = a.shape, b.shape[1]
-    problem = Problem(m=m, n=n, k=k)
-    given = {"a": a, "b": b, "alpha": np.float32(alpha), "beta": np.float32(beta), **problem}
-    return problem, given if c is None else {**given, "c": c}
+def call(a, b, out=None, alpha=1.0, beta=0.0, c=None):
+    """C = alpha A B + beta C, of matrices or of several each; c is an older name of out."""
+    if out is not None and c is not None:
+        raise ValueError("out and c are the same: give one of them")
+    out = c if out is None else out
+    for name, array in {"a": a, "b": b, "out": out}.items():
+        if array is not None and array.dtype != "float32":
+            raise ValueError(f"{name} is {array}; float32 is needed")
+    lengths = {len(array) for array in (a, b) if array.ndim == 3} - {1}
+    fit = a.ndim in (2, 3) and b.ndim in (2, 3) and a.shape[-1] == b.shape[-2]
+    if not fit or len(lengths) > 1:
+        raise ValueError(f"a is {a} and b is {b}: a @ b is not possible")
+    batch = max(lengths, default=1)
+    matrix = (a.shape[-2], b.shape[-1])
+    shape = matrix if a.ndim == b.ndim == 2 else (batch, *matrix)
+    if out is None:
+        if beta != 0:
+            raise ValueError(f"beta is {beta}, so out is needed: C = alpha A B + beta C")
+        out = Operand.new(shape)
+    if out.shape != shape:
+        raise ValueError(f"out is {out}; the product of {a} and {b} is float32{list(shape)}")
+    if out.size == 0:
+        return NothingToDo((out,))
+    if any(length > 1 > stride for length, stride in zip(out.shape, out.strides, strict=True)):
+        raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
+    return product_of(*map(unbatched, (a, b, out)), alpha, beta)
+
+
+def product_of(a, b, out, alpha, beta):
+    """The call for matrices, or stacks of more than one, that fit each other."""
+    if not is_by_rows(out) and is_by_rows(out.T):
+        a, b, out = b.T, a.T, out.T
+    if not is_by_rows(out):
+        raise ValueError(
+            f"out is {out}; neighbours in a row or a column must be neighbours in memory"
+        )
+    if b.ndim == 2 and is_tall(a) and is_tall(out):
+        a, out = as_one(a), as_one(out)
+    (m, n), k = out.shape[-2:], a.shape[-1]
+    if out.ndim == 2 and n == 1:
+        return Instead("gemv", a, b.select(1, 0), out=out.select(1, 0), alpha=alpha, beta=beta)
+    if out.ndim == 2 and m == 1:
+        x, y = a.select(0, 0), out.select(0, 0)
+        return Instead("gemv", b, x, out=y, alpha=alpha, beta=beta, trans=True)
+    given = {"c": out, "alpha": alpha, "beta": beta}
+    layout = {"trans_a": 0, "trans_b": 0, "lda": k, "ldb": n, "ldc": rows_apart(out)}
+    if out.ndim == 3:
+        layout |= {"batch": len(out), "stride_c": out.strides[0]}
+    if alpha == 0 or k == 0:  # then neither A nor B is read
+        k, given["alpha"] = 0, 0.0
+    else:
+        for name, array in {"a": a, "b": b}.items():
+            by_columns = not is_by_rows(array) and is_by_rows(array.T)
+            stored = given[name] = array.T if by_columns else array
+            is_copied = not is_by_rows(stored)
+            layout[f"trans_{name}"] = int(by_columns)
+            layout[f"ld{name}"] = stored.shape[-1] if is_copied else rows_apart(stored)
+            if array.ndim == 3:
+                size = stored.shape[-2] * stored.shape[-1]
+                layout[f"stride_{name}"] = size if is_copied else stored.strides[0]
+    is_plain = layout == {"trans_a": 0, "trans_b": 0, "lda": k, "ldb": n, "ldc": n}
+    return Problem(m=m, n=n, k=k, **({} if is_plain else {"view": 1, **layout})), given
+
+
+def unbatched(array):
+    """A stack of one matrix, or of the same again and again, is that matrix."""
+    is_one = array.ndim == 3 and (len(array) == 1 or array.strides[0] == 0)
+    return array.select(0, 0) if is_one else array
+
+
+def is_by_rows(array):
+    """Whether neighbours in a row of a matrix are neighbours in memory, and nothing runs backwards."""
+    return (array.shape[-1] == 1 or array.strides[-1] == 1) and min(array.strides) >= 0
+
+
+def rows_apart(array):
+    """Floats between the rows of a matrix."""
+    return array.strides[-2] if array.shape[-2] > 1 else array.shape[-1]
+
+
+def is_tall(array):
+    """Whether the rows of several matrices are as far apart as those of one that has all of them."""
+    return (
+        array.ndim == 3
+        and is_by_rows(array)
+        and array.strides[0] == array.shape[1] * rows_apart(array)
+    )
+
+
+def as_one(array):
+    """The matrix of all rows of a stack."""
+    batch, rows, cols = array.shape
+    return replace(array, shape=(batch * rows, cols), strides=(rows_apart(array), array.strides[2]))
 
 
 @sgemm_tf32x3.baseline("cublas")

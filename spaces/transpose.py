@@ -1,10 +1,20 @@
 """transpose: out (n x m) = the transpose of a float32 matrix (m x n), by the ladder of kernels/transpose.cu."""
 
-from autotune import Kernel, Launch, Out, Problem, Work, ceil_div
+import numpy as np
+
+from autotune import InOut, Kernel, Launch, NothingToDo, Operand, Out, Problem, Work, ceil_div
 
 
 def matrix(m, n=None):
     return Problem(m=m, n=m if n is None else n)
+
+
+def view(m, n, ldx=None, ldo=None, batch=1, stride_x=None, stride_out=None, **offsets):
+    """A transpose of matrices that are part of others; what is not given is as close as it can be."""
+    ldx, ldo = ldx or n, ldo or m
+    stride_x = m * ldx if stride_x is None else stride_x
+    strides = {"stride_x": stride_x, "stride_out": stride_out or n * ldo}
+    return Problem(m=m, n=n, view=1, ldx=ldx, ldo=ldo, batch=batch, **strides, **offsets)
 
 
 def tiles_of(TILE_Y, TILE_X, BLOCK, VEC, **others):
@@ -33,6 +43,11 @@ transpose = Kernel(
         matrix(127, 129),
         matrix(130, 260),  # whole vectors, but no whole tiles
         matrix(132, 259),  # vectors on one side only
+        *(Problem(m=68, n=132, offset_x=i, offset_out=i % 3 + 1) for i in (1, 2, 3)),
+        view(68, 132, ldx=136, ldo=100, batch=3),
+        view(67, 131, ldx=135, ldo=71, batch=3),  # padding that must stay, and no vectors
+        view(66, 130, ldx=260, ldo=68, batch=2, stride_x=130, stride_out=9999),  # side by side
+        view(36, 64, batch=3, stride_x=0, offset_x=2, offset_out=1),  # one matrix for all
     ],
     seeds=[
         # the fastest public kernels on H100: 64 x 64 with vectors on both sides
@@ -81,6 +96,18 @@ transpose = Kernel(
     STORE=("plain", "stream", "bulk"),  # bulk: shared, rows as asynchronous copies
     MIN_BLOCKS=(1, 2, 4),  # shared: blocks that must fit on one multiprocessor
     RESIDENT=(0, 1, 2, 3, 4),  # shared: blocks allowed on one multiprocessor; 0: all that fit
+    # What the kernel finds out about alignment, it finds out at run time.
+    layout={
+        "view": 0,  # 1: what follows is given, and not that of one contiguous matrix
+        "ldx": 0,  # floats between the rows of x
+        "ldo": 0,  # and of out
+        "batch": 1,  # matrices
+        "stride_x": 0,  # floats between them
+        "stride_out": 0,
+        "offset_x": 0,
+        "offset_out": 0,
+    },
+    static=("view",),
 )
 
 
@@ -197,23 +224,55 @@ def shared_bytes(c, device):
     return max(tile, crowd) if c.RESIDENT else tile
 
 
+#: Arguments of views.
+STRIDES = ("ldx", "ldo", "stride_x", "stride_out")
+
+
 @transpose.launch
 def launch(c, p, device):
+    views = {"args": ("x", "out", "m", "n", *STRIDES)} if p.view else {}
     if c.ALG == "shared":
-        tiles = ceil_div(p.m, c.TILE_Y) * ceil_div(p.n, c.TILE_X)
-        return Launch(grid=(tiles,), block=(c.BLOCK,), shared_bytes=shared_bytes(c, device))
-    tiles = ceil_div(p.m, c.BLOCK_Y * c.VEC) * ceil_div(p.n, c.BLOCK_X * c.VEC)
-    return Launch(grid=(tiles,), block=(c.BLOCK_X, c.BLOCK_Y))
+        tiles = ceil_div(p.m, c.TILE_Y) * ceil_div(p.n, c.TILE_X) * p.batch
+        shared = shared_bytes(c, device)
+        return Launch(grid=(tiles,), block=(c.BLOCK,), shared_bytes=shared, **views)
+    tiles = ceil_div(p.m, c.BLOCK_Y * c.VEC) * ceil_div(p.n, c.BLOCK_X * c.VEC) * p.batch
+    return Launch(grid=(tiles,), block=(c.BLOCK_X, c.BLOCK_Y), **views)
+
+
+def matrices(flat, *axes):
+    """The strided array of (length, stride) axes in flat memory."""
+    shape, strides = zip(*axes, strict=True)
+    bytes_ = [stride * flat.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(flat, shape, bytes_)
 
 
 @transpose.arguments
 def arguments(p, rng):
-    return {"x": rng.standard_normal((p.m, p.n)), "out": Out((p.n, p.m)), "m": p.m, "n": p.n}
+    """In the kernel's order. Of views all memory from first to last element: what lies between must stay."""
+    if not p.view:
+        return {"x": rng.standard_normal((p.m, p.n)), "out": Out((p.n, p.m)), "m": p.m, "n": p.n}
+    last = p.batch - 1
+    x = last * p.stride_x + (p.m - 1) * p.ldx + p.n
+    if p.ldx == p.n and (p.batch == 1 or p.stride_x == p.m * p.n):
+        x = (p.batch, p.m, p.n) if p.batch > 1 else (p.m, p.n)  # of which any other becomes a copy
+    return {
+        "x": rng.standard_normal(x),
+        "out": InOut(rng.standard_normal(last * p.stride_out + (p.n - 1) * p.ldo + p.m)),
+        "m": p.m,
+        "n": p.n,
+        **{name: np.int64(p[name]) for name in STRIDES},
+        "batch": p.batch,
+    }
 
 
 @transpose.reference
-def reference(x):
-    return x.T
+def reference(x, m, n, out=None, ldx=0, ldo=0, stride_x=0, stride_out=0, batch=1):
+    if out is None:
+        return x.T
+    out = out.copy()
+    turned = matrices(x, (batch, stride_x), (n, 1), (m, ldx))
+    matrices(out, (batch, stride_out), (n, ldo), (m, 1))[...] = turned
+    return out
 
 
 @transpose.tolerance
@@ -224,13 +283,38 @@ def tolerance(p):
 
 @transpose.work
 def work(p):
-    return Work(bytes_read=4 * p.m * p.n, bytes_written=4 * p.m * p.n)
+    moved = 4 * p.m * p.n * p.batch
+    return Work(bytes_read=moved, bytes_written=moved)
 
 
 @transpose.call
-def call(x):
-    m, n = x.shape
-    return Problem(m=m, n=n), {"x": x, "m": m, "n": n}
+def call(x, out=None):
+    """Of a matrix, or of each of several along the first axis."""
+    if x.ndim not in (2, 3) or x.dtype != "float32":
+        raise ValueError(f"x is {x}; a matrix of float32 is needed, or several: two or three axes")
+    turned = x.T
+    if out is None:
+        out = Operand.new(turned.shape)
+    if (out.shape, out.dtype) != (turned.shape, "float32"):
+        raise ValueError(f"out is {out}; the transpose of {x} is float32{list(turned.shape)}")
+    if x.size == 0:
+        return NothingToDo((out,))
+    if x.ndim == 3 and len(x) == 1:
+        x, out = x.select(0, 0), out.select(0, 0)
+    *_, m, n = x.shape
+    if any(length > 1 > stride for length, stride in zip(out.shape, out.strides, strict=True)):
+        raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
+    if m > 1 and out.strides[-1] != 1:
+        raise ValueError(f"out is {out}; neighbours in a row must be neighbours in memory")
+    # What does not lie row by row becomes a copy that does.
+    in_rows = (n == 1 or x.strides[-1] == 1) and min(x.strides) >= 0
+    stride_x, ldx = (0, *x.strides)[-3:-1] if in_rows else (m * n, n)
+    strides = {"ldx": ldx if m > 1 else n, "ldo": out.strides[-2] if n > 1 else m}
+    if x.ndim == 3:
+        strides |= {"batch": len(x), "stride_x": stride_x, "stride_out": out.strides[0]}
+    elif strides == {"ldx": n, "ldo": m}:
+        return Problem(m=m, n=n), {"x": x, "out": out}
+    return Problem(m=m, n=n, view=1, **strides), {"x": x, "out": out}
 
 
 @transpose.baseline("cublas")

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ PARAMETERS: dict[str, tuple[Any, ...]] = {
     "SWIZZLE": (False, True),
     "VARIANT": ("simt", "3xtf32", "auto"),
 }
+LAYOUT = {"offset_a": 0, "ldc": 70000}
 FIELDS: dict[str, Any] = {"m": "integer", "n": "integer", "dtype": "categorical"}
 
 
@@ -114,9 +115,10 @@ def problem(m: int, n: int, dtype: str = "float32") -> dict[str, Any]:
 
 
 def random_record(seed: int, device: str, arch: str) -> TunedRecord:
-    """A record with everything that decides a lookup, drawn from a seed."""
+    """A record with everything that decides a lookup, drawn from a seed; of odd ones with a layout."""
     rng = random.Random(seed)
-    plans = [_random_plan(rng) for _ in range(8)]
+    layout = LAYOUT if seed % 2 else {}
+    plans = [_random_plan(rng, layout) for _ in range(8)]
     at = [
         problem(2 ** rng.randrange(18) + rng.randrange(3), rng.randrange(1, 70000), dtype)
         for dtype in ("float32", "half2", "int-8")
@@ -134,6 +136,7 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
             prediction=predicted.index(problem["dtype"])
             if problem["dtype"] in predicted and rng.random() < 0.8
             else None,
+            views=tuple(rng.sample(plans, 2)),
         )
         for problem in rng.sample(unique, 12)
     ]
@@ -147,7 +150,7 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         ),
         predictions=tuple(predictions),
     )
-    return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio)
+    return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio, layout=layout)
 
 
 def _random_prediction(rng: random.Random, plans: Sequence[Plan]) -> Prediction:
@@ -283,6 +286,11 @@ WRONG = {
     ),
     "quoted at length": (with_entry(grid=["?" * 10_000, 1, 1]), r"expression over '\?{280}"),
     "too long": (changed() + b" " * (32 << 20), "more than 32 MiB"),
+    "no number as layout": (changed(layout={"ldc": "m"}), r"int.*\$\.layout"),
+    "layout of 65 bits": (changed(layout={"ldc": 2**64}), "<= 9223372036854775807"),
+    "layout without name": (changed(layout={"l d": 1}), "'l d' is not a name"),
+    "layout of a field": (changed(layout={"m": 1}), "layout field m is a problem field"),
+    "requires no field": (with_entry(requires=["<=", "ldc", 1]), "expression over 'ldc'"),
     "matrix shape": (
         changed(portfolio={"configurations": [], "problems": [], "median_ms": [[1.0]]}),
         "portfolio",
@@ -302,8 +310,15 @@ def without_privileges() -> Iterator[None]:
         os.seteuid(user)
 
 
-def _random_plan(rng: random.Random) -> Plan:
+def _random_plan(rng: random.Random, layout: Mapping[str, int]) -> Plan:
+    of_layout = (
+        ["==", ["%", "offset_a", 4], 0],
+        ["and", ["<=", "n", "ldc"], ["==", ["%", "offset_a", 2], 0]],
+        ["==", "offset_a", 1],
+        ["and", ["<=", 1, ["+", "ldc", "m"]], ["==", "offset_a", 0]],
+    )
     requires = (
+        *(of_layout if layout else ()),
         None,
         ["==", ["%", "n", 2], 0],
         ["and", ["<=", 64, "m"], ["<=", "m", ["*", 64, "n"]]],

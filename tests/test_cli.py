@@ -68,7 +68,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["lookup", "sgemm", "m"], "expected NAME=VALUE"),
         (["results", "sgem"], "did you mean 'sgemm'"),
         (["export", "sgemm", "fortran"], "unknown format"),
-        (["export", "sgemm"], "not tuned yet"),
+        (["export", "rowsum"], "not tuned yet"),
         (["export", "sgemm", "--from", "."], "no tuned record */sgemm.json below it"),
         (["show", "sgemm", "--device", "sm_33"], "unknown architecture"),
         (["new", "Bad-Name"], "for example 'Bad_Name'"),

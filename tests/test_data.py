@@ -411,7 +411,6 @@ MISTAKES = {
     "a text": ('"n": p.n', '"n": "many"', "n is str; expected an array"),
     "too wide": ('"n": p.n', '"n": 2**31', r"n=2147483648 needs 64 bits; pass np\.int64\(n\)"),
     "complex": ('"n": p.n', '"n": np.complex64(1)', "n is complex64"),
-    "empty input": ('"x": x', '"x": x[:0]', r"x \(0,\) is empty"),
     "empty output": ("Out(p.n)", "Out((p.n, 0))", r"out \(1000, 0\) is empty"),
     "objects": ('"x": x', '"x": x.astype(object)', r"x \(1000,\) is empty or holds objects"),
     "bits of no type": (
@@ -481,6 +480,39 @@ def test_own_inputs_must_fit(kernel, inputs, message):
 
 
 # ---------------------------------------------------------------- the cache
+
+
+PLACED = ("    BLOCK=(32", '    layout={"offset_x": 0, "offset_out": 0, "rows": 1},\n    BLOCK=(32')
+
+
+def test_an_array_has_the_offset_that_the_problem_gives_it(kernel):
+    made = prepare(kernel(PLACED), Problem(n=1000, offset_x=3), RANDOM)
+    offsets = {argument.name: argument.offset for argument in made.arguments}
+    assert offsets == {"x": 3, "out": 0, "factor": 0, "n": 0}
+    (x,) = (argument for argument in made.arguments if argument.name == "x")
+    assert (x.offset_bytes, x.nbytes) == (12, 4000)
+
+
+def test_a_problem_that_names_the_layout_has_the_data_of_one_that_does_not(kernel):
+    placed = kernel(PLACED)
+    plain = prepare(placed, PROBLEM, EXACT)
+    assert prepare(placed, Problem(rows=1, n=1000, offset_x=0), EXACT) == plain
+    assert prepare(placed, Problem(n=1000, offset_x=1), EXACT).folder != plain.folder
+
+
+@pytest.mark.parametrize("name", ["z", "factor"])
+def test_only_an_array_can_have_an_offset(kernel, name):
+    edit = (PLACED[0], PLACED[1].replace("offset_x", f"offset_{name}"))
+    message = f"layout field offset_{name}: unknown array argument '{name}'.*known: x, out"
+    with pytest.raises(SpecError, match=message):
+        prepare(kernel(edit), PROBLEM, EXACT)
+
+
+def test_an_input_may_be_empty(kernel):
+    nothing = ARGUMENTS.replace("return {", 'return {"none": rng.standard_normal((0, 3)), ')
+    made = prepare(kernel((ARGUMENTS, nothing)), PROBLEM, RANDOM)
+    assert made.array("none").shape == (0, 3)
+    assert prepare(kernel((ARGUMENTS, nothing)), PROBLEM, RANDOM) == made  # read back
 
 
 def test_a_data_set_is_made_once(kernel, tmp_path):

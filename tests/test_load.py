@@ -12,14 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune import load
+from autotune.calling.binding import declared_arguments
+from autotune.calling.choice import choose
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.membership import is_member, valid_archs
+from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.tuned.load import choose, declared_arguments
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.record import Entry, Plan, Provenance, RecordedDevice, TunedRecord
 from autotune.tuned.writing import write
@@ -291,12 +293,103 @@ def test_arrays_that_do_not_fit_are_refused(axpy: Kernel, opencl_device: str) ->
     """Before a kernel reads past their end."""
     tuned_axpy = load(axpy)
     x = np.ones(100, np.float32)
-    with pytest.raises(UsageError, match=r"y is float32\(50,\).*needs float32\(100,\)"):
+    with pytest.raises(UsageError, match=r"y is float32\[50\].*needs float32\[100\]"):
         tuned_axpy(x, x[:50].copy())
     with pytest.raises(UsageError, match="y is float64"):
         tuned_axpy(x, x.astype(np.float64))
-    with pytest.raises(UsageError, match="contiguous"):
-        tuned_axpy(x, np.ones(200, np.float32)[::2])
+    with pytest.raises(UsageError, match="called with no array"):
+        tuned_axpy(5, 6)
+    with pytest.raises(UsageError, match=r"axpy\(x, y, a=2.0\): missing.*'y'"):
+        tuned_axpy(x)
+    with pytest.raises(UsageError, match=r"pass np\.asarray"):
+        tuned_axpy([1.0, 2.0], x)
+    with pytest.raises(UsageError, match=r"y is float32.*overlaps itself"):
+        tuned_axpy(x, np.broadcast_to(np.ones(1, np.float32), 100))
+    x.flags.writeable = False
+    with pytest.raises(UsageError, match="output y is read-only"):
+        tuned_axpy(x, x)
+    with pytest.raises(UsageError, match="a='two' is no float32"):
+        tuned_axpy(x, x.copy(), a="two")
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_views_are_read_and_written_where_they_lie(axpy: Kernel, opencl_device: str) -> None:
+    """Every second element, and from the last to the first."""
+    x, memory = np.arange(100, dtype=np.float32)[::-1], np.ones(201, np.float32)
+    y = memory[1::2]
+    load(axpy)(x, y)
+    np.testing.assert_array_equal(y, 2 * np.arange(100)[::-1] + 1)
+    np.testing.assert_array_equal(memory[::2], 1)
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_arrays_of_other_libraries_come_back_as_such(axpy: Kernel, opencl_device: str) -> None:
+    """What is made for a call is of the library that its first array is of."""
+    jax = pytest.importorskip("jax")
+    x = jax.numpy.arange(6, dtype="float32").reshape(2, 3)
+    result = load("transpose")(x)
+    assert isinstance(result, jax.Array)
+    np.testing.assert_array_equal(result, np.asarray(x).T)
+    with pytest.raises(UsageError, match="output y is read-only"):
+        load(axpy)(x[0], x[0])
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_what_is_read_is_not_made_up(axpy: Kernel, opencl_device: str) -> None:
+    """An array that is read and written is given, or made on purpose by the call function."""
+    axpy.hooks["call"] = lambda x: (Problem(n=len(x)), {"x": x})
+    with pytest.raises(UsageError, match="call gives no 'y', which is read"):
+        load(axpy)(np.ones(4, np.float32))
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_one_problem_fixed_ahead(axpy: Kernel, opencl_device: str) -> None:
+    """It is compiled before the first call, and refuses others."""
+    fixed = load(axpy, n=100)
+    assert len(fixed._ready) == 1
+    x = np.ones(100, np.float32)
+    np.testing.assert_array_equal(fixed(x, x.copy())[0], 3 * x)
+    with pytest.raises(UsageError, match=r"loaded for \(n=100\), called with \(n=50\)"):
+        fixed(x[:50], x[:50])
+    with pytest.raises(UsageError, match=r"a problem of \(n\) is needed, not \(m=1\)"):
+        load(axpy, m=1)
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_a_call_may_be_another_kernels(axpy: Kernel, opencl_device: str) -> None:
+    """By its own call function; and one may launch nothing."""
+    axpy.hooks["call"] = _instead
+    assert load(axpy)(np.zeros((0, 3), np.float32)).shape == (0, 3)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(load(axpy)(x), x.T)
+    assert load(axpy).choice(x).kernel == "transpose"
+    (result,) = load(axpy).results(Operand.new((5, 7)))
+    assert (result.shape, result.dtype) == ((7, 5), "float32")
+
+
+def _instead(x):
+    return Instead("transpose", x) if x.size else NothingToDo((x,))
+
+
+def test_a_call_that_changes_with_a_factor_is_made_for_each(
+    axpy: Kernel, opencl_device: str
+) -> None:
+    """A factor that is passed on is an argument; one that is calculated with is not."""
+    x = np.ones(10, np.float32)
+    with pytest.warns(RuntimeWarning):
+        results = [load(axpy)(x, x.copy(), a=a)[0][0] for a in (2.0, 3.0, 0.0, 2.0, 1.0)]
+    assert results == [3, 4, 1, 3, 2]
+
+
+def test_a_choice_says_why(axpy: Kernel, opencl_device: str, tmp_path: Path) -> None:
+    """Recorded or not, by the fields of a problem or by arrays."""
+    with pytest.warns(RuntimeWarning):
+        assert "autotune run axpy" in str(load(axpy).choice(n=5))
+    write_record(tmp_path / "tuned", axpy, choose_device(opencl_device), BLOCK=32, PER_THREAD=2)
+    x = np.ones(1000, np.float32)
+    for chosen in (load(axpy).choice(x, x), load(axpy).choice({"n": 1000})):
+        assert str(chosen).startswith("axpy(n=1000): BLOCK=32, PER_THREAD=2 - exact of ")
+        assert chosen.tuned.stale_reasons[0] == "its source changed"  # which the record does not know
 
 
 def test_a_recorded_winner_runs_on_the_cpu(
@@ -316,7 +409,7 @@ def test_old_launches_are_forgotten(
     axpy: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A serving process may see ever new sizes."""
-    monkeypatch.setattr("autotune.tuned.load.MAX_READY", 2)
+    monkeypatch.setattr("autotune.calling.load.MAX_READY", 2)
     tuned_axpy = load(axpy)
     with pytest.warns(RuntimeWarning):
         for n in (5, 6, 7, 8):
@@ -343,4 +436,7 @@ def test_an_unknown_kernel_is_a_usage_error(axpy: Kernel) -> None:
 def test_a_mistake_in_the_call_names_its_line(axpy: Kernel, opencl_device: str) -> None:
     """The space file's own line, not one of the launcher."""
     with pytest.raises(SpecError, match=r"call: TypeError.*axpy\.py:\d+"):
-        load(axpy)(5, 6)
+        load(axpy)(5, np.ones(6, np.float32))
+    axpy.hooks["call"] = lambda x: "nothing"
+    with pytest.raises(SpecError, match=r"call: returned 'nothing', expected \(Problem"):
+        load(axpy)(np.ones(6, np.float32))

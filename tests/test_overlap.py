@@ -35,7 +35,7 @@ def test_a_device_without_room_for_the_second_says_so(
     assert compiled.binary is not None
     assert tasks.check(job, configuration, compiled.binary).measurement.status is Status.OK
 
-    def full(nbytes: int) -> None:
+    def full(nbytes: int, offset_bytes: int) -> None:
         raise MemoryError(f"no room for {nbytes} bytes")
 
     executor, _ = tasks.current()

@@ -98,13 +98,18 @@ WORDS = {
 }
 
 
+DEVICE = for_arch("sm_90")
+
+
 class TestSmallProblems:
     def test_the_odd_sizes_of_the_kernel_that_the_configuration_allows(self) -> None:
         kernel = find_kernel("sgemm")
         problem = Problem(m=4096, n=4096, k=4096)
         for configuration in (kernel.default(), *map(kernel.completed, kernel.seeds)):
-            small = sanitize.small_problems(kernel, configuration, problem)
-            allowed = [edge for edge in kernel.edge_problems if kernel.allows(configuration, edge)]
+            small = sanitize.small_problems(kernel, configuration, problem, DEVICE)
+            allowed = [
+                edge for edge in kernel.edges_on(DEVICE) if kernel.allows(configuration, edge)
+            ]
             assert small == allowed
             assert all(edge["m"] * edge["n"] < 1 << 20 for edge in small)
 
@@ -112,7 +117,7 @@ class TestSmallProblems:
         """An odd size with another of them would need another binary."""
         kernel = find_kernel("prefetch")
         problem = kernel.problems["cuda"][0]
-        for small in sanitize.small_problems(kernel, kernel.default(), problem):
+        for small in sanitize.small_problems(kernel, kernel.default(), problem, DEVICE):
             assert all(small[name] == problem[name] for name in kernel.static)
 
     def test_without_odd_sizes_the_problem_is_halved_while_it_is_allowed(
@@ -120,9 +125,9 @@ class TestSmallProblems:
     ) -> None:
         kernel = load_file(write_space(tmp_path))
         kernel.edge_problems = ()
-        (small,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1 << 28))
+        (small,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1 << 28), DEVICE)
         assert small == Problem(n=1 << 21)
-        (same,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1000))
+        (same,) = sanitize.small_problems(kernel, kernel.default(), Problem(n=1000), DEVICE)
         assert same == Problem(n=1000)
 
 

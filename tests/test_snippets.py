@@ -2,7 +2,8 @@
 
 Blocks are found, not listed. A block whose language has no check here fails; the tutorial's files
 are followed by ``test_tutorial``. A Python block that begins with ``# with a GPU`` is not executed:
-its imports must work, its calls fit their signatures. What an author shortens with "…" is no block
+its imports must work, its calls fit their signatures. One that begins with ``# with torch`` is left
+to tests/gpu/test_torch.py. What an author shortens with "…" is no block
 but inline code, of which commands, options and calls must exist.
 """
 
@@ -25,6 +26,7 @@ from typing import Any
 
 import click
 import pytest
+from cuda.pathfinder import find_nvidia_header_directory
 
 import autotune
 from autotune import load
@@ -34,19 +36,23 @@ from autotune.kernel.catalog import find_kernel
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [
+    *(README, ROOT / "CONTRIBUTING.md", ROOT / "examples" / "cpp" / "README.md"),
+    *sorted(ROOT.glob("docs/**/*.md")),
+]
 FOLLOWED = ROOT / "docs" / "tutorial.md"
 FENCED = re.compile(r"^( *)(```+|~~~+)(.*)\n((?:.*\n)*?)\1\2 *$", re.MULTILINE)
 FENCE = re.compile(r"^ *(?:```|~~~)", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 WITH_GPU = "# with a GPU\n"
+WITH_TORCH = "# with torch\n"
 #: Output and diagrams.
 PROSE = ("text",)
 SOURCES = [
     file.read_text(encoding="utf-8")
     for folder in ("examples", "kernels", "spaces", "autotune")
     for file in sorted((ROOT / folder).glob("**/*.*"))
-    if file.suffix in (".py", ".cu", ".cuh", ".h")
+    if file.suffix in (".py", ".cu", ".cuh", ".h") or file.name == "CMakeLists.txt"
 ]
 
 
@@ -210,6 +216,18 @@ def test_cpp(block: Block, tmp_path: Path) -> None:
         folder = str(tmp_path / "autotune")
         arguments = ["--from", str(ROOT / "reports"), "--out", folder]
         assert run(["export", kernel, "header", *arguments]) == 0
+    for kernel in re.findall(r'#include "(\w+)_launch\.hpp"', block.text):
+        assert (
+            run(
+                [
+                    "export",
+                    kernel,
+                    "cuda",
+                    *("--from", str(ROOT / "reports"), "--out", str(tmp_path)),
+                ]
+            )
+            == 0
+        )
     text = asserted(block.text)
     errors = compile_errors(text, tmp_path)
     if errors:  # statements, then
@@ -240,7 +258,12 @@ def asserted(text: str) -> str:
 def compile_errors(text: str, folder: Path) -> str:
     (folder / "main.cpp").write_text(text)
     command = ["g++", "-std=c++17", "-Wall", "-Werror", "-Wno-unused", f"-I{folder}"]
-    command += ["-fsyntax-only", "main.cpp"]
+    command += [
+        "-isystem",
+        str(find_nvidia_header_directory("cudart")),
+        "-fsyntax-only",
+        "main.cpp",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return done.stderr if done.returncode else ""
 
@@ -260,6 +283,8 @@ def test_python(block: Block, tmp_path: Path, opencl_device: str) -> None:
     """It runs as a program, in an empty folder, and no lookup in it answers with the default."""
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F82", "--quiet", "-"]
     subprocess.run(command, input=block.text, text=True, check=True)
+    if block.text.startswith(WITH_TORCH):
+        return
     if block.text.startswith(WITH_GPU):
         check_calls(block.text)
         return

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.cli import parsing
 from autotune.cli.checking import check_kernel
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError, UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.expression import Symbol, UntraceableError, ceil_div, stored, value_of
+from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Fill, Kernel, Launch, Out
 from autotune.run.command import execute
@@ -93,12 +95,121 @@ def test_a_declaration_reads_back() -> None:
             r"the macro N would be the parameter N and the static field n; rename one",
         ),
         ({"source": None}, r"either one source file or sources"),
+        ({"layout": ("offset_x",)}, r"layout: expected a dict of names and ints, got \('offset_x'"),
+        ({"layout": {"LDA": 0}}, r"problem field 'LDA' must be lower_case"),
+        ({"layout": {"arch": 0}}, r"problem field 'arch' is an argument of lookup"),
+        ({"layout": {"lda": "row"}}, r"layout field lda='row' must be an int"),
+        ({"layout": {"lda": True}}, r"layout field lda=True must be an int"),
+        ({"layout": {"lda": 2**63}}, r"layout field lda=9223372036854775808 must be an int of 64"),
+        ({"layout": {"offset_x": -1}}, r"layout field offset_x=-1: at least 0 elements past"),
+        ({"layout": {"n": 0}}, r"problem \(n=64\): what is tuned has the layout that is declared"),
+        (
+            {"layout": {"lda": 0}, "problems": [Problem(n=64, lda=65)]},
+            r"problem \(n=64, lda=65\): .*; give edge_problems other values of lda",
+        ),
+        (
+            {"layout": {"lda": 0}, "edge_problems": [Problem(n=1, lda="x")]},
+            r"layout field lda='x' must be an int",
+        ),
+        ({"layout": {"lda": 0}, "static": ("m",)}, r"static: unknown problem field 'm'.*n, lda"),
+        (
+            {"layout": {"lda": 0}, "static": ("lda",), "LDA": (1,)},
+            r"the macro LDA would be the parameter LDA and the static field lda",
+        ),
         ({"sources": {"a": "a.cu"}}, r"either one source file or sources"),
     ],
 )
 def test_a_wrong_declaration_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         kernel(**options)
+
+
+def strided(**options: Any) -> Kernel:
+    """A kernel whose rows may lie apart, and that may begin past a boundary."""
+    edges = [Problem(n=7), Problem(n=7, lda=9, offset_x=0), Problem(n=8, offset_x=3)]
+    return kernel(layout={"lda": 0, "offset_x": 0}, edge_problems=edges, **options)
+
+
+def test_layout_fields_are_no_part_of_what_is_tuned() -> None:
+    k = strided()
+    assert k.fields == ("n",)
+    assert k.edge_problems == (Problem(n=7), Problem(n=7, lda=9), Problem(n=8, offset_x=3))
+    plain = Problem(offset_x=0, n=7, lda=0)
+    assert k.normal(plain) == Problem(n=7)
+    assert k.filled(Problem(n=7)) == plain
+    assert k.layout_of(plain) == Problem()
+    assert k.layout_of(Problem(n=7, lda=9)) == Problem(lda=9)
+
+
+def test_every_hook_sees_the_whole_layout() -> None:
+    k = strided()
+    seen: dict[str, Problem] = {}
+
+    @k.launch
+    def launch(c: Any, p: Any) -> Launch:
+        seen["launch"] = p
+        return Launch(grid=(ceil_div(p.n + p.lda, c.BLOCK),), block=(c.BLOCK,))
+
+    @k.scratch
+    def scratch(c: Any, p: Any) -> dict[str, Out]:
+        seen["scratch"] = p
+        return {}
+
+    @k.requires
+    def requires(c: Any, p: Any) -> Any:
+        seen["requires"] = p
+        return (p.offset_x % 4 == 0) & (p.lda <= p.n)
+
+    @k.tolerance
+    def tolerance(p: Any) -> float:
+        seen["tolerance"] = p
+        return float(p.lda)
+
+    c, p = k.default(), Problem(n=64, lda=96)
+    assert not k.allows(c, p)
+    k.workspaces(c, p, DEVICE)
+    assert k.tolerance_of(p) == 96.0
+    k.steps(c, p, DEVICE)
+    assert seen == dict.fromkeys(seen, Problem(n=64, lda=96, offset_x=0))
+    assert traced_grid(traced(k, c, DEVICE)) == (["-", 0, ["//", ["-", 0, ["+", "n", 0]], 32]],)
+    assert requirement(k, c) == ["and", ["==", ["%", "offset_x", 4], 0], ["<=", "lda", "n"]]
+
+
+def test_layout_fields_are_compiled_in_where_they_are_static() -> None:
+    k = strided(static=("n", "lda"))
+    c = k.default()
+    assert k.defines(c, Problem(n=7))["LDA"] == "0"
+    assert k.defines(c, Problem(n=7, lda=9))["LDA"] == "9"
+    assert k.static_of(Problem(n=7, offset_x=1)) == k.static_of(Problem(n=7, lda=0)) == (7, 0)
+    assert k.edges_beside(Problem(n=7), DEVICE) == k.edge_problems[:2]
+
+
+def test_what_lies_otherwise_is_verified_and_not_tuned() -> None:
+    k = strided()
+    views = (Problem(n=7, lda=9), Problem(n=7, offset_x=0), Problem(n=7))
+    with pytest.raises(UsageError, match=r"add: lda=9 says how arrays lie, .* give --config"):
+        Request(k, DEVICE, views).with_default_problems()
+    verified = Request(k, DEVICE, views, only=k.default()).with_default_problems()
+    assert verified.problems == (Problem(n=7, lda=9), Problem(n=7))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("n=2^10", Problem(n=1024)),
+        ("n=5,lda=0", Problem(n=5)),
+        ("offset_x=1,n=5", Problem(n=5, offset_x=1)),
+    ],
+)
+def test_problems_of_the_command_line_may_name_the_layout(text: str, problem: Problem) -> None:
+    assert parsing.problem(strided(), text) == problem
+
+
+def test_an_unknown_field_of_the_command_line_is_told_the_layout_too() -> None:
+    with pytest.raises(UsageError, match=r"unknown problem field 'ldb'.*n, lda, offset_x"):
+        parsing.problem(strided(), "n=5,ldb=7")
+    with pytest.raises(UsageError, match=r"problem 'lda=7' lacks n; give for example --problem n="):
+        parsing.problem(strided(), "lda=7")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def of_kernel_tuner(document: dict[str, Any]) -> set[tuple[Any, ...]]:
     return set(searchspace.Searchspace(values, conditions, 1 << 40).list)
 
 
-@pytest.mark.parametrize("name", ["copy", "ffma", "prefetch"])
+@pytest.mark.parametrize("name", ["copy", "ffma", "gemv", "prefetch"])
 def test_a_declared_space_is_described_exactly(name: str) -> None:
     """By its schema, and as Kernel Tuner enumerates it: rules, what applies, and the device's limits."""
     jsonschema = pytest.importorskip("jsonschema")

@@ -14,6 +14,7 @@ import pytest
 import vendor  # type: ignore[import-not-found]
 import vendor_task  # type: ignore[import-not-found]
 
+from autotune.calling.choice import choose
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device, for_arch
 from autotune.errors import UsageError
@@ -21,7 +22,6 @@ from autotune.kernel.catalog import find_kernel
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.tasks import Contender
 from autotune.measure.worker import Worker
-from autotune.tuned.load import choose
 from autotune.tuned.reading import read_all
 from autotune.tuned.writing import write as write_record
 from autotune.values import Problem

@@ -73,8 +73,9 @@ def test_lookup_imports_nothing_heavy(python: Path, tmp_path: Path) -> None:
 def test_kernels_spaces_and_headers_are_inside(python: Path, tmp_path: Path) -> None:
     code = "from autotune.kernel.catalog import bundled_folder as f; import json; "
     code += "print(json.dumps([sorted(p.name for p in f(k).rglob('*.*')) "
-    code += "for k in ('kernels', 'spaces', 'reports')]))"
-    kernels, spaces, reports = json.loads(_run(python, code, tmp_path))
+    code += "for k in ('kernels', 'spaces', 'reports', 'cpp')]))"
+    kernels, spaces, reports, cpp = json.loads(_run(python, code, tmp_path))
     assert {"sgemm.cu", "sgemm_cuda.cu", "reduce.cu", "dialect.h"} <= set(kernels)
     assert {"sgemm.py", "reduce.py"} <= set(spaces)
     assert {"sgemm.json", "sgemm.hpp", "reduce.json", "reduce.hpp"} <= set(reports)
+    assert {"sgemm.hpp", "autotune-config.cmake", "autotune.pc"} <= set(cpp)

@@ -10,6 +10,7 @@ import errno
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import click
 
 from autotune import __version__
+from autotune.files import bundled_path
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Commands by name: the module that holds each, and its one-line help.
@@ -60,11 +62,27 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
 
 
+def _place(name: str, folder: str, about: str) -> Callable[[Any], Any]:
+    """An option that prints where a folder for C++ programs is, and ends."""
+
+    def show(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+        if is_asked:
+            click.echo(bundled_path(f"cpp/{folder}"))
+            context.exit()
+
+    return click.option(
+        name, is_flag=True, is_eager=True, expose_value=False, callback=show, help=about
+    )
+
+
 @click.group(
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, prog_name="autotune")
+@_place("--include-dir", "include", "Print the folder of the C++ headers of what ships, and exit.")
+@_place("--cmake-dir", "cmake", "Print the folder for CMake's autotune_DIR, and exit.")
+@_place("--pkg-config-dir", "pkgconfig", "Print the folder for PKG_CONFIG_PATH, and exit.")
 def autotune() -> None:
     """Find the fastest verified configuration of a GPU kernel, per device and problem size.
 

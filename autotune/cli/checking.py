@@ -153,7 +153,13 @@ def _check_on_device(
     if space is None:
         return
     assert kernel.file is not None
-    problems = dict.fromkeys([*kernel.edge_problems, kernel.first_problem(device.backend)])
+    problems = dict.fromkeys([*kernel.edges_on(device), kernel.first_problem(device.backend)])
+    skipped = [edge for edge in kernel.edge_problems if kernel.misplaced(edge, device)]
+    if skipped:
+        why = kernel.misplaced(skipped[0], device)
+        report.notes.append(
+            f"{device.arch}: {len(skipped)} of {len(kernel.edge_problems)} odd sizes left out ({why})"
+        )
     with InUse() as in_use, Worker() as worker:
         jobs = [
             Job(kernel.file, problem, device, prepare_both(kernel, problem, 0, in_use))

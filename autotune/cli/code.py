@@ -1,4 +1,4 @@
-"""The code of one configuration for a person to read: source, PTX, machine code."""
+"""The machine's code of one configuration for a person to read: PTX and SASS."""
 
 from __future__ import annotations
 
@@ -12,17 +12,9 @@ from autotune.devices.base import CompileError
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
-from autotune.kernel.source import flattened
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job, first_error
 from autotune.values import Configuration, Problem
-
-
-def source_of(kernel: Kernel, configuration: Configuration, problem: Problem) -> str:
-    """The text a compiler gets, with the configuration's defines in front."""
-    defines = kernel.defines(configuration, problem)
-    lines = [f"#define {name} {value}" for name, value in defines.items()]
-    return "\n".join([*lines, flattened(kernel.source_file(configuration))])
 
 
 def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> str:

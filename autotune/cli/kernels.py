@@ -169,8 +169,9 @@ def _print_space(kernel: Kernel, device: Device, space: Space) -> None:
 def _show_configuration(
     kernel: Kernel, configuration: Configuration, problem: Problem, device: Device, view: str | None
 ) -> None:
-    from autotune.cli.code import disassembled, ptx_of, source_of
+    from autotune.cli.code import disassembled, ptx_of
     from autotune.kernel.launches import launch_sequence
+    from autotune.kernel.source import source_of
     from autotune.measure.compiler import compiled_for
 
     if view == "source":

@@ -37,19 +37,22 @@ def pairs(text: str) -> dict[str, str]:
 
 
 def problem(kernel: Kernel, text: str) -> Problem:
-    """Read a problem such as ``m=512,n=512,k=512``; every field must be there."""
+    """Read a problem such as ``m=512,n=512,k=512``; every field but those of the layout must be there."""
     given = pairs(text)
     example = next(problem for group in kernel.problems.values() for problem in group)
+    known = kernel.filled(example)
     for name in given:
-        if name not in example:
-            raise UsageError(f"{kernel.name}: {unknown('problem field', name, example)}")
+        if name not in known:
+            raise UsageError(f"{kernel.name}: {unknown('problem field', name, known)}")
     missing = [name for name in example if name not in given]
     if missing:
         raise UsageError(
             f"{kernel.name}: problem {text!r} lacks {', '.join(missing)}; "
             f"give for example --problem {str(example).replace(', ', ',')}"
         )
-    return Problem({name: _field(name, given[name], example[name]) for name in example})
+    return kernel.normal(
+        Problem({name: _field(name, given[name], known[name]) for name in known if name in given})
+    )
 
 
 def _field(name: str, text: str, example: Any) -> int | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,7 +261,11 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
 @click.argument("format", default="header")
 @click.option("--device", metavar="NAME", help="Only this device's name.")
 @click.option(
-    "--from", "source", type=PATH, metavar="DIR", help="Folder of tuned records; default: yours."
+    "--from",
+    "source",
+    type=PATH,
+    metavar="DIR",
+    help="Folder of tuned records; default: yours, else what ships.",
 )
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @click.option(
@@ -277,10 +282,11 @@ def export(
     problem: str | None,
     out: Path,
 ) -> None:
-    """Write what is tuned of KERNEL as header, json, wisdom, t4 or cache; its space as t1.
+    """Write what is tuned of KERNEL as header, cuda, json, wisdom, t4 or cache; its space as t1.
 
     \b
     autotune export sgemm header --out include/autotune
+    autotune export sgemm cuda --out tuned
     autotune export transpose t1 --problem m=4096,n=4096
     """
     from autotune.errors import UsageError, unknown
@@ -294,7 +300,7 @@ def export(
     elif FORMATS[format].source == "kernel":
         files = _described(kernel, format, problem, device)
     elif FORMATS[format].source == "records":
-        files = export_records(format, _records(kernel, device, source))
+        files = export_records(format, _yours_or_shipped(kernel, device, source, format == "cuda"))
     else:
         files = {}
         for folder, measured in _measured(kernel, device).items():
@@ -352,6 +358,27 @@ def _exported_again(kernel: str, format: str, device: str | None) -> dict[str, s
     if not files:
         raise UsageError(f"{kernel}: nothing of it was imported; see: autotune import --help")
     return files
+
+
+def _yours_or_shipped(
+    kernel: str, device: str | None, folder: Path | None, is_cuda: bool
+) -> list[TunedRecord]:
+    """What is below a folder; by default what this user tuned, and what ships where that is nothing."""
+    from autotune.errors import UsageError
+    from autotune.tuned.reading import shipped_folder
+
+    try:
+        yours = _records(kernel, device, folder)
+    except UsageError:
+        if folder is not None:
+            raise
+        with suppress(UsageError):
+            return _records(kernel, device, Path(shipped_folder()))
+        raise
+    if folder is None and is_cuda and all(record.device.backend != "cuda" for record in yours):
+        with suppress(UsageError):
+            return _records(kernel, device, Path(shipped_folder()))
+    return yours
 
 
 def _measured(kernel: str, device: str | None) -> dict[str, Results]:

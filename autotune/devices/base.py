@@ -63,7 +63,7 @@ class BoundLaunch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
-    #: Buffers of this executor, or numpy scalars.
+    #: Buffers of this executor, or numpy scalars; None is a null pointer.
     args: tuple[Any, ...]
 
 
@@ -142,13 +142,17 @@ class Executor(Protocol):
 
     device: Device
 
-    def allocate(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> Any:
         """Make a buffer with intact guard bands; contents undefined.
+
+        It begins so many bytes past a boundary of 256; see `Device.places_arrays`.
 
         Raises
         ------
         MemoryError
             If the device has not enough memory.
+        DeviceError
+            If it cannot begin there.
         """
 
     def write(self, buffer: Any, array: NDArray[Any]) -> None:
@@ -178,7 +182,7 @@ class Executor(Protocol):
         NaN is expected, and so are infinities.
 
         Returns the difference of each output; whether both guard bands are intact, for each buffer;
-        and whether both hold the same bytes, for each pair of buffers of equal size.
+        and whether both hold the same bytes, for each pair of buffers of equal size and offset.
         """
 
     def load(self, binary: Binary, constants: Mapping[str, NDArray[Any]]) -> Any:

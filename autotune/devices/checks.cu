@@ -57,16 +57,20 @@ extern "C" __global__ void compare(const TYPE* out, const EXPECTED* expected, u6
     if (first != ~0ull) atomicMin(first_wrong, first);
 }
 
-// Sets *differs where two ranges of bytes differ. Both start at multiples of 16 bytes.
+// Sets *differs where two ranges of bytes differ. Both start equally far past a multiple of 16 bytes.
 extern "C" __global__ void differ(const unsigned char* one, const unsigned char* other, u64 bytes,
                                   unsigned* differs) {
-    const u64 whole = bytes / 16;
+    const u64 before = -(u64)one % 16, head = before < bytes ? before : bytes;
+    const u64 whole = (bytes - head) / 16;
     bool found = false;
     FOR_EACH(i, whole) {
-        const uint4 a = ((const uint4*)one)[i], b = ((const uint4*)other)[i];
+        const uint4 a = ((const uint4*)(one + head))[i], b = ((const uint4*)(other + head))[i];
         found |= a.x != b.x || a.y != b.y || a.z != b.z || a.w != b.w;
     }
-    FOR_EACH(i, bytes - 16 * whole) found |= one[16 * whole + i] != other[16 * whole + i];
+    FOR_EACH(i, bytes - 16 * whole) {
+        const u64 at = i < head ? i : i + 16 * whole;
+        found |= one[at] != other[at];
+    }
     if (found) *differs = 1;
 }
 

@@ -144,12 +144,13 @@ class CudaBackend:
 class _Buffer:
     """A guarded allocation: ``whole`` with its guard bands, ``inner`` without."""
 
-    def __init__(self, cupy: Any, nbytes: int) -> None:
-        padded = -(-nbytes // 256) * 256
+    def __init__(self, cupy: Any, nbytes: int, offset_bytes: int) -> None:
+        padded = -(-(offset_bytes + nbytes) // 256) * 256
+        begin = GUARD_BYTES + offset_bytes
         self.nbytes = nbytes
         self.whole = cupy.empty(GUARD_BYTES + padded + GUARD_BYTES, cupy.uint8)
-        self.inner = self.whole[GUARD_BYTES : GUARD_BYTES + nbytes]
-        self.guards = (self.whole[:GUARD_BYTES], self.whole[GUARD_BYTES + nbytes :])
+        self.inner = self.whole[begin : begin + nbytes]
+        self.guards = (self.whole[:begin], self.whole[begin + nbytes :])
 
 
 class CudaExecutor:
@@ -165,9 +166,9 @@ class CudaExecutor:
         #: Events before and after what `run` launches.
         self._around = cupy.cuda.Event(), cupy.cuda.Event()
 
-    def allocate(self, nbytes: int) -> _Buffer:
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> _Buffer:
         try:
-            buffer = _Buffer(self.cupy, nbytes)
+            buffer = _Buffer(self.cupy, nbytes, offset_bytes)
         except self.cupy.cuda.memory.OutOfMemoryError as error:
             raise MemoryError(
                 f"{self.device.name} has no room for a buffer of {nbytes} bytes ({error})"
@@ -418,9 +419,7 @@ class CudaExecutor:
                     function.ptr, _MAX_DYNAMIC_SHARED, step.shared_bytes
                 )
             )
-        args = tuple(
-            argument.inner if isinstance(argument, _Buffer) else argument for argument in step.args
-        )
+        args = tuple(map(_passed, step.args))
         return partial(
             function, step.grid, step.block, args, shared_mem=step.shared_bytes, stream=self.stream
         )
@@ -533,6 +532,13 @@ class _Sample:
         self._executor._guarded(self._graph.launch)
         self._executor._guarded(self._executor.stream.synchronize)
         return float(self._executor.cupy.cuda.get_elapsed_time(*self._events))
+
+
+def _passed(argument: Any) -> Any:
+    """What CuPy passes to a kernel for an argument of a step."""
+    if argument is None:
+        return np.uintp(0)
+    return argument.inner if isinstance(argument, _Buffer) else argument
 
 
 def _all(calls: Sequence[Callable[[], object]]) -> None:

@@ -95,6 +95,11 @@ class Device:
         return self.backend == "cuda"
 
     @property
+    def places_arrays(self) -> bool:
+        """Whether an array may begin at any of its elements: a buffer of OpenCL begins aligned."""
+        return self.backend == "cuda"
+
+    @property
     def selector(self) -> str:
         """How the command line names this device, for example ``cuda:0``."""
         return f"{self.backend}:{self.index}"

@@ -148,7 +148,11 @@ class OpenclExecutor:
         self.queue = self.cl.CommandQueue(self.context, self.live, properties)
         self._flush: Any = None
 
-    def allocate(self, nbytes: int) -> _Buffer:
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> _Buffer:
+        if offset_bytes:
+            raise DeviceError(
+                f"{self.device.name}: buffers begin aligned, not {offset_bytes} bytes on"
+            )
         if nbytes > self.live.max_mem_alloc_size:
             raise MemoryError(f"{self.device.name} allows no buffer of {nbytes} bytes")
         try:

@@ -23,6 +23,7 @@ PURPOSES = {
     "cuda13": "measuring on an NVIDIA GPU",
     "cuda12": "measuring on an NVIDIA GPU",
     "nvrtc": "compiling CUDA without a GPU",
+    "torch": "kernels as operators of torch",
     "postgres": "a results store on a server",
     "test": "the tests",
 }

@@ -1,7 +1,8 @@
 """Formats that results are exported to, by name.
 
-Each is a pure function from tuned records, or from measurements, to the text of named files: equal
-input gives equal bytes. Knows no places and writes nothing; a format is imported when it is used.
+Each is a function from tuned records, or from measurements, to the text of named files: equal input
+gives equal bytes (for `cuda` the kernel's declaration and sources are input too). Knows no places and
+writes nothing; a format is imported when it is used.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ def _header(records: Sequence[TunedRecord]) -> dict[str, str]:
     from autotune.export.header import render
 
     return {f"{records[0].kernel}.hpp": render(records)}
+
+
+def _cuda(records: Sequence[TunedRecord]) -> dict[str, str]:
+    from autotune.export.cuda import render
+
+    return render(records)
 
 
 def _json(records: Sequence[TunedRecord]) -> dict[str, str]:
@@ -76,6 +83,7 @@ FORMATS = {
     format.name: format
     for format in (
         Format("header", "C++17 header with a constexpr lookup", "records", _header),
+        Format("cuda", "sources that stand alone, and a C++ launcher of them", "records", _cuda),
         Format("json", "tuned record, what `lookup` reads", "records", _json),
         Format("wisdom", "Kernel Launcher's wisdom file", "records", _wisdom),
         Format("t1", "FAIR autotuning description of a kernel, schema T1 1.0.0", "kernel", _t1),

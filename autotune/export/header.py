@@ -31,6 +31,7 @@ from autotune.tuned.record import (
     Triple,
     TunedRecord,
     Value,
+    relaid,
 )
 from autotune.tuned.table import (
     CUDA_ARCH_MACRO,
@@ -58,6 +59,16 @@ def render(records: Sequence[TunedRecord]) -> str:
         If there are no records, or they are of several kernels or of other problem fields or
         parameters than the newest.
     """
+    return header_of(Writer(records))
+
+
+def header_of(writer: Writer) -> str:
+    """The header of a table that was made already."""
+    return filled("header.hpp.j2", _context(writer))
+
+
+def filled(template: str, context: Mapping[str, Any]) -> str:
+    """The text of a template of this folder."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -68,7 +79,7 @@ def render(records: Sequence[TunedRecord]) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # C++: `identifier`, `comment` and `literal` do the escaping
     )
-    return environment.get_template("header.hpp.j2").render(_context(records))
+    return environment.get_template(template).render(context)
 
 
 def identifier(name: str, others: Container[str] = ()) -> str:
@@ -159,7 +170,7 @@ def _identifiers(table: LookupTable, names: Iterable[str]) -> dict[str, str]:
     return known
 
 
-class _Writer:
+class Writer:
     """The table of some records in C++ words."""
 
     def __init__(self, records: Sequence[TunedRecord]) -> None:
@@ -331,13 +342,13 @@ def _table(records: Sequence[TunedRecord]) -> LookupTable:
     def refuse(message: str) -> None:
         raise UsageError(f"{message}; tune again or leave it out")
 
-    loaded = [Loaded("header", record.device.folder, decode(encode(record))) for record in records]
+    plain = (decode(encode(relaid(record, {}))) for record in records)
+    loaded = [Loaded("header", record.device.folder, record) for record in plain]
     return build_table(loaded, refuse)
 
 
-def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
+def _context(writer: Writer) -> dict[str, Any]:
     """Everything the template names."""
-    writer = _Writer(records)
     table = writer.table
     plans = [writer.plan_row(plan) for plan in writer.plans.values()]
     spans = writer.spans()
@@ -389,7 +400,7 @@ def _context(records: Sequence[TunedRecord]) -> dict[str, Any]:
     }
 
 
-def _field(writer: _Writer, name: str, integer: bool) -> dict[str, Any]:
+def _field(writer: Writer, name: str, integer: bool) -> dict[str, Any]:
     cpp = writer.fields[name]
     enum = None if integer else writer.enums[name]
     return {
@@ -401,7 +412,7 @@ def _field(writer: _Writer, name: str, integer: bool) -> dict[str, Any]:
     }
 
 
-def _devices(writer: _Writer, spans: Mapping[Group, str]) -> list[dict[str, str]]:
+def _devices(writer: Writer, spans: Mapping[Group, str]) -> list[dict[str, str]]:
     devices = [record.device for record in writer.records]
     abouts = {device.folder: f"{device.name}, {device.arch}" for device in devices}
     return [
@@ -414,7 +425,7 @@ def _devices(writer: _Writer, spans: Mapping[Group, str]) -> list[dict[str, str]
     ]
 
 
-def _type(writer: _Writer, name: str) -> str:
+def _type(writer: Writer, name: str) -> str:
     values = writer.table.parameters[name]
     if isinstance(values[0], bool):
         return "bool"
@@ -423,7 +434,7 @@ def _type(writer: _Writer, name: str) -> str:
     return "int" if all(value in _INT for value in values) else "long long"
 
 
-def _example(writer: _Writer) -> str:
+def _example(writer: Writer) -> str:
     for group in writer.groups:
         for problem in group.exact:
             number = arch_number(group.arch)
@@ -434,16 +445,19 @@ def _example(writer: _Writer) -> str:
 
 def _about(record: TunedRecord) -> list[str]:
     """Provenance of one record and what was measured, a line each."""
+    return [origin(record), *(f"  {measured(entry)}" for entry in record.entries)]
+
+
+def origin(record: TunedRecord) -> str:
+    """Provenance of one record."""
     device, made = record.device, record.provenance
     driver = f"driver {made.driver}" if made.driver else ""
     parts = [device.name, device.arch, driver, made.toolchain, made.created[:10]]
-    return [
-        _joined(part for part in parts if part),
-        *(f"  {_measured(entry)}" for entry in record.entries),
-    ]
+    return _joined(part for part in parts if part)
 
 
-def _measured(entry: Entry) -> str:
+def measured(entry: Entry) -> str:
+    """What was measured for one problem, in a line."""
     problem = " ".join(f"{name}={value}" for name, value in entry.problem.items())
     parts = [f"{entry.median_ms:.4g} ms {entry.timing}"]
     if entry.gflop_per_s:

@@ -224,7 +224,7 @@ def _sizes(kernel: Kernel, problem: Problem, device: Device, space: Space) -> di
     for member, what in (("GlobalSize", "grid"), ("LocalSize", "block")):
         expected = [getattr(launch, what) for launch in launches]
         try:
-            axes = _Unfolding(device, problem).axes(kernel.hook("launch"), what)
+            axes = _Unfolding(device, kernel.filled(problem)).axes(kernel.hook("launch"), what)
             found = [
                 tuple(int(_evaluated(axis, configuration)) for axis in axes)
                 for configuration in configurations
@@ -319,11 +319,13 @@ class _Unfolding:
         (definition,) = tree.body
         if not isinstance(definition, ast.FunctionDef):
             raise _Unfolded
-        known = {name: value for name, value in given.items() if value is not None}
-        return self._body(definition.body, known, function)
+        # A parameter that is given nothing stays its name.
+        names = {name: ast.Name(name, ast.Load()) for name in given}
+        known = {name: value or names[name] for name, value in given.items()}
+        return self._body(definition.body, {**known}, function)
 
     def _body(
-        self, body: Sequence[ast.stmt], known: dict[str, ast.expr], of: FunctionType
+        self, body: Sequence[ast.stmt], known: dict[str, ast.expr | None], of: FunctionType
     ) -> ast.expr:
         for number, statement in enumerate(body):
             rest = body[number + 1 :]
@@ -333,11 +335,13 @@ class _Unfolding:
                 case ast.Return(ast.expr() as value):
                     return self._expression(value, known, of)
                 case ast.Assign([ast.Name(name)], value):
-                    known = {**known, name: self._expression(value, known, of)}
-                case ast.Assign([ast.Tuple(names)], ast.Tuple(values)):
-                    new = [self._expression(value, known, of) for value in values]
+                    known = {**known, name: self._assigned(value, known, of)}
+                case ast.Assign([ast.Tuple(names)], value):
+                    parts: list[ast.expr | None] = [None] * len(names)
+                    if isinstance(value, ast.Tuple) and len(value.elts) == len(names):
+                        parts = [self._assigned(part, known, of) for part in value.elts]
                     texts = [name.id for name in names if isinstance(name, ast.Name)]
-                    known = {**known, **dict(zip(texts, new, strict=True))}
+                    known = {**known, **dict(zip(texts, parts, strict=True))}
                 case ast.If(test, then, otherwise) if _returns(then):
                     return _chosen(
                         self._expression(test, known, of),
@@ -347,13 +351,24 @@ class _Unfolding:
                 case ast.If(test, [ast.Assign([ast.Name(name)], value)], []) if name in known:
                     chosen = partial(self._expression, value, known, of)
                     asked, before = self._expression(test, known, of), known[name]
+                    if before is None:
+                        raise _Unfolded
                     known = {**known, name: _chosen(asked, chosen, partial(_itself, before))}
                 case _:
                     raise _Unfolded
         raise _Unfolded
 
+    def _assigned(
+        self, value: ast.expr, known: Mapping[str, ast.expr | None], of: FunctionType
+    ) -> ast.expr | None:
+        """What a name is given; None where that is no expression, which matters only if it is used."""
+        try:
+            return self._expression(value, known, of)
+        except _Unfolded:
+            return None
+
     def _expression(
-        self, node: ast.expr, known: Mapping[str, ast.expr], of: FunctionType
+        self, node: ast.expr, known: Mapping[str, ast.expr | None], of: FunctionType
     ) -> ast.expr:
         def inner(part: ast.expr) -> ast.expr:
             return self._expression(part, known, of)
@@ -362,7 +377,9 @@ class _Unfolding:
             case ast.Constant():
                 return node
             case ast.Name(name) if name in known:
-                return known[name]
+                if (value := known[name]) is None:
+                    raise _Unfolded
+                return value
             case ast.Name(name):
                 return self._name(node, of.__globals__.get(name, _ABSENT))
             case ast.Attribute(ast.Name("device"), name):
@@ -401,7 +418,11 @@ class _Unfolding:
         raise _Unfolded
 
     def _each(
-        self, name: str, each: ast.GeneratorExp, known: Mapping[str, ast.expr], of: FunctionType
+        self,
+        name: str,
+        each: ast.GeneratorExp,
+        known: Mapping[str, ast.expr | None],
+        of: FunctionType,
     ) -> ast.expr:
         """``next``, ``any`` or ``all`` over values that stand there."""
         match each.generators:
@@ -495,7 +516,10 @@ def _chosen(
 def _joined(operator: ast.boolop, values: Sequence[ast.expr]) -> ast.expr:
     """``and`` or ``or`` of truth values, less those that are known."""
     decides = isinstance(operator, ast.Or)
-    known = [bool(value.value) for value in values if isinstance(value, ast.Constant)]
+    constants = [value for value in values if isinstance(value, ast.Constant)]
+    if any(not isinstance(value.value, bool) for value in constants):
+        return ast.BoolOp(operator, list(values))  # which is a value itself, as in `x or 255`
+    known = [value.value for value in constants]
     rest = [value for value in values if not isinstance(value, ast.Constant)]
     if decides in known or not rest:
         return ast.Constant(decides if decides in known else not decides)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 Json: TypeAlias = "int | str | list[Json]"
@@ -131,6 +132,28 @@ def value_of(form: Json, fields: Mapping[str, Any]) -> int:
     if not -MAX_INTEGER <= value <= MAX_INTEGER:
         raise ValueError("more than 64 bits")
     return value
+
+
+def substituted(form: Json, values: Mapping[str, int]) -> Json:
+    """A stored expression with numbers in place of some fields, and worked out as far as that goes.
+
+    It has the value of the whole wherever `value_of` has one.
+    """
+    if isinstance(form, str):
+        return values.get(form, form)
+    if not isinstance(form, list):
+        return form
+    name, left, right = form[0], substituted(form[1], values), substituted(form[2], values)
+    known: Json = [name, left, right]
+    if isinstance(left, int) and isinstance(right, int):
+        with suppress(ValueError):  # which whoever walks it meets as well
+            return value_of(known, {})
+    if name == "and":
+        for given, other in ((left, right), (right, left)):
+            is_condition = isinstance(other, list) and other[0] in ("==", "<=", "and")
+            if isinstance(given, int) and given and is_condition:
+                return other
+    return known
 
 
 T = TypeVar("T", int, Symbol)

@@ -16,7 +16,14 @@ from autotune.devices.base import BoundFill, BoundLaunch
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import SpecError
-from autotune.kernel.expression import Json, Symbol, UntraceableError, stored, value_of
+from autotune.kernel.expression import (
+    Json,
+    Symbol,
+    UntraceableError,
+    stored,
+    substituted,
+    value_of,
+)
 from autotune.kernel.spec import Fill, Kernel, Launch, Step
 from autotune.values import Configuration, Problem
 
@@ -134,6 +141,7 @@ def traced(
 ) -> tuple[Step, ...] | None:
     """The launch sequence with the problem's integer fields symbolic.
 
+    Layout fields keep their values, those of the tuned layout where the problem leaves them out.
     Categorical fields keep the problem's values (default: the kernel's first problem's), since the
     sequence may be another for each.
 
@@ -145,7 +153,8 @@ def traced(
     """
     example = problem or next(declared for group in kernel.problems.values() for declared in group)
     fields = {
-        name: Symbol(name) if isinstance(value, int) else value for name, value in example.items()
+        name: Symbol(name) if isinstance(value, int) and name in kernel.fields else value
+        for name, value in example.items()
     }
     try:
         symbolic = tuple(
@@ -193,14 +202,15 @@ def requirement(kernel: Kernel, configuration: Configuration) -> Json | None:
     """
     if "requires" not in kernel.hooks:
         return None
-    fields = Problem({name: Symbol(name) for name in kernel.fields})
+    fields = Problem({name: Symbol(name) for name in (*kernel.fields, *kernel.layout)})
     try:
         result = kernel.call_hook("requires", configuration, fields)
     except UntraceableError as error:
         raise kernel.error(f"requires: {error}; combine conditions with &") from error
     if isinstance(result, bool):
         return None if result else 0
-    return stored(result)
+    form = stored(result)
+    return None if form is None else substituted(form, {})
 
 
 def _sizes(sizes: Any) -> tuple[Any, ...]:

@@ -16,8 +16,12 @@ from typing import Any
 ALIGNMENT = 16
 
 
+@dataclass(frozen=True, eq=False)
 class NewArray:
     """Stands for an array that is made for the call; every one is another."""
+
+    shape: tuple[int, ...]
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class Operand:
     @classmethod
     def new(cls, shape: Sequence[int], dtype: str = "float32") -> Operand:
         """An array to be made: contiguous and aligned."""
-        return cls(tuple(shape), contiguous_strides(shape), dtype, source=NewArray())
+        made = NewArray(tuple(shape), dtype)
+        return cls(made.shape, contiguous_strides(shape), dtype, source=made)
 
     @property
     def ndim(self) -> int:
@@ -77,6 +82,14 @@ class Operand:
         return not self.size or all(n == 1 or stride == wanted for n, stride, wanted in laid_out)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether its elements lie side by side, in whatever order of the axes."""
+        lies = sorted((stride, n) for n, stride in zip(self.shape, self.strides, strict=True))
+        order = [(n, stride) for stride, n in lies if n != 1]
+        expected = contiguous_strides([n for n, _ in reversed(order)])
+        return not self.size or [stride for _, stride in order] == list(reversed(expected))
+
+    @property
     def T(self) -> Operand:  # noqa: N802 - as every array library calls it
         """The same with the last two axes exchanged; itself where it has fewer."""
         if self.ndim < 2:
@@ -100,6 +113,11 @@ class Operand:
         if not self.is_contiguous or prod(shape) != self.size:
             raise ValueError(f"{self} cannot be seen as {shape} without a copy")
         return replace(self, shape=tuple(shape), strides=contiguous_strides(shape))
+
+    @property
+    def memory(self) -> Operand:
+        """All that lies between the first and the last element, as one axis."""
+        return replace(self, shape=(self.span,), strides=(1,))
 
     def select(self, axis: int, index: int) -> Operand:
         """One slice along an axis, without that axis.

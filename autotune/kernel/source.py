@@ -20,6 +20,7 @@ from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.modules import files_of, home_of, is_installed
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import refuse_foreign
+from autotune.values import Configuration, Problem
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
 #: Options of `Kernel` that say what to try or where, not what is computed.
@@ -100,6 +101,13 @@ def _stamp(place: Path) -> tuple[int, ...]:
 def text_fingerprint(text: str) -> str:
     """sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def source_of(kernel: Kernel, configuration: Configuration, problem: Problem) -> str:
+    """The text a compiler gets of a configuration, with its defines in front."""
+    defines = kernel.defines(configuration, problem)
+    lines = [f"#define {name} {value}" for name, value in defines.items()]
+    return "\n".join([*lines, source_text(kernel, kernel.source_file(configuration))])
 
 
 def source_text(kernel: Kernel, file: Path) -> str:

@@ -17,11 +17,14 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from autotune.devices.device import BACKENDS
+from autotune.devices.device import BACKENDS, Device
 from autotune.errors import SpecError, unknown
 from autotune.kernel.hooks import DEVICE, Hooks
 from autotune.kernel.names import fault, value_fault
 from autotune.values import Configuration, Problem, Value
+
+#: What the layout field of an array begins with that says where the array does.
+OFFSET = "offset_"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -154,7 +157,13 @@ class Kernel(Hooks):
     default : mapping
         Configuration for lookup when nothing is known; missing parameters take the first value.
     static : sequence of str
-        Problem fields that are compiled in (upper-cased); the others are run-time arguments.
+        Problem and layout fields that are compiled in (upper-cased); the others are run-time
+        arguments.
+    layout : mapping of str to int
+        Further problem fields, which say how arrays lie (``offset_x``, ``lda``), and what they are
+        where a problem leaves them out: how the arrays lie that are tuned. Hooks always see them.
+        ``offset_NAME`` of an array argument says how many elements past a boundary of 16 bytes it
+        begins.
     backends : sequence of str
         Backends that the kernel can run on.
     **parameters : tuple of int, bool or str
@@ -178,6 +187,7 @@ class Kernel(Hooks):
         seeds: Sequence[Mapping[str, Value]] = (),
         default: Mapping[str, Value] | None = None,
         static: Sequence[str] = (),
+        layout: Mapping[str, int] | None = None,
         backends: Sequence[str] = BACKENDS,
         **parameters: Sequence[Value],
     ) -> None:
@@ -194,16 +204,19 @@ class Kernel(Hooks):
         if sources is not None and set(self.parameters.get("VARIANT", ())) != set(sources):
             raise self.error(f"sources {sorted(sources)} need a parameter VARIANT of those values")
         self.backends = self._checked_backends("backends", backends)
+        if not isinstance(layout, Mapping | None):
+            raise self.error(f"layout: expected a dict of names and ints, got {layout!r}")
+        self.layout: dict[str, int] = dict(layout or {})
         self.problems = self._per_backend(problems)
         self.quick_problems = (
             self.problems if quick_problems is None else self._per_backend(quick_problems)
         )
-        self.edge_problems = tuple(edge_problems)
+        self.edge_problems = tuple(map(self.normal, edge_problems))
         self.fields: tuple[str, ...] = self._checked_fields()
         self.static = tuple(static)
         for field in self.static:
-            if field not in self.fields:
-                raise self.error(f"static: {unknown('problem field', field, self.fields)}")
+            if field not in (known := (*self.fields, *self.layout)):
+                raise self.error(f"static: {unknown('problem field', field, known)}")
         self._check_macros()
         self.seeds = tuple(self._checked_partial("seeds", seed) for seed in seeds)
         self.default_values = self._checked_partial("default", default or {})
@@ -259,7 +272,8 @@ class Kernel(Hooks):
     def reference(self, function: Function) -> Function:
         """Attach the expected outputs: called with arguments by name, arrays as float64.
 
-        Takes the names it needs. Returns one array when there is one output, else a dict by name.
+        Takes the names it needs; one with a default need not be an argument, or not of every
+        layout. Returns one array when there is one output, else a dict by name.
         """
         self.hooks["reference"] = function
         return function
@@ -283,8 +297,8 @@ class Kernel(Hooks):
     def requires(self, function: Function) -> Function:
         """Attach ``(c, p) -> condition``: what a problem must satisfy for a configuration.
 
-        Traced with symbolic fields (``==``, ``<=``, ``&``, arithmetic); record, header, lookup and
-        load obey it.
+        Traced with symbolic fields, those of the layout too (``==``, ``<=``, ``&``, arithmetic);
+        record, header, lookup and load obey it.
         """
         return self._hook("requires", function, ("c", "p"))
 
@@ -299,8 +313,12 @@ class Kernel(Hooks):
     def call(self, function: Function) -> Function:
         """Attach the signature of the tuned kernel for `autotune.load`.
 
-        The function gets arrays and scalars as the application passes them, and returns
-        ``(Problem, arguments by name)``; outputs that it leaves out are allocated.
+        In place of arrays the function gets an `Operand` each: shape, strides, type and alignment,
+        no data; scalars come as they were passed. It returns ``(Problem, arguments by name)``;
+        outputs that it leaves out, or are None, are made. Or it returns `Instead`, for another
+        kernel's call, or `NothingToDo`. What it says is kept for calls whose arrays lie alike; it
+        may depend on a float being 0 or 1, and otherwise passes it on as it is or calculates with
+        it, but compares it with nothing. A `ValueError` is for whoever called.
         """
         self.hooks["call"] = function
         return function
@@ -320,6 +338,28 @@ class Kernel(Hooks):
         return attach
 
     # ------------------------------------------------------------------ reading the declaration
+
+    def call_hook(self, name: str, *args: Any, device: Any = None) -> Any:
+        """Call a hook, problems `filled`; see `Hooks.call_hook`."""
+        given = (self.filled(arg) if isinstance(arg, Problem) else arg for arg in args)
+        return super().call_hook(name, *given, device=device)
+
+    def filled(self, p: Problem) -> Problem:
+        """A problem with all layout fields, as hooks see it."""
+        return Problem({**p, **{name: p.get(name, plain) for name, plain in self.layout.items()}})
+
+    def normal(self, p: Problem) -> Problem:
+        """The one form of a problem that keys and tables know: without layout fields at their default."""
+        return Problem({n: v for n, v in p.items() if n not in self.layout or v != self.layout[n]})
+
+    def layout_of(self, p: Problem) -> Problem:
+        """How the arrays of a problem lie where not as those that are tuned; mostly empty."""
+        return Problem({n: v for n, v in self.normal(p).items() if n in self.layout})
+
+    def static_of(self, p: Problem) -> tuple[Value, ...]:
+        """What of a problem is compiled in: problems that share it share a binary."""
+        filled = self.filled(p)
+        return tuple(filled[name] for name in self.static)
 
     def steps(self, c: Configuration, p: Any, device: Any) -> tuple[Step, ...]:
         """The launch sequence of one configuration and problem (or symbolic problem).
@@ -438,6 +478,27 @@ class Kernel(Hooks):
         groups = [self.edge_problems, *self.problems.values(), *self.quick_problems.values()]
         return tuple(problem for group in groups for problem in group)
 
+    def edges_on(self, device: Device) -> tuple[Problem, ...]:
+        """Odd sizes whose arrays a device can be given."""
+        return tuple(edge for edge in self.edge_problems if not self.misplaced(edge, device))
+
+    def edges_beside(self, p: Problem, device: Device) -> tuple[Problem, ...]:
+        """Odd sizes that what wins a problem must get right: with the same static fields.
+
+        Those of the layout may differ: a winner is used on arrays that lie otherwise too.
+        """
+        tuned = [name for name in self.static if name in self.fields]
+        return tuple(
+            edge for edge in self.edges_on(device) if all(edge[name] == p[name] for name in tuned)
+        )
+
+    def misplaced(self, p: Problem, device: Device) -> str:
+        """Why a device cannot be given the arrays of a problem; empty where it can."""
+        fields = [name for name in self.layout_of(p) if name.startswith(OFFSET)]
+        if device.places_arrays or not fields:
+            return ""
+        return f"{', '.join(fields)}: arrays begin aligned on {device.selector}"
+
     def first_problem(self, backend: str) -> Problem:
         """A problem to show or compile for: the first quick one of a backend, else any."""
         mine = self.quick_problems.get(backend) or self.problems.get(backend)
@@ -479,8 +540,8 @@ class Kernel(Hooks):
                 defines[name] = f"{name}_{value}"
             else:
                 defines[name] = str(int(value))
-        for field in self.static:
-            defines[field.upper()] = str(p[field])
+        for field, value in zip(self.static, self.static_of(p), strict=True):
+            defines[field.upper()] = str(value)
         return defines
 
     def completed(self, partial: Mapping[str, Value]) -> Configuration:
@@ -595,23 +656,47 @@ class Kernel(Hooks):
         self, problems: Sequence[Problem] | Mapping[str, Sequence[Problem]]
     ) -> dict[str, tuple[Problem, ...]]:
         if not isinstance(problems, Mapping):
-            return dict.fromkeys(self.backends, tuple(problems))
+            return dict.fromkeys(self.backends, tuple(map(self.normal, problems)))
         self._checked_backends("problems", problems)
-        return {name: tuple(problems.get(name, ())) for name in self.backends}
+        return {name: tuple(map(self.normal, problems.get(name, ()))) for name in self.backends}
 
     def _checked_fields(self) -> tuple[str, ...]:
+        """Names of the fields that are tuned."""
         everything = self.all_problems()
-        fields: tuple[str, ...] = tuple(everything[0]) if everything else ()
+        first = everything[0] if everything else Problem()
+        fields = tuple(name for name in first if name not in self.layout)
         for problem in everything:
-            if set(problem) != set(fields):
+            if set(problem) - set(self.layout) != set(fields):
                 raise self.error(f"problem ({problem}) has other fields than ({', '.join(fields)})")
             for name, value in problem.items():
-                if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-                    raise self.error(f"problem field {name!r} must be lower_case")
-                self._check_name("problem field", name)
+                self._check_field(name)
                 if not isinstance(value, int | str) or isinstance(value, bool):
                     raise self.error(f"problem field {name}={value!r} must be an int or a str")
+            for name in set(problem) & set(self.layout):
+                self._check_layout(name, problem[name])
+        for name, value in self.layout.items():
+            self._check_field(name)
+            self._check_layout(name, value)
+        for group in (*self.problems.values(), *self.quick_problems.values()):
+            for problem in group:
+                if layout := self.layout_of(problem):
+                    raise self.error(
+                        f"problem ({problem}): what is tuned has the layout that is declared; give "
+                        f"edge_problems other values of {', '.join(layout)}"
+                    )
         return fields
+
+    def _check_field(self, name: str) -> None:
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            raise self.error(f"problem field {name!r} must be lower_case")
+        self._check_name("problem field", name)
+
+    def _check_layout(self, name: str, value: object) -> None:
+        """Records and headers hold integers of 64 bits; an array begins at or after a boundary."""
+        if type(value) is not int or value_fault(value):
+            raise self.error(f"layout field {name}={value!r} must be an int of 64 bits")
+        if value < 0 and name.startswith(OFFSET):
+            raise self.error(f"layout field {name}={value}: at least 0 elements past a boundary")
 
     def _checked_partial(self, where: str, partial: Mapping[str, Value]) -> dict[str, Value]:
         for name, value in partial.items():

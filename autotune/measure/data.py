@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,12 @@ from autotune.arrays import (
     narrowed,
     usable_cores,
 )
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, unknown
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.kernel.names import fault
 from autotune.kernel.source import own_fingerprint, text_fingerprint
-from autotune.kernel.spec import Constant, InOut, Kernel, Out
+from autotune.kernel.spec import OFFSET, Constant, InOut, Kernel, Out
 from autotune.kernel.trust import TRUST, fault_of
 from autotune.measure import cache, draw
 from autotune.measure.draw import Draw
@@ -69,11 +69,18 @@ class Argument:
     dtype: str
     shape: tuple[int, ...] = ()
     value: float | int = 0
+    #: Elements past a boundary of 16 bytes at which the array begins on a device.
+    offset: int = 0
 
     @property
     def nbytes(self) -> int:
         """Size of the array."""
         return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def offset_bytes(self) -> int:
+        """Bytes past a boundary at which the array begins on a device."""
+        return self.offset * int(np.dtype(self.dtype).itemsize)
 
     @property
     def scalar(self) -> np.generic:
@@ -97,7 +104,8 @@ class Dataset:
 
     def array(self, name: str) -> NDArray[Any]:
         """An input, mapped read-only."""
-        return _mapped(self.folder / f"{name}.npy")
+        argument = next(argument for argument in self.arguments if argument.name == name)
+        return _mapped(self.folder / f"{name}.npy", not argument.nbytes)
 
     def expected(self, name: str) -> NDArray[Any]:
         """Expected values of an output, mapped read-only.
@@ -108,9 +116,10 @@ class Dataset:
         return _mapped(self.folder / f"{name}.expected.npy")
 
 
-def _mapped(file: Path) -> NDArray[Any]:
-    mapped: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    return mapped
+def _mapped(file: Path, is_empty: bool = False) -> NDArray[Any]:
+    """An array in a file; what has no elements cannot be mapped."""
+    array: NDArray[Any] = np.load(file, mmap_mode=None if is_empty else "r", allow_pickle=False)
+    return array
 
 
 def prepare(
@@ -308,6 +317,7 @@ def _make(
             raise kernel.error(f"arguments: {wrong}")
     for name, own in inputs.items():
         declared[name] = _replaced(kernel, name, declared, own)
+    offsets = _offsets(kernel, problem, declared)
     arguments: list[Argument] = []
     arrays: dict[str, NDArray[Any]] = {}
     bounds = {}
@@ -320,7 +330,9 @@ def _make(
 
         for name, value in declared.items():
             argument, array = kernel.guarded(f"arguments: {name}", argument_of, kernel, name, value)
-            if argument.kind != "scalar" and (argument.nbytes == 0 or argument.dtype == "|O"):
+            argument = replace(argument, offset=offsets.pop(name, 0))
+            is_empty = argument.nbytes == 0 and argument.kind != "input"
+            if argument.kind != "scalar" and (is_empty or argument.dtype == "|O"):
                 raise kernel.error(f"arguments: {name} {argument.shape} is empty or holds objects")
             if argument.kind != "scalar":
                 dtype = np.dtype(value.dtype if array is None else array.dtype)
@@ -347,6 +359,21 @@ def _make(
     manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
     checked = {**manifest, "checksum": _checksum(folder, manifest)}
     (folder / _MANIFEST).write_text(json.dumps(checked))
+
+
+def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> dict[str, int]:
+    """Where each array begins whose layout field says so."""
+    arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | Out | InOut)]
+    offsets = {}
+    for field in kernel.layout:
+        name = field.removeprefix(OFFSET)
+        if name != field:
+            if name not in arrays:
+                raise kernel.error(
+                    f"layout field {field}: {unknown('array argument', name, arrays)}"
+                )
+            offsets[name] = int(kernel.filled(problem)[field])
+    return offsets
 
 
 def _check_type(kernel: Kernel, name: str, dtype: np.dtype[Any], is_output: bool) -> None:
@@ -450,12 +477,12 @@ def expected_outputs(
         elif argument.name in arrays:
             available[argument.name] = arrays[argument.name]
     reference = kernel.hook("reference")
-    wanted = list(inspect.signature(reference).parameters)
-    for name in wanted:
-        if name not in available:
+    wanted = inspect.signature(reference).parameters
+    for name, parameter in wanted.items():
+        if name not in available and parameter.default is parameter.empty:
             known = ", ".join(available)
             raise kernel.error(f"reference: no input argument {name!r} (known: {known})")
-    given = {name: _widened(available[name]) for name in wanted}
+    given = {name: _widened(available[name]) for name in wanted if name in available}
     with np.errstate(all="ignore"):
         result = kernel.guarded("reference", reference, **given)
     if result is None:
@@ -565,7 +592,7 @@ def _key(
 ) -> str:
     spec = own_fingerprint(kernel) if kernel.file else repr(id(kernel))
     versions = f"{np.__version__} {draw.VERSION} {_VERSION}"
-    drawn_from = f"{spec} {problem.canonical_json()} {which} {seed} {versions}"
+    drawn_from = f"{spec} {kernel.normal(problem).canonical_json()} {which} {seed} {versions}"
     return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))
 
 

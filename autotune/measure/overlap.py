@@ -49,8 +49,11 @@ class _Twin(verify.DeviceData):
     """Working buffers of its own beside pristine copies and expected values that are another's."""
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
-        if argument.kind in ("input", "out", "inout") and argument.name not in self.buffers:
-            self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
+        is_array = argument.kind in ("input", "out", "inout") and argument.nbytes
+        if is_array and argument.name not in self.buffers:
+            self.buffers[argument.name] = self.executor.allocate(
+                argument.nbytes, argument.offset_bytes
+            )
 
 
 def _disturbed(ready: Loaded, binary: Binary) -> str:
@@ -65,8 +68,8 @@ def _disturbed(ready: Loaded, binary: Binary) -> str:
     module, _ = ready.bind(first)
     sides, took_ms = [], 0.0
     for side, name in pairs:
-        buffers, scalars = side.all_buffers(), side.scalars(name)
-        steps = bound(ready.plan, side.names, buffers, scalars, side.dtypes, binary)
+        pointers, scalars = side.pointers(), side.scalars(name)
+        steps = bound(ready.plan, side.names, pointers, scalars, side.dtypes, binary)
         side.refresh(name, wholly=True)
         side.poison_scratch()
         took_ms = executor.run(module, steps)  # the first launch pays for loading

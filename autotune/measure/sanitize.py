@@ -107,17 +107,16 @@ def required(device: Device) -> str:
     return found
 
 
-def small_problems(kernel: Kernel, configuration: Configuration, problem: Problem) -> list[Problem]:
+def small_problems(
+    kernel: Kernel, configuration: Configuration, problem: Problem, device: Device
+) -> list[Problem]:
     """Problems that instrumented launches of a configuration get through in seconds.
 
     The kernel's odd sizes where the configuration allows some, else the problem itself, its largest
-    sizes halved. All with the same static fields, which are compiled in.
+    sizes halved. All with the same static fields but for those of the layout.
     """
     odd = [
-        edge
-        for edge in kernel.edge_problems
-        if all(edge[name] == problem[name] for name in kernel.static)
-        and kernel.allows(configuration, edge)
+        edge for edge in kernel.edges_beside(problem, device) if kernel.allows(configuration, edge)
     ]
     return odd or [_halved(kernel, configuration, problem)]
 

@@ -24,27 +24,32 @@ from autotune.measure.verify import DeviceData
 
 
 class _Exact(_Buffer):
-    """An allocation of exactly so many bytes."""
+    """An allocation of exactly so many bytes, behind those that lie before it."""
 
-    def __init__(self, cupy: Any, nbytes: int) -> None:
+    def __init__(self, cupy: Any, nbytes: int, offset_bytes: int) -> None:
         self.nbytes = nbytes
-        self.whole = self.inner = cupy.empty(nbytes, cupy.uint8)
+        self.whole = cupy.empty(offset_bytes + nbytes, cupy.uint8)
+        self.inner = self.whole[offset_bytes:]
         self.guards = (self.whole[:0], self.whole[:0])
 
 
 class _Executor(CudaExecutor):
     """Allocates without guard bands."""
 
-    def allocate(self, nbytes: int) -> _Buffer:
-        return _Exact(self.cupy, nbytes)
+    def allocate(self, nbytes: int, offset_bytes: int = 0) -> _Buffer:
+        return _Exact(self.cupy, nbytes, offset_bytes)
 
 
 class _Data(DeviceData):
     """Working buffers only: nothing is compared here."""
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
+        if not argument.nbytes:
+            return
         if argument.kind in ("input", "out", "inout"):
-            self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
+            self.buffers[argument.name] = self.executor.allocate(
+                argument.nbytes, argument.offset_bytes
+            )
         if argument.kind in ("input", "inout"):
             array = dataset.array(argument.name)
             self.executor.write(self.buffers[argument.name], array)
@@ -60,7 +65,7 @@ def launch(executor: CudaExecutor, trial: Trial) -> None:
     steps = bound(
         launch_sequence(kernel, configuration, job.problem, job.device),
         data.names,
-        data.all_buffers(),
+        data.pointers(),
         data.scalars(RANDOM),
         data.dtypes,
         trial.binary,

@@ -260,7 +260,7 @@ class Loaded:
             steps = bound(
                 self.plan,
                 self.data.names,
-                self.data.all_buffers(),
+                self.data.pointers(),
                 self.data.scalars(dataset),
                 self.data.dtypes,
                 self.binary,

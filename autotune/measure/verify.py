@@ -77,6 +77,11 @@ class DeviceData:
         """Working buffers and scratch by name."""
         return {**self.buffers, **{name: buffer for name, (_, buffer) in self.scratch.items()}}
 
+    def pointers(self) -> dict[str, Any]:
+        """What launches are bound to: buffers by name; None, a null pointer, for an empty input."""
+        empty = {argument.name: None for argument in self.arguments if _is_empty(argument)}
+        return {**empty, **self.all_buffers()}
+
     def scalars(self, dataset: str) -> dict[str, np.generic]:
         """Scalar arguments of a data set."""
         arguments = self.datasets[dataset].arguments
@@ -117,6 +122,8 @@ class DeviceData:
     def restore(self, dataset: str, wholly: bool = True) -> None:
         """Restore what is read and written; wholly: inputs too."""
         for argument in self.datasets[dataset].arguments:
+            if _is_empty(argument):
+                continue
             if argument.kind == "inout" or (argument.kind == "input" and wholly):
                 pristine = self.pristine[dataset, argument.name]
                 self.executor.copy(self.buffers[argument.name], pristine)
@@ -134,10 +141,13 @@ class DeviceData:
 
     def _upload(self, dataset: Dataset, argument: Argument) -> None:
         key = (dataset.name, argument.name)
+        if _is_empty(argument):
+            return
+        nbytes, offset_bytes = argument.nbytes, argument.offset_bytes
         if argument.kind in ("input", "out", "inout") and argument.name not in self.buffers:
-            self.buffers[argument.name] = self.executor.allocate(argument.nbytes)
+            self.buffers[argument.name] = self.executor.allocate(nbytes, offset_bytes)
         if argument.kind in ("input", "inout"):
-            self.pristine[key] = self.executor.allocate(argument.nbytes)
+            self.pristine[key] = self.executor.allocate(nbytes, offset_bytes)
             self.executor.write(self.pristine[key], dataset.array(argument.name))
         if argument.kind in ("out", "inout"):
             expected = dataset.expected(argument.name)
@@ -241,7 +251,9 @@ def _inspected(
     """
     buffers = data.all_buffers() if with_harm else {}
     inputs = [
-        argument.name for argument in data.arguments if argument.kind == "input" and with_harm
+        argument.name
+        for argument in data.arguments
+        if argument.kind == "input" and with_harm and not _is_empty(argument)
     ]
     pairs = [(data.buffers[name], data.pristine[dataset, name]) for name in inputs]
     found, intact, unchanged = data.executor.inspect(
@@ -279,6 +291,11 @@ def _wrong_message(data: DeviceData, check: CheckResult, poison: Poison) -> str:
         f"{check.output}[{where}] is {got:{form}}{unwritten}, expected {want:{form}} on "
         f"{check.dataset} data; largest error {check.max_error:.3g}, bound {check.bound:.3g}"
     )
+
+
+def _is_empty(argument: Argument) -> bool:
+    """Whether an argument is an input of no elements: there is no buffer for it."""
+    return argument.kind == "input" and not argument.nbytes
 
 
 def _nbytes(out: Out) -> int:

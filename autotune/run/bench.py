@@ -128,15 +128,10 @@ class Bench:
         Exact data of the problem itself serve again: they are half of what takes time to make, and
         a lost or doubled element shows in any of them.
 
-        Static fields are compiled in, so an odd size with other values of those needs another
-        binary and is left to the kernel's own tests.
+        An odd size with other values of static fields that are tuned is left to the kernel's own
+        tests; what lies otherwise is compiled again where the layout is static.
         """
-        static = self.kernel.static
-        edges = [
-            problem
-            for problem in self.kernel.edge_problems
-            if all(problem[name] == job.problem[name] for name in static)
-        ]
+        edges = self.kernel.edges_beside(job.problem, self.device)
         other = self.request.seed + 1
         jobs = [self.job(problem, other) for problem in edges]
         if self.request.inputs:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from autotune.devices.binary import Binary
 from autotune.measure.cache import use_up
+from autotune.measure.compiler import CompileJob, compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
@@ -129,6 +130,10 @@ class Finals:
             if binary is None
         ]
         unverified: list[Measurement] = []
+        for job in others:  # what lies otherwise, ahead, so that it is compiled at once
+            for finalist in right if self._needs_own_binary(job, others) else ():
+                if kernel.allows(finalist.configuration, job.problem):
+                    self.bench.compilers.submit(self._compile_job(job, finalist))
         for job in others:
             passed: list[_Finalist] = []
             for finalist in right:
@@ -149,6 +154,12 @@ class Finals:
         """A finalist verified on one of the jobs, and run twice at once where that is the job for it."""
         kernel, worker = self.bench.kernel, self.bench.worker
         configuration, binary = finalist.configuration, finalist.binary
+        if self._needs_own_binary(job, others):
+            compiled = self.bench.compilers.result(self._compile_job(job, finalist))
+            if compiled.binary is None:
+                message = f"on {job.problem}: {compiled.message}"
+                return replace(finalist.measurement, status=Status.COMPILE_FAILED, message=message)
+            binary = compiled.binary
         alone = worker.check(job, configuration, binary)
         if alone.status is not Status.OK:
             message = f"on {job.problem} with other inputs: {alone.message}"
@@ -169,6 +180,16 @@ class Finals:
                 stacklevel=2,
             )
         return alone
+
+    def _needs_own_binary(self, job: Job, others: Sequence[Job]) -> bool:
+        """Whether other fields are compiled in than for the problem, which is the last of the jobs."""
+        static_of = self.bench.kernel.static_of
+        return static_of(job.problem) != static_of(others[-1].problem)
+
+    def _compile_job(self, job: Job, finalist: _Finalist) -> CompileJob:
+        return compile_job(
+            self.bench.kernel, finalist.configuration, job.problem, self.bench.device
+        )
 
     def _at_once(self, finalist: _Finalist, others: Sequence[Job]) -> list[Job]:
         """The jobs on which a finalist is run twice at once: the largest odd size, and the problem.

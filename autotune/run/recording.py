@@ -29,7 +29,7 @@ from autotune.measure.measurement import CheckResult
 from autotune.measure.timing import Timing
 from autotune.run import selection
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
-from autotune.tuned.fallback import fallback_table
+from autotune.tuned.fallback import fallback_table, with_views
 from autotune.tuned.record import (
     Checks,
     Entry,
@@ -73,6 +73,7 @@ def record_of(run: RunResult) -> TunedRecord:
             for name, value in example.items()
         },
         parameters=dict(kernel.parameters),
+        layout=dict(kernel.layout),
         default=_plan(kernel, kernel.default(), example, device),
         entries=entries,
         portfolio=portfolio,
@@ -206,7 +207,14 @@ def _with_fallback(
         return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
 
     rows, predictions = fallback_table(matrix, planner, device.sm_count)
+    rows = with_views(rows, matrix, planner, verified_layouts(kernel))
     return msgspec.structs.replace(matrix, predictions=predictions), rows
+
+
+def verified_layouts(kernel: Kernel) -> list[Problem]:
+    """The ways in which arrays lie, beside the one that is tuned, that a winner is verified on."""
+    others = (kernel.layout_of(edge) for edge in kernel.edge_problems)
+    return [kernel.filled(layout) for layout in dict.fromkeys(others) if layout]
 
 
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:

@@ -73,10 +73,20 @@ class Request:
         Raises
         ------
         UsageError
-            If the kernel names none for this backend.
+            If the kernel names none for this backend, or a problem has a layout that is not tuned.
         """
         if self.problems:
-            return replace(self, problems=tuple(dict.fromkeys(self.problems)))
+            named = tuple(dict.fromkeys(map(self.kernel.normal, self.problems)))
+            for problem in named if self.only is None else ():
+                if layout := self.kernel.layout_of(problem):
+                    raise UsageError(
+                        f"{self.kernel.name}: {layout} says how arrays lie, which is not tuned: "
+                        f"leave it out, or give --config to verify one configuration on it"
+                    )
+            for problem in named:
+                if why := self.kernel.misplaced(problem, self.device):
+                    raise UsageError(f"{self.kernel.name} ({problem}): {why}")
+            return replace(self, problems=named)
         groups = self.kernel.problems if self.effort.name == "full" else self.kernel.quick_problems
         chosen = groups.get(self.device.backend, ())
         if not chosen:

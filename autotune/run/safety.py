@@ -70,7 +70,7 @@ class SafetyCheck:
         The next best take the place of what is out, and are checked as well, a few times over. What
         was found for another problem of the run holds here: the small problems are the same.
         """
-        static = tuple(problem[name] for name in self.bench.kernel.static)
+        static = self.bench.kernel.static_of(problem)
         safe: list[Measurement] = []
         out: dict[Configuration, sanitize.SanitizerFault] = {}
         for _ in range(_ROUNDS):
@@ -107,15 +107,16 @@ class SafetyCheck:
         bench = self.bench
         trials = []
         for configuration in unknown:
-            job = compile_job(bench.kernel, configuration, problem, bench.device)
-            # So that a finding names the line; the code is the same.
-            with_lines = replace(job, options=(*job.options, "-lineinfo"))
-            binary = bench.compilers.result(with_lines).binary
-            if binary is not None:
-                trials += [
-                    sanitize.Trial(bench.job(small, bench.request.seed + 1), configuration, binary)
-                    for small in sanitize.small_problems(bench.kernel, configuration, problem)
-                ]
+            for small in sanitize.small_problems(
+                bench.kernel, configuration, problem, bench.device
+            ):
+                job = compile_job(bench.kernel, configuration, small, bench.device)
+                # So that a finding names the line; the code is the same.
+                with_lines = replace(job, options=(*job.options, "-lineinfo"))
+                binary = bench.compilers.result(with_lines).binary
+                if binary is not None:
+                    made = bench.job(small, bench.request.seed + 1)
+                    trials.append(sanitize.Trial(made, configuration, binary))
         report = sanitize.check(self.program, trials)
         for text in report.unchecked:
             warnings.warn(f"{bench.kernel.name}: compute-sanitizer: {text}", stacklevel=2)

@@ -38,30 +38,38 @@ def answer(
     if table is None:
         known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
         raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
-    values = _values(table, problem)
+    values, layout = _values(table, problem), _layout(table, problem)
     if disabled:
-        return tuned_config(table, table.default, DEFAULT, values)
+        return tuned_config(table, table.default, DEFAULT, values, layout)
     folder, arch_name = _folder(table, device), _arch(table, arch)
     if arch_name is None and folder not in table.devices:
         arch_name = normal_arch(getattr(device, "arch", None))
     if arch_name is None and device is None:
         # Where no GPU is found, the user's own records of the CPU are what can be meant.
         arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
-    return tuned_config(table, *pick(table, values, folder, arch_name), values)
+    row, quality = pick(table, values, folder, arch_name, layout)
+    return tuned_config(table, row, quality, values, layout)
 
 
 def tuned_config(
-    table: LookupTable, row: LookupRow, quality: str, problem: ProblemKey
+    table: LookupTable,
+    row: LookupRow,
+    quality: str,
+    problem: ProblemKey,
+    layout: Mapping[str, int] | None = None,
 ) -> TunedConfig:
-    fields = dict(zip(table.fields, problem, strict=True))
+    """What a row answers for a problem; without a ``layout`` it is that which was tuned."""
+    is_plain = layout is None or layout == table.layout
+    fields = table.named(problem, layout)
+    is_measured = is_plain and quality in (EXACT, NEAREST_PROBLEM)
     return TunedConfig(
         row.plan.configuration,
         block=row.plan.block,
         shared_bytes=row.plan.shared_bytes,
-        grid=_grid(row, problem, fields),
+        grid=_grid(row, problem, fields) if is_plain else None,
         quality=quality,
         # Measured on the device itself: nothing is known of the loss elsewhere.
-        expected_fraction=row.expected_fraction if quality in (EXACT, NEAREST_PROBLEM) else None,
+        expected_fraction=row.expected_fraction if is_measured else None,
         stale_reasons=row.stale_reasons,
         unsure=row.unsure,
         source=row.source,
@@ -91,22 +99,31 @@ def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
         If a field is unknown, missing, of the wrong kind, or negative.
     """
     for name in problem:
-        if name not in table.fields:
-            known = unknown("problem field", name, table.fields)
+        if name not in table.fields and name not in table.layout:
+            known = unknown("problem field", name, [*table.fields, *table.layout])
             raise UsageError(f"{table.kernel}: {known}")
     values: list[int | str] = []
     for name, integer in table.fields.items():
         if name not in problem:
             needed = ", ".join(table.fields)
             raise UsageError(f"{table.kernel}: problem field {name!r} is missing (of {needed})")
-        values.append(_value(table.kernel, name, problem[name], integer))
+        value = _value(table.kernel, name, problem[name], integer)
+        if isinstance(value, int) and value < 0:
+            raise UsageError(f"{table.kernel}: problem field {name}={value} must be at least 0")
+        values.append(value)
     return tuple(values)
+
+
+def _layout(table: LookupTable, problem: Mapping[str, Any]) -> dict[str, int]:
+    """The whole layout of a problem."""
+    return {
+        name: int(_value(table.kernel, name, problem.get(name, plain), True))
+        for name, plain in table.layout.items()
+    }
 
 
 def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
     if integer and hasattr(value, "__index__"):
-        if int(value) < 0:
-            raise UsageError(f"{kernel}: problem field {name}={value} must be at least 0")
         return int(value)
     if not integer and isinstance(value, str):
         return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -31,7 +31,7 @@ class TunedConfig(Mapping[str, Any]):
         Dynamic shared memory per block.
     grid : tuple of int or None
         Blocks in x, y, z of the first launch for the asked problem; None where the launch could
-        not be traced, or does not fit a CUDA grid.
+        not be traced, does not fit a CUDA grid, or is of arrays that lie otherwise than those tuned.
     quality : str
         How good the hit is: ``exact``, ``nearest_problem``, ``same_arch``, ``nearest_arch`` or
         ``default``.
@@ -39,8 +39,8 @@ class TunedConfig(Mapping[str, Any]):
         Expected share of the best possible speed; 1 for an exact hit, None where it is not known.
     stale_reasons : tuple of str
         Why it should be tuned again, as the record says; empty while it is current. `lookup` reads
-        records only: `load` and the command ``autotune lookup``, which have the kernel's files,
-        add whether those changed since.
+        records only: ``choice`` of what `load` returns and the command ``autotune lookup``, which
+        have the kernel's files, add whether those changed since.
     exclusive : bool
         Whether two launches of one loaded module must not overlap: on two streams, say.
     unsure : str
@@ -85,6 +85,12 @@ class TunedConfig(Mapping[str, Any]):
         object.__setattr__(self, "_values", dict(values))
         for name, value in about.items():
             object.__setattr__(self, name, value)
+
+    def with_reasons(self, reasons: Iterable[str]) -> TunedConfig:
+        """The same with further reasons why it is stale."""
+        about = {name: getattr(self, name) for name in self.__slots__ if name != "_values"}
+        about["stale_reasons"] = (*self.stale_reasons, *reasons)
+        return TunedConfig(self._values, **about)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("TunedConfig is immutable")

@@ -14,9 +14,12 @@ better for problems that were left out of them, the rows name that prediction.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
+
+import msgspec
 
 from autotune.tuned.prediction import fitted
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, Prediction
@@ -64,6 +67,33 @@ def fallback_table(
                 prediction=position,
             )
     return tuple(rows[column] for column in sorted(rows)), tuple(predictions)
+
+
+def with_views(
+    rows: Sequence[FallbackRow],
+    portfolio: Portfolio,
+    planner: Planner,
+    layouts: Sequence[Mapping[str, int]],
+) -> tuple[FallbackRow, ...]:
+    """Rows with what to use for arrays that lie in ways that their plans do not take.
+
+    For each of ``layouts`` the configuration that takes it and is the fastest for the row's own
+    problem, as far as that was measured.
+    """
+    completed = []
+    for row in rows:
+        plans = [row.plan]
+        column = portfolio.problems.index(row.problem) if row.problem in portfolio.problems else -1
+        times = [] if column < 0 else [times[column] for times in portfolio.median_ms]
+        fastest = sorted((ms, number) for number, ms in enumerate(times) if ms)
+        for layout in layouts:
+            fields = {**row.problem, **layout}
+            if any(plan.allows(fields) for plan in plans):
+                continue
+            able = (planner(portfolio.configurations[number], row.problem) for _, number in fastest)
+            plans += itertools.islice((plan for plan in able if plan.allows(fields)), 1)
+        completed.append(msgspec.structs.replace(row, views=tuple(plans[1:])))
+    return tuple(completed)
 
 
 def _plans(portfolio: Portfolio, group: Sequence[int], planner: Planner) -> list[Plan | None]:

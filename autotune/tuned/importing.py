@@ -80,6 +80,8 @@ def _current_plans(record: TunedRecord) -> Iterator[tuple[str, Plan]]:
         if key_of(row.problem) not in stale:
             where = ", ".join(f"{name}={value}" for name, value in row.problem.items())
             yield f"({where})", row.plan
+            for view in row.views if isinstance(row, FallbackRow) else ():
+                yield f"({where}), otherwise laid out", view
 
 
 def _check_plan(where: str, plan: Plan, declared: Mapping[str, Any], device: Device) -> None:
@@ -104,9 +106,10 @@ def _check_intervals(entry: Entry) -> None:
 
 
 def _check_space(record: TunedRecord, kernel: Kernel) -> None:
+    example = next(iter(kernel.all_problems()))
     kinds = {
-        name: "integer" if isinstance(value, int) else "categorical"
-        for name, value in next(iter(kernel.all_problems())).items()
+        name: "integer" if isinstance(example[name], int) else "categorical"
+        for name in kernel.fields
     }
     for what, recorded, declared in (
         ("parameters", set(record.parameters), set(kernel.parameters)),
@@ -115,6 +118,9 @@ def _check_space(record: TunedRecord, kernel: Kernel) -> None:
         if recorded != declared:
             names = ", ".join(sorted(map(str, recorded ^ declared)))
             raise ValueError(f"other {what} than {kernel.file} declares ({names})")
+    for name, value in record.layout.items():
+        if kernel.layout.get(name) != value:
+            raise ValueError(f"layout field {name}={value} is not as {kernel.file} declares it")
     device = record.device.planned_for()
     plans = iter(_current_plans(record))
     next(plans)  # a default need not be valid everywhere

@@ -42,7 +42,8 @@ def lookup(
         The driver's name of a device, its uuid, or its folder among the records.
     **problem : int or str
         All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
-        have an extent of 0: there is nothing to launch.
+        have an extent of 0: there is nothing to launch. Fields that say how arrays lie
+        (``offset_x``, ``lda``) may be left out.
 
     Returns
     -------

@@ -6,14 +6,14 @@ configuration was found. Lookup imports it, so what is heavy is imported where i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from autotune.kernel.expression import MAX_INTEGER, OPERATORS, value_of
+from autotune.kernel.expression import MAX_INTEGER, OPERATORS, substituted, value_of
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -48,6 +48,10 @@ Triple: TypeAlias = tuple[Positive, Positive, Positive]
 #: An expression over integer problem fields as JSON; see `autotune.kernel.expression`.
 StoredExpression: TypeAlias = int | str | list[Any]
 Grid: TypeAlias = tuple[StoredExpression, StoredExpression, StoredExpression]
+#: What becomes of the condition of a plan.
+Condition: TypeAlias = "Callable[[StoredExpression | None], StoredExpression | None]"
+Planned = TypeVar("Planned", bound="Plan")
+Holder = TypeVar("Holder", bound="Cost | FallbackRow")
 #: A coefficient in milliseconds, and the integer problem fields that it is multiplied by.
 Term: TypeAlias = tuple[float, tuple[str, ...]]
 
@@ -119,7 +123,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     shared_bytes: Count = 0
     #: None where the launch cannot be traced.
     grid: Grid | None = None
-    #: Condition that a problem must satisfy; None where every problem is fine.
+    #: Condition that a problem and its layout must satisfy; None where all are fine.
     requires: StoredExpression | None = None
     #: Architectures whose declared space holds this configuration; None where not examined.
     archs: tuple[str, ...] | None = None
@@ -282,6 +286,8 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
     expected_fraction: Amount | None = None
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
+    #: In order of preference, for arrays that lie in ways that the plan does not take.
+    views: tuple[Plan, ...] = ()
 
 
 class Provenance(msgspec.Struct, frozen=True, kw_only=True):
@@ -303,6 +309,8 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     fields: Mapping[str, Literal["integer", "categorical"]]
     #: Parameters in declared order, with the values each may take.
     parameters: Mapping[str, Annotated[tuple[Value, ...], msgspec.Meta(min_length=1)]]
+    #: Layout fields, and what they are where arrays lie as those that were tuned.
+    layout: Mapping[str, Integer] = {}
     #: What to use when nothing is known of a problem.
     default: Plan
     entries: tuple[Entry, ...] = ()
@@ -324,6 +332,55 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shape(self) -> tuple[object, ...]:
         """What records must share to be merged, or asked together: names and kinds of values."""
         return self.fields, {name: type(values[0]) for name, values in self.parameters.items()}
+
+
+def relaid(record: TunedRecord, layout: Mapping[str, int]) -> TunedRecord:
+    """A record in terms of other layout fields.
+
+    A field that it knew and these do not have is as it was tuned; of one that it did not know,
+    nothing but the given value was verified.
+    """
+    gone = {name: value for name, value in record.layout.items() if name not in layout}
+    new = [["==", name, value] for name, value in layout.items() if name not in record.layout]
+
+    def changed(requires: StoredExpression | None) -> StoredExpression | None:
+        form: StoredExpression = 1 if requires is None else requires
+        for condition in new:
+            form = ["and", form, condition]
+        form = substituted(form, gone)
+        return None if isinstance(form, int) and form else form
+
+    if not gone and not new:
+        return record
+    portfolio = record.portfolio
+    predictions = (
+        msgspec.structs.replace(
+            prediction, costs=tuple(_requiring(cost, changed) for cost in prediction.costs)
+        )
+        for prediction in portfolio.predictions
+    )
+    return msgspec.structs.replace(
+        record,
+        layout=dict(layout),
+        default=_requiring_itself(record.default, changed),
+        entries=tuple(_requiring_itself(entry, changed) for entry in record.entries),
+        fallback=tuple(
+            msgspec.structs.replace(
+                _requiring(row, changed),
+                views=tuple(_requiring_itself(view, changed) for view in row.views),
+            )
+            for row in record.fallback
+        ),
+        portfolio=msgspec.structs.replace(portfolio, predictions=tuple(predictions)),
+    )
+
+
+def _requiring_itself(plan: Planned, changed: Condition) -> Planned:
+    return msgspec.structs.replace(plan, requires=changed(plan.requires))
+
+
+def _requiring(row: Holder, changed: Condition) -> Holder:
+    return msgspec.structs.replace(row, plan=_requiring_itself(row.plan, changed))
 
 
 def key_of(problem: Mapping[str, int | str]) -> ProblemItems:
@@ -362,9 +419,12 @@ def check(record: TunedRecord) -> None:
     ValueError
         Says what is wrong.
     """
-    for name in (record.kernel, *record.fields, *record.parameters):
+    for name in (record.kernel, *record.fields, *record.parameters, *record.layout):
         if not name.isidentifier() or not name.isascii():
             raise ValueError(f"{name!r} is not a name")
+    for name in record.layout:
+        if name in record.fields or name in record.parameters:
+            raise ValueError(f"layout field {name} is a problem field or parameter too")
     try:
         moment(record.provenance.created)
     except ValueError as error:
@@ -380,8 +440,10 @@ def check(record: TunedRecord) -> None:
     integers = {name for name, kind in record.fields.items() if kind == "integer"}
     for plan in _plans(record):
         _check_configuration(record, plan.configuration)
-        for form in (*(plan.grid or ()), *(() if plan.requires is None else (plan.requires,))):
+        for form in plan.grid or ():
             _check_expression(form, integers)
+        if plan.requires is not None:
+            _check_expression(plan.requires, integers | set(record.layout))
     runners_up = (other for entry in record.entries for other in entry.runners_up)
     for configuration in (
         *(other.configuration for other in runners_up),
@@ -394,7 +456,8 @@ def check(record: TunedRecord) -> None:
 def _plans(record: TunedRecord) -> Iterator[Plan]:
     yield record.default
     yield from record.entries
-    yield from (row.plan for row in record.fallback)
+    for row in record.fallback:
+        yield from (row.plan, *row.views)
     for prediction in record.portfolio.predictions:
         yield from (cost.plan for cost in prediction.costs)
 

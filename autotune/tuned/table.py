@@ -10,7 +10,8 @@ holds the same table and walks it by the same rule, so that both answer alike:
 
 The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
 the first. Categorical fields match exactly or the row does not count, and neither does a row whose
-``requires`` the problem breaks. Where the row names a prediction, that answers: with the plan of
+``requires`` the problem breaks; of arrays that lie otherwise than those that were tuned no hit is exact, and
+a row has further plans. The header knows no others. Where the row names a prediction, that answers: with the plan of
 the smallest predicted time, ties going to the first, of those that the problem allows.
 """
 
@@ -37,6 +38,7 @@ from autotune.tuned.record import (
     Triple,
     Value,
     moment,
+    relaid,
 )
 
 EXACT = "exact"
@@ -74,6 +76,8 @@ class LookupRow(NamedTuple):
     prediction: Prediction | None = None
     #: What the entry of this problem was tuned for; None where it has none.
     made_for: MadeFor | None = None
+    #: What answers for arrays that lie in ways that the plan does not take, best first.
+    views: tuple[Plan, ...] = ()
 
 
 class Group(msgspec.Struct, eq=False):
@@ -92,6 +96,8 @@ class LookupTable(msgspec.Struct, eq=False):
     #: Problem fields in order; True where integer, False where categorical.
     fields: dict[str, bool]
     default: LookupRow
+    #: Layout fields, and what they are where a question leaves them out.
+    layout: dict[str, int] = {}
     #: Declared values of each parameter, of all records together.
     parameters: dict[str, tuple[Value, ...]] = {}
     devices: dict[str, Group] = {}
@@ -102,6 +108,13 @@ class LookupTable(msgspec.Struct, eq=False):
     def key(self, problem: Mapping[str, int | str]) -> ProblemKey:
         """The values of a problem in order."""
         return tuple(problem[name] for name in self.fields)
+
+    def named(
+        self, problem: ProblemKey, layout: Mapping[str, int] | None = None
+    ) -> dict[str, int | str]:
+        """A problem and its layout by name, as conditions ask for them."""
+        fields = dict(zip(self.fields, problem, strict=True))
+        return {**(self.layout if layout is None else layout), **fields}
 
 
 #: ``ceil(2**(63 + j/16))`` for j from 1 to 15: the floor of a 16th root is four floors of square
@@ -137,22 +150,31 @@ def distance(a: ProblemKey, b: ProblemKey) -> int | None:
 
 
 def pick(
-    table: LookupTable, problem: ProblemKey, device: str | None = None, arch: str | None = None
+    table: LookupTable,
+    problem: ProblemKey,
+    device: str | None = None,
+    arch: str | None = None,
+    layout: Mapping[str, int] | None = None,
 ) -> tuple[LookupRow, str]:
-    """The row for a problem on a device (its folder) or architecture, and how good it is."""
-    fields = dict(zip(table.fields, problem, strict=True))
+    """The row for a problem on a device (its folder) or architecture, and how good it is.
+
+    Of a ``layout`` all fields are given; default: that which was tuned.
+    """
+    fields, is_plain = table.named(problem, layout), layout is None or layout == table.layout
     place = place_of(problem)
     for group, exact, near, foreign in _candidates(table, device, arch):
         hit = group.exact.get(problem)
         if hit and hit.plan.allows(fields) and (foreign is None or hit.plan.fits(foreign)):
-            return hit, exact
+            return hit, exact if is_plain else near
         best, best_distance = None, -1
         for row in group.nearest.values():
             apart = distance(place, row.place)
             if apart is None or (best and apart >= best_distance):
                 continue
-            if row.plan.allows(fields) and (foreign is None or row.plan.fits(foreign)):
-                best, best_distance = row, apart
+            for plan in (row.plan,) if is_plain else (row.plan, *row.views):
+                if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
+                    best, best_distance = row._replace(plan=plan), apart
+                    break
         if best:
             return best._replace(plan=fastest(best, fields, foreign)), near
     return table.default, DEFAULT
@@ -237,9 +259,10 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
             skipped(f"{known.source}: left out: other problem fields or parameters than the newest")
     record = newest.record
     fields = {name: kind == "integer" for name, kind in record.fields.items()}
-    table = LookupTable(record.kernel, fields, LookupRow((), (), record.default, newest.source))
+    default = LookupRow((), (), record.default, newest.source)
+    table = LookupTable(record.kernel, fields, default, dict(record.layout))
     for known in fitting:
-        _add_device(table, known)
+        _add_device(table, known._replace(record=relaid(known.record, record.layout)))
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))
@@ -303,6 +326,7 @@ def _fallback_row(table: LookupTable, row: FallbackRow, loaded: Loaded) -> Looku
         loaded.source,
         row.expected_fraction,
         prediction=None if row.prediction is None else predictions[row.prediction],
+        views=row.views,
     )
 
 

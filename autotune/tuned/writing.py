@@ -30,6 +30,7 @@ from autotune.tuned.record import (
     RunnerUp,
     TunedRecord,
     key_of,
+    relaid,
 )
 
 Configured = TypeVar("Configured", bound=Plan | RunnerUp)
@@ -150,6 +151,7 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
         )
     if old.shape != new.shape:
         return _all_of(new, "replaced", "parameters or problem fields changed since")
+    old = relaid(old, new.layout)
     outcomes = tuple(_outcome(old.entry(entry.problem), entry) for entry in new.entries)
     kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
     taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
@@ -266,7 +268,10 @@ def _ordered(record: TunedRecord) -> TunedRecord:
         record,
         default=configured(record.default),
         entries=tuple(sorted(map(entry, record.entries), key=lambda row: [*row.problem.values()])),
-        fallback=tuple(placed(row, plan=configured(row.plan)) for row in record.fallback),
+        fallback=tuple(
+            placed(row, plan=configured(row.plan), views=tuple(map(configured, row.views)))
+            for row in record.fallback
+        ),
         portfolio=msgspec.structs.replace(
             portfolio,
             configurations=tuple(_in_order(c, parameters) for c in portfolio.configurations),

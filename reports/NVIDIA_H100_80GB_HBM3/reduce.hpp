@@ -382,13 +382,13 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of(minimum(ceil_div(n, number{4096}), number{1056}), number{1}, number{1});
-    case 1: return extent_of(ceil_div(n, number{2048}), number{1}, number{1});
-    case 2: return extent_of(ceil_div(n, number{8192}), number{1}, number{1});
-    case 3: return extent_of(ceil_div(n, number{4096}), number{1}, number{1});
-    case 4: return extent_of(ceil_div(n, number{16384}), number{1}, number{1});
-    case 5: return extent_of(ceil_div(n, number{6144}), number{1}, number{1});
-    case 6: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
+    case 0: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1}, number{1});
+    case 1: return extent_of(maximum(number{1}, ceil_div(n, number{2048})), number{1}, number{1});
+    case 2: return extent_of(maximum(number{1}, ceil_div(n, number{8192})), number{1}, number{1});
+    case 3: return extent_of(maximum(number{1}, ceil_div(n, number{4096})), number{1}, number{1});
+    case 4: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
+    case 5: return extent_of(maximum(number{1}, ceil_div(n, number{6144})), number{1}, number{1});
+    case 6: return extent_of(maximum(number{1}, ceil_div(n, number{1024})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)

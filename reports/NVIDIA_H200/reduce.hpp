@@ -395,17 +395,17 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of(minimum(ceil_div(n, number{4096}), number{1056}), number{1}, number{1});
-    case 1: return extent_of(ceil_div(n, number{2048}), number{1}, number{1});
-    case 2: return extent_of(ceil_div(n, number{8192}), number{1}, number{1});
-    case 3: return extent_of(ceil_div(n, number{4096}), number{1}, number{1});
-    case 4: return extent_of(minimum(ceil_div(n, number{8192}), number{4224}), number{1}, number{1});
-    case 5: return extent_of(ceil_div(n, number{32768}), number{1}, number{1});
-    case 6: return extent_of(minimum(ceil_div(n, number{4096}), number{4224}), number{1}, number{1});
-    case 7: return extent_of(ceil_div(n, number{16384}), number{1}, number{1});
-    case 8: return extent_of(ceil_div(n, number{24576}), number{1}, number{1});
-    case 9: return extent_of(ceil_div(n, number{512}), number{1}, number{1});
-    case 10: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
+    case 0: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1}, number{1});
+    case 1: return extent_of(maximum(number{1}, ceil_div(n, number{2048})), number{1}, number{1});
+    case 2: return extent_of(maximum(number{1}, ceil_div(n, number{8192})), number{1}, number{1});
+    case 3: return extent_of(maximum(number{1}, ceil_div(n, number{4096})), number{1}, number{1});
+    case 4: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{4224}), number{1}, number{1});
+    case 5: return extent_of(maximum(number{1}, ceil_div(n, number{32768})), number{1}, number{1});
+    case 6: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{1}, number{1});
+    case 7: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
+    case 8: return extent_of(maximum(number{1}, ceil_div(n, number{24576})), number{1}, number{1});
+    case 9: return extent_of(maximum(number{1}, ceil_div(n, number{512})), number{1}, number{1});
+    case 10: return extent_of(maximum(number{1}, ceil_div(n, number{1024})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -440,91 +440,91 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.002704 + 4.653e-10 * n}
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{1056}), number{132}), 0.0004453 + 1.906e-12 * n)
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{1056}), number{1056}), 0.001498 + 4.653e-10 * n))
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{132}), 0.0004453 + 1.906e-12 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1056}), 0.001498 + 4.653e-10 * n))
           * unless_multiple(n, 4, 1.01);
     case 1:
       return estimate{0.001668 + 8.196e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{132}), 0.0001697 + 9.75e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{528}), 0.0004624 + 8.196e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001697 + 9.75e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{528}), 0.0004624 + 8.196e-10 * n);
     case 2:
       return (estimate{0.002874 + 1.02e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.006);
     case 3:
       return (estimate{0.002748 + 9.469e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 5.995e-05))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 5.995e-05))
           * unless_multiple(n, 4, 1.022);
     case 4:
       return (estimate{0.002929 + 9.526e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.008);
     case 5:
       return (estimate{0.003244 + 9.115e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 2.69e-05))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 2.69e-05))
           * unless_multiple(n, 4, 1.008);
     case 6:
       return (estimate{0.003738 + 9.708e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{32768}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{32768})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.037);
     case 7:
       return estimate{0.001559 + 7.035e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.000353 + 7.035e-10 * n)
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{264}), 0.000353 + 7.035e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.000353 + 7.035e-10 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.000353 + 7.035e-10 * n);
     case 8:
       return estimate{0.001828 + 3.091e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{132}), 0.0001936 + 1.085e-10 * n)
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{528}), 0.0006217 + 3.091e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001936 + 1.085e-10 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{528}), 0.0006217 + 3.091e-10 * n);
     case 9:
       return (estimate{0.002713 + 9.174e-10 * n}
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{4224}), number{132}), 9.749e-05)
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{4224}), number{1056}), 0.0))
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{132}), 9.749e-05)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{1056}), 0.0))
           * unless_multiple(n, 4, 1.01);
     case 10:
       return (estimate{0.003135 + 9.536e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{16384}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.016);
     case 11:
       return (estimate{0.003317 + 9.638e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.008);
     case 12:
       return estimate{0.002818 + 8.404e-10 * n}
-          + in_waves(ceil_div(minimum(ceil_div(n, number{8192}), number{4224}), number{132}), 0.0003758)
-          + in_waves(ceil_div(minimum(ceil_div(n, number{8192}), number{4224}), number{1056}), 0.0003119);
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{4224}), number{132}), 0.0003758)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{4224}), number{1056}), 0.0003119);
     case 13:
       return (estimate{0.002727 + 1.048e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 5.213e-06)
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{264}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 5.213e-06)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{264}), 0.0))
           * unless_multiple(n, 4, 1.02);
     case 14:
       return (estimate{0.003697 + 9.753e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{24576}), number{132}), 2.117e-05))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 2.117e-05))
           * unless_multiple(n, 4, 1.037);
     case 15:
       return estimate{0.001821 + 8.08e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{512}), number{132}), 5.295e-05 + 4.251e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{512}), number{528}), 0.0006151 + 8.08e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{512})), number{132}), 5.295e-05 + 4.251e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{512})), number{528}), 0.0006151 + 8.08e-10 * n);
     case 16:
       return estimate{0.001768 + 8.013e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{132}), 0.0001024 + 4.713e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{1056}), 0.0005621 + 8.013e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{132}), 0.0001024 + 4.713e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{1056}), 0.0005621 + 8.013e-10 * n);
     case 17:
       return (estimate{0.002732 + 1.054e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 5.054e-06))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 5.054e-06))
           * unless_multiple(n, 4, 1.017);
     case 18:
       return (estimate{0.002714 + 1.019e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0)
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{264}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.0))
           * unless_multiple(n, 4, 1.006);
     case 19:
       return estimate{0.00281 + 1.009e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0);
     case 20:
       return estimate{0.00181 + 8.51e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{132}), 9.291e-05 + 1.113e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{528}), 0.0005439 + 1.656e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{132}), 9.291e-05 + 1.113e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{528}), 0.0005439 + 1.656e-10 * n);
     default:
       return {0, false};
   }

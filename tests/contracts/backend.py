@@ -21,6 +21,7 @@ from autotune.devices.base import (
 )
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Clocks, Device
+from autotune.errors import DeviceError
 from autotune.kernel.source import flattened
 
 KERNELS = Path(__file__).parents[1] / "data" / "kernels"
@@ -114,10 +115,10 @@ class ExecutorContract:
         binary = backend(executor.device.backend).compile(source(), {}, (), executor.device)
         return executor.load(binary, {})
 
-    def buffer(self, executor: Executor, array: Any) -> Any:
+    def buffer(self, executor: Executor, array: Any, offset_bytes: int = 0) -> Any:
         """A buffer that holds an array."""
         given = np.asarray(array)
-        made = executor.allocate(given.nbytes)
+        made = executor.allocate(given.nbytes, offset_bytes)
         executor.write(made, given)
         return made
 
@@ -196,6 +197,40 @@ class ExecutorContract:
         self.poke(executor, module, buffer, 0, 77)
         assert self.intact(executor, buffer)
         assert executor.read(buffer, np.dtype("i4"), (count,))[-1] == 77
+
+    @pytest.mark.parametrize("count", [1, 3, 5, 1001])
+    @pytest.mark.parametrize("offset_bytes", [4, 8, 12])
+    def test_a_buffer_begins_where_it_is_to_and_lies_between_guard_bands_there(
+        self, executor: Executor, module: Any, offset_bytes: int, count: int
+    ) -> None:
+        array = np.arange(count, dtype=np.int32)
+        if not executor.device.places_arrays:
+            with pytest.raises(DeviceError, match=f"begin aligned, not {offset_bytes} bytes on"):
+                executor.allocate(array.nbytes, offset_bytes)
+            return
+        one, other = (self.buffer(executor, array, offset_bytes) for _ in range(2))
+        assert self.address(one) % 256 == offset_bytes
+        assert np.array_equal(executor.read(one, np.dtype("i4"), (count,)), array)
+        band = (GUARD_BYTES + offset_bytes) // 4
+        for index in (-1, -band, count):
+            self.poke(executor, module, one, index, 5)
+            assert not self.intact(executor, one), index
+            executor.mend_guards(one)
+            assert self.intact(executor, one)
+        for index in {0, count // 2, count - 1}:
+            self.poke(executor, module, one, index, 77)
+            assert not self.same(executor, one, other), index
+            executor.copy(one, other)
+            assert self.same(executor, one, other)
+        executor.poison(one, Poison.NAN)
+        assert (executor.read(one, np.dtype("i4"), (count,)) == -1).all()
+        executor.run(module, [BoundFill(one, np.int32(12345))])
+        assert (executor.read(one, np.dtype("i4"), (count,)) == 12345).all()
+        assert self.intact(executor, one)
+
+    def address(self, buffer: Any) -> int:
+        """Where a buffer begins, of a backend that places arrays."""
+        raise NotImplementedError
 
     def poke(self, executor: Executor, module: Any, buffer: Any, index: int, value: int) -> None:
         args = (buffer, np.int32(index), np.int32(value))

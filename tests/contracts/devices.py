@@ -173,7 +173,14 @@ class SeveralDevicesContract:
             strategy=strategy,
             budget=Budget(evaluations=7),
         )
-        (result,) = self.tuned(request, tmp_path / "s.sqlite").problems
+
+        def wait_for_both(event: object) -> None:
+            """Else a quick device has measured all before the other's process runs."""
+            if isinstance(event, SearchStarted):
+                for worker in self.tuning.workers:
+                    worker.run(60, os.getpid)
+
+        (result,) = self.tuned(request, tmp_path / "s.sqlite", wait_for_both).problems
         assert len(result.measured) == 7
         assert {measurement.device_uuid for measurement in result.measured} == {
             request.device.uuid,

@@ -100,7 +100,9 @@ class FaultContract:
                 )
         with Store.open(tmp_path / "s.sqlite") as store:
             rows = Counter(row.measurement.configuration for row in store.rows())
-        assert rows == asked
+        out = Counter(measurement.configuration for measurement in result.disqualified)
+        assert rows == asked + out  # what a final finds out is a row of its own
+        assert {str(configuration["FAULT"]) for configuration in out} <= {"late_wrong"}
         assert result.finals is not None
         assert result.finals.winner.measurement.configuration["FAULT"] == "none"
 

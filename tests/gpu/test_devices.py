@@ -56,6 +56,9 @@ extern "C" __global__ void dynamic(float* out, int count) {
 class TestExecutingOnCuda(ExecutorContract):
     selector = "cuda:0"
 
+    def address(self, buffer):
+        return buffer.inner.data.ptr
+
     def loaded(self, executor, text, **constants):
         binary = backend("cuda").compile(text, {}, (), executor.device)
         return executor.load(binary, constants)

@@ -16,6 +16,7 @@ import pytest
 from contracts.faults import SPACES
 from contracts.overlap import OverlapContract
 
+from autotune.calling.load import TunedKernel, load
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import bundled_folder, find_kernel
 from autotune.kernel.membership import is_member
@@ -24,7 +25,6 @@ from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.bench import Bench
 from autotune.run.request import Request
-from autotune.tuned.load import TunedKernel, load
 from autotune.values import Configuration, Problem
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]

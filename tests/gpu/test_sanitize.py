@@ -100,7 +100,7 @@ def test_every_fault_is_found_by_its_tool_and_the_innocent_is_clean(kernel: Any)
             job = compile_job(kernel, configuration, problem, device)
             binary = bench.compilers.result(job).binary
             assert binary is not None
-            for small in sanitize.small_problems(kernel, configuration, problem):
+            for small in sanitize.small_problems(kernel, configuration, problem, device):
                 trials.append(sanitize.Trial(bench.job(small), configuration, binary))
         report = sanitize.check(sanitize.required(device), trials)
     finally:

@@ -56,7 +56,7 @@ def test_so_is_every_kind_of_configuration(
     """Both sources, all depths of summation in the tensor core; sizes that divide nothing."""
     kernel = find_kernel("sgemm_tf32x3")
     monkeypatch.setattr(
-        "autotune.tuned.load._recorded", lambda *_: None
+        "autotune.calling.choice._recorded", lambda *_: None
     )  # so that load takes the default
     space = enumerate_space(kernel, _device())
     kinds = {}

@@ -28,6 +28,12 @@ def reference(x, y, alpha):
     return alpha * x + y
 
 
+@saxpy.call
+def call(alpha, x, y, out=None):
+    """What `load` makes callable: arrays come as their shapes and strides, without data."""
+    return Problem(n=x.size), {"x": x, "y": y, "out": out, "alpha": alpha}
+
+
 @saxpy.work
 def work(p):
     return Work(flops=2 * p.n, bytes_read=8 * p.n, bytes_written=4 * p.n)

@@ -1,0 +1,234 @@
+"""From the operands of a call to a kernel, a problem, and what every argument of the kernel gets.
+
+Knows what space files declare, and neither libraries of arrays nor devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from autotune.errors import SpecError, UsageError
+from autotune.kernel.operand import Instead, NothingToDo, Operand
+from autotune.kernel.spec import Constant, InOut, Kernel
+from autotune.measure.data import Argument, argument_of
+from autotune.measure.draw import Draw
+from autotune.values import Problem
+
+#: A kernel that calls another that calls another: more is a circle.
+_MOST_INSTEAD = 4
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An array argument of a kernel: the memory it gets, and whether that is a copy."""
+
+    operand: Operand
+    #: What is passed is a contiguous aligned copy, read from the operand, written back, or both.
+    is_copied: bool = False
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A call: what is launched, and on what."""
+
+    kernel: Kernel
+    problem: Problem
+    #: Arguments as declared for the problem, in the kernel's order.
+    arguments: Mapping[str, Argument]
+    #: By name; an input of no elements is left out and gets no memory.
+    arrays: Mapping[str, Passed]
+    #: By name, as the call function gave them; what it left out is as declared.
+    scalars: Mapping[str, Any]
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what is written."""
+        return [name for name, argument in self.arguments.items() if argument.kind in OUTPUTS]
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """What the call returns lies in these."""
+        return tuple(self.arrays[name].operand for name in self.outputs)
+
+
+OUTPUTS = ("out", "inout")
+
+
+def bind(
+    kernel: Kernel,
+    args: tuple[Any, ...],
+    named: Mapping[str, Any],
+    find: Callable[[str], Kernel],
+    has_addresses: bool = True,
+) -> Bound | NothingToDo:
+    """Ask the ``call`` function what a call is, and check it.
+
+    ``args`` and ``named`` are operands and scalars; ``find`` gives a kernel by its name. Where
+    arrays have no addresses that a kernel sees, as those of the host, all are aligned.
+
+    Raises
+    ------
+    UsageError
+        If the arrays do not fit each other or the kernel.
+    SpecError
+        If the space file is wrong.
+    """
+    if not has_addresses:
+        args = tuple(map(_without_offset, args))
+        named = {name: _without_offset(value) for name, value in named.items()}
+    for _ in range(_MOST_INSTEAD):
+        asked = _asked(kernel, args, named)
+        if isinstance(asked, NothingToDo):
+            return asked
+        if not isinstance(asked, Instead):
+            problem, given = asked[0], {n: v for n, v in asked[1].items() if v is not None}
+            if not has_addresses:
+                given = {name: _without_offset(value) for name, value in given.items()}
+            return _checked(kernel, problem, given)
+        kernel, args, named = find(asked.kernel), asked.args, asked.named
+    raise kernel.error("call: one kernel calls another in place of itself, in a circle")
+
+
+def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """What the call function says."""
+    function = kernel.hook("call")
+    try:
+        signature(function).bind(*args, **named)
+    except TypeError as error:
+        raise UsageError(f"{kernel.name}{signature(function)}: {error}") from error
+    try:
+        answer = kernel.guarded("call", function, *args, **named)
+    except SpecError as error:
+        if isinstance(error.__cause__, ValueError):  # it says that it cannot be called so
+            raise UsageError(f"{kernel.name}: {error.__cause__}") from error
+        raise
+    if isinstance(answer, Instead | NothingToDo):
+        return answer
+    if not (
+        isinstance(answer, tuple)
+        and len(answer) == 2
+        and isinstance(answer[0], Problem)
+        and isinstance(answer[1], Mapping)
+    ):
+        raise kernel.error(
+            f"call: returned {answer!r:.80}, expected (Problem, arguments by name), Instead(…) or "
+            "NothingToDo(…)"
+        )
+    return answer
+
+
+def _without_offset(value: Any) -> Any:
+    return replace(value, offset=0) if isinstance(value, Operand) else value
+
+
+def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Bound:
+    """What every argument gets, and the problem with the offsets of its arrays."""
+    arguments = declared_arguments(kernel, problem)
+    known = {*arguments, *kernel.fields}
+    for name in given:
+        if name not in known:
+            raise UsageError(
+                f"{kernel.name}: call gives {name!r} (arguments: {', '.join(arguments)})"
+            )
+    arrays = {}
+    for name, argument in arguments.items():
+        if argument.kind == "scalar" or not (name in given or _is_needed(argument)):
+            continue
+        if name not in given and argument.kind != "out":
+            raise UsageError(f"{kernel.name}: call gives no {name!r}, which is read")
+        operand = given.get(name)
+        if operand is None:
+            operand = Operand.new(argument.shape, np.dtype(argument.dtype).name)
+        arrays[name] = _passed(kernel, problem, argument, operand)
+    offsets = {
+        field: passed.operand.offset
+        for name, passed in arrays.items()
+        if (field := f"offset_{name}") in kernel.layout and not passed.is_copied
+    }
+    scalars = {
+        name: given[name]
+        for name, argument in arguments.items()
+        if argument.kind == "scalar" and name in given
+    }
+    return Bound(kernel, kernel.normal(problem.replace(**offsets)), arguments, arrays, scalars)
+
+
+def _is_needed(argument: Argument) -> bool:
+    """Whether it has elements: of a product over nothing, neither matrix is read."""
+    return argument.kind in OUTPUTS or argument.nbytes > 0
+
+
+def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) -> Passed:
+    """How an array is passed, where it may be.
+
+    What would make the kernel read or write out of bounds is refused.
+    """
+    dtype, shape = np.dtype(argument.dtype), argument.shape
+    needed = f"the problem ({problem}) needs {dtype}{list(shape)}"
+    if not isinstance(operand, Operand):
+        raise UsageError(f"{kernel.name}: {argument.name} is {operand!r:.40}, {needed}")
+    is_flat = (
+        len(shape) == 1
+        and operand.shape != shape
+        and operand.span == shape[0]
+        and min(operand.strides, default=0) >= 0
+    )
+    if operand.dtype != dtype.name or not (operand.shape == shape or is_flat):
+        raise UsageError(f"{kernel.name}: {argument.name} is {operand}, {needed}")
+    if argument.kind in OUTPUTS and operand.span < operand.size:
+        raise UsageError(
+            f"{kernel.name}: the output {argument.name} is {operand}: it overlaps itself"
+        )
+    is_aligned = not operand.offset or f"offset_{argument.name}" in kernel.layout
+    if argument.kind == "constant" or (is_aligned and (is_flat or operand.is_contiguous)):
+        return Passed(operand)
+    return Passed(operand.memory if is_flat else operand, is_copied=True)
+
+
+# ---------------------------------------------------------------------- declared arguments
+
+
+class _Shapes(Draw):
+    """Arrays of the right shape and type that hold nothing: for asking what is declared."""
+
+    def __init__(self) -> None:
+        super().__init__(exact=False, key=0)
+
+    def standard_normal(self, size: Any, dtype: Any = np.float32) -> Any:
+        return np.broadcast_to(np.zeros((), dtype), size)
+
+    def uniform(
+        self, low: float = 0.0, high: float = 1.0, size: Any = (), dtype: Any = np.float32
+    ) -> Any:
+        return np.broadcast_to(np.zeros((), dtype), size)
+
+    def integers(self, low: int, high: int, size: Any = (), dtype: Any = np.int32) -> Any:
+        return np.broadcast_to(np.full((), low, dtype), size)
+
+
+def declared_arguments(kernel: Kernel, problem: Problem) -> dict[str, Argument]:
+    """Kind, type and shape of every argument of a problem, without drawing its inputs.
+
+    A hook that writes into what it draws gets real arrays instead.
+    """
+    try:
+        declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes())
+    except ValueError:  # "assignment destination is read-only"
+        declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=0))
+    return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
+
+
+def declared_argument(kernel: Kernel, name: str, value: Any) -> Argument:
+    """Kind, type and shape of what the arguments or scratch hook says of a name."""
+    for kind, wrapper in (("inout", InOut), ("constant", Constant)):
+        if isinstance(value, wrapper):
+            array = np.asarray(value.array)
+            return Argument(name, kind, array.dtype.str, array.shape)
+    if isinstance(value, np.ndarray) and value.shape != ():
+        return Argument(name, "input", value.dtype.str, value.shape)
+    return argument_of(kernel, name, value)[0]

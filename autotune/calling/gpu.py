@@ -1,0 +1,534 @@
+"""Launches on the caller's device arrays and stream, with nothing but the driver between.
+
+A `GpuCall` is a call on arrays that lie in one way: all that can be is decided and laid out when it
+is made, so that what is done at every call is to write addresses and to launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from operator import itemgetter
+from threading import RLock, get_ident
+from typing import Any
+
+import numpy as np
+
+from autotune.calling.binding import OUTPUTS, Bound
+from autotune.calling.libraries import Library, cupy
+from autotune.calling.prepared import Prepared
+from autotune.devices.binary import Binary
+from autotune.devices.graph import capture_of, everything_allowed
+from autotune.errors import SpecError, UsageError
+from autotune.kernel.operand import NewArray, Operand, itemsize_of
+from autotune.kernel.spec import Fill, Launch
+from autotune.measure.data import Argument
+
+#: CU_STREAM_PER_THREAD of the driver API: the default stream of whichever thread says so.
+_PER_THREAD = 2
+#: CUfunction_attribute
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+#: CUresult: this thread has no context yet.
+_NO_CONTEXT = 201
+#: Bytes between workspaces: as cudaMalloc aligns.
+_BOUNDARY = 256
+
+
+# ---------------------------------------------------------------------- modules
+
+
+class _Module:
+    """A binary on the device. Never unloaded: a graph that was captured may launch from it."""
+
+    def __init__(self, binary: Binary) -> None:
+        self._binary = binary
+        self._module = cupy().cuda.function.Module()
+        self._module.load(binary.code)
+
+    def function(self, launch: Launch) -> int:
+        """The driver's handle of a function, ready for a launch."""
+        function = self._module.get_function(self._binary.symbol(str(launch.entry)))
+        if launch.shared_bytes > 48 * 1024:
+            # CUDA C++ Programming Guide, "Shared Memory" (9.x): more than 48 KiB is opt-in.
+            attribute = _MAX_DYNAMIC_SHARED_SIZE_BYTES
+            cupy().cuda.driver.funcSetAttribute(function.ptr, attribute, launch.shared_bytes)
+        return int(function.ptr)
+
+    def symbol(self, name: str) -> int:
+        """Address of a module symbol."""
+        return int(self._module.get_global_var(name))
+
+
+#: By device, binary and place; problems that share a binary share the module.
+_modules: dict[object, _Module] = {}
+
+
+class Loaded:
+    """What is prepared, on its device: one module, or where it is exclusive several.
+
+    Of an exclusive configuration there is a module for each stream that it is called on, since what
+    is enqueued on one is done in order, and one for each stream of each capture.
+    """
+
+    def __init__(self, prepared: Prepared, index: int) -> None:
+        self.prepared = prepared
+        self.index = index
+        self._functions: dict[object, tuple[int, ...]] = {}
+        if not prepared.exclusive:
+            with on_device(index):
+                self.functions(None)
+
+    def module(self, place: object) -> _Module:
+        """The module to launch from at a place: a stream, or a stream and a capture."""
+        binary = self.prepared.binary
+        key = self.index, binary.key, place if self.prepared.exclusive else None
+        # Of two threads that load for one stream, both launch what was kept.
+        return _modules.get(key) or _modules.setdefault(key, _Module(binary))
+
+    def functions(self, place: object) -> tuple[int, ...]:
+        """Handles of the functions to launch at a place, in the order of launches."""
+        found = self._functions.get(place)
+        if found is None:
+            module = self.module(place)
+            found = tuple(map(module.function, self.prepared.sequence.launches))
+            self._functions[place] = found
+        return found
+
+
+#: What captured graphs refer to that their library would give away: they are launched long after.
+_kept: list[Any] = []
+
+
+def on_device(index: int) -> Any:
+    """A context in which a device is this thread's current one, initialised."""
+    return cupy().cuda.Device(index)
+
+
+def on_stream(stream: int) -> Any:
+    """A context in which what CuPy does is enqueued on a stream."""
+    return cupy().cuda.Stream.from_external(_Stream(stream))
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """A stream of another library, by the CUDA stream protocol."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer  # version of the protocol, stream
+
+
+# ---------------------------------------------------------------------- workspaces
+
+
+@dataclass(eq=False)
+class _Arena:
+    """Memory for the workspaces of one stream, in turn: what is enqueued on it is done in order."""
+
+    #: Whoever enqueues several launches that share a workspace is not interrupted by another thread.
+    lock: RLock = field(default_factory=RLock)
+    buffer: Any = None
+    nbytes: int = 0
+    begin: int = 0
+
+    def grow(self, library: Library, nbytes: int, index: int) -> None:
+        """Take more memory. What is enqueued may use the old until its library gives it away."""
+        self.buffer = library.empty((nbytes,), "uint8", index)
+        self.begin, self.nbytes = library.pointer(self.buffer), nbytes
+
+
+_arenas: dict[object, _Arena] = {}
+
+
+def _arena(place: object) -> _Arena:
+    return _arenas.get(place) or _arenas.setdefault(place, _Arena())
+
+
+# ---------------------------------------------------------------------- parameters
+
+
+class _Parameters:
+    """A buffer for what changes from call to call, and the addresses of all parameters."""
+
+    __slots__ = ("address", "memory", "pointers")
+
+    def __init__(self, nbytes: int, fixed: Sequence[int | None]) -> None:
+        self.memory = (ctypes.c_char * nbytes)()
+        begin, addresses = ctypes.addressof(self.memory), []
+        for place in fixed:
+            if place is None:
+                place, begin = begin, begin + _SLOT
+            addresses.append(place)
+        self.pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        self.address = ctypes.addressof(self.pointers)
+
+
+#: Bytes of a changing parameter, the largest of which are addresses and 64-bit numbers.
+_SLOT = 8
+
+
+class _Launch:
+    """One launch: where its parameters are found, its function, grid and block."""
+
+    def __init__(self, number: int, step: Launch, parameters: Sequence[_Parameter]) -> None:
+        self._number = number
+        self._geometry = (*step.grid, *step.block, step.shared_bytes)
+        changing = [parameter for parameter in parameters if parameter.index is not None]
+        indices = [parameter.index or 0 for parameter in changing]
+        self._pick: Callable[[Sequence[Any]], Any] = (
+            itemgetter(*indices) if len(indices) > 1 else lambda found: [found[i] for i in indices]
+        )
+        self._pack_into = struct.Struct("".join(found.code for found in changing)).pack_into
+        self._nbytes = _SLOT * len(changing)
+        fixed = [parameter.value for parameter in parameters]
+        self._values = [None if v is None else np.array([v]) for v in fixed]
+        self._fixed = [None if value is None else value.ctypes.data for value in self._values]
+        #: Not in use: launches of several threads at once take several.
+        self._free: list[_Parameters] = []
+        self._launch: Callable[..., None] = cupy().cuda.driver.launchKernel
+
+    def __call__(self, pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
+        try:
+            parameters = self._free.pop()
+        except IndexError:
+            parameters = _Parameters(self._nbytes, self._fixed)
+        self._pack_into(parameters.memory, 0, *self._pick(pointers))
+        # The driver has copied the parameters when it returns.
+        self._launch(functions[self._number], *self._geometry, stream, parameters.address, 0)
+        self._free.append(parameters)
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """A parameter of a launch: fixed, or an index among what a call has, and how it is packed."""
+
+    value: np.generic | None = None
+    index: int | None = None
+    code: str = "Q"
+
+
+#: How a scalar that changes from call to call is packed, by its type.
+_CODES = {"float32": "f4x", "float64": "d", "float16": "e6x"}
+
+
+class _Fill:
+    """A buffer set to one value."""
+
+    def __init__(self, index: int, argument: Argument, value: float) -> None:
+        self._index, self._nbytes = index, argument.nbytes
+        element = np.dtype(argument.dtype).type(value)
+        octets = set(element.tobytes())
+        self._byte = octets.pop() if len(octets) == 1 else None
+        self._element, self._shape = element, argument.shape
+
+    def __call__(self, pointers: Sequence[Any], stream: int, functions: Sequence[int]) -> None:
+        pointer, runtime = pointers[self._index], cupy().cuda.runtime
+        if self._byte is not None:
+            runtime.memsetAsync(pointer, self._byte, self._nbytes, stream)
+            return
+        memory = cupy().cuda.UnownedMemory(pointer, self._nbytes, owner=None)
+        begin = cupy().cuda.MemoryPointer(memory, 0)
+        with on_stream(stream):
+            cupy().ndarray(self._shape, self._element.dtype, begin).fill(self._element)
+
+
+# ---------------------------------------------------------------------- calls
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A contiguous copy of what was passed, for the time of the call."""
+
+    source: int
+    operand: Operand
+    is_read: bool
+    is_written: bool
+
+
+class GpuCall:
+    """A call on arrays that lie in one way, on one device.
+
+    Parameters
+    ----------
+    bound : Bound
+        What is launched, operands naming their sources by position among the call's values.
+    loaded : Loaded
+    values : sequence
+        The values of the call that it is made for: those to come are alike.
+    libraries : sequence
+        Of each value; None where it is no array.
+    """
+
+    def __init__(
+        self,
+        bound: Bound,
+        loaded: Loaded,
+        values: Sequence[Any],
+        libraries: Sequence[Library | None],
+    ) -> None:
+        self._loaded, self._index = loaded, loaded.index
+        self._libraries = libraries
+        self._library = next(
+            library
+            for library, value in zip(libraries, values, strict=True)
+            if library and library.device_index(value) is not None
+        )
+        self._stream_of = self._library.stream
+        self._runtime = cupy().cuda.runtime
+        self._several = self._runtime.getDeviceCount() > 1
+        #: Indices from here on are of what a call adds to the pointers of its values.
+        self._count = len(values)
+        self._made: list[NewArray] = []
+        self._copies: list[_Copy] = []
+        self._derived: list[tuple[int, int]] = []
+        self._constants: list[tuple[str, int]] = []
+        self._workspaces: list[int] = []
+        self._workspace_bytes = 0
+        #: A float among the values changed what is launched: good for exactly these values.
+        self.is_by_value = False
+        self._steps = self._laid_out(bound, values)
+        self._results = [self._result(operand) for operand in bound.results]
+        #: The value that is the result, where that is one and not new.
+        self._only = next(
+            (number for is_new, number in self._results if not is_new and len(self._results) == 1),
+            None,
+        )
+        is_exclusive = loaded.prepared.exclusive
+        self._functions = () if is_exclusive else loaded.functions(None)
+        self._has_state = bool(is_exclusive or self._workspaces)
+        self._is_direct = not (self._copies or self._constants)
+
+    def __call__(self, values: Sequence[Any], pointers: list[Any]) -> Any:
+        """Launch; ``pointers`` are of ``values``, and become this call's own."""
+        stream = self._stream_of(self._index)
+        if (
+            not self._is_direct
+            or (self._has_state and self._is_captured(stream))
+            or (self._several and self._runtime.getDevice() != self._index)
+        ):
+            return self._with_all(values, pointers, stream)
+        made = self._make(pointers) if self._made else ()
+        try:
+            if self._has_state:
+                self._launch_with_state(pointers, stream, self._place(stream))
+            else:
+                self._launch(pointers, stream, self._functions)
+        except Exception as error:
+            if getattr(error, "status", None) != _NO_CONTEXT:
+                raise
+            self._runtime.setDevice(self._index)  # this thread's first call of all
+            return self(values, pointers[: self._count])
+        if self._only is not None:
+            return values[self._only]
+        return self._returned(values, made)
+
+    # ------------------------------------------------------------------ laying out
+
+    def _laid_out(self, bound: Bound, values: Sequence[Any]) -> list[_Launch | _Fill]:
+        """The steps; what they need beside the values is noted."""
+        prepared = self._loaded.prepared
+        arrays = {**prepared.arguments, **prepared.scratch}
+        places = self._places(bound, prepared)
+        steps: list[_Launch | _Fill] = []
+        number = 0
+        for step in prepared.sequence.steps:
+            if isinstance(step, Fill):
+                steps.append(_Fill(places[step.name], arrays[step.name], step.value))
+                continue
+            names = prepared.names if step.args is None else step.args
+            parameters = [self._parameter(name, bound, places, values) for name in names]
+            steps.append(_Launch(number, step, parameters))
+            number += 1
+        return steps
+
+    def _places(self, bound: Bound, prepared: Prepared) -> dict[str, int]:
+        """By array argument, where among a call's pointers its own is found.
+
+        After those of the values come new arrays, copies, workspaces, then views of any of them.
+        """
+        copied = {name for name, passed in bound.arrays.items() if passed.is_copied}
+        for name, passed in bound.arrays.items():
+            kind, source = prepared.arguments[name].kind, passed.operand.source
+            if kind == "constant":
+                self._constants.append((name, source))
+            elif isinstance(source, NewArray) and source not in self._made:
+                self._made.append(source)
+        begin = self._count + len(self._made)
+        places: dict[str, int] = {}
+        for name in copied:
+            kind, operand = prepared.arguments[name].kind, bound.arrays[name].operand
+            is_gappy = operand.span != operand.size
+            is_read = kind != "out" or is_gappy
+            places[name] = begin + len(self._copies)
+            self._copies.append(_Copy(operand.source, operand, is_read, kind in OUTPUTS))
+        begin += len(self._copies)
+        for number, (name, argument) in enumerate(prepared.scratch.items()):
+            places[name] = begin + number
+            self._workspaces.append(self._workspace_bytes)
+            self._workspace_bytes += -(-argument.nbytes // _BOUNDARY) * _BOUNDARY
+        begin += len(self._workspaces)
+        for name, passed in bound.arrays.items():
+            if name in copied or prepared.arguments[name].kind == "constant":
+                continue
+            place = self._source_place(passed.operand)
+            if passed.operand.begin:
+                nbytes = passed.operand.begin * itemsize_of(passed.operand.dtype)
+                self._derived.append((place, nbytes))
+                place = begin + len(self._derived) - 1
+            places[name] = place
+        return places
+
+    def _source_place(self, operand: Operand) -> int:
+        source = operand.source
+        if isinstance(source, NewArray):
+            return self._count + self._made.index(source)
+        return int(source)
+
+    def _parameter(
+        self, name: Any, bound: Bound, places: Mapping[str, int], values: Sequence[Any]
+    ) -> _Parameter:
+        prepared = self._loaded.prepared
+        if not isinstance(name, str):
+            return _Parameter(name if isinstance(name, np.generic) else np.int32(name))
+        if name in places:
+            return _Parameter(index=places[name])
+        argument = prepared.arguments.get(name)
+        if argument is None:
+            raise SpecError(f"{bound.kernel.name}: launch: no argument {name!r}")
+        if argument.kind != "scalar":
+            return _Parameter(np.uint64(0))  # an input without elements
+        scalar = prepared.scalar(name, bound.scalars)
+        given = bound.scalars.get(name)
+        if type(given) is float and given not in (0.0, 1.0):
+            code = _CODES.get(scalar.dtype.name)
+            for index, value in enumerate(values):
+                if value is given and code:
+                    return _Parameter(index=index, code=code)
+        if any(type(value) is float and value not in (0.0, 1.0) for value in values):
+            self.is_by_value |= name in bound.scalars and type(given) is not int
+        return _Parameter(scalar)
+
+    def _result(self, operand: Operand) -> tuple[bool, int]:
+        """Whether a result is new, and its number among the new arrays or the values."""
+        source = operand.source
+        if isinstance(source, NewArray):
+            return True, self._made.index(source)
+        return False, int(source)
+
+    # ------------------------------------------------------------------ at every call
+
+    def _launch(self, pointers: list[Any], stream: int, functions: tuple[int, ...]) -> None:
+        if self._derived:
+            pointers.extend([pointers[index] + nbytes for index, nbytes in self._derived])
+        for step in self._steps:
+            step(pointers, stream, functions)
+
+    def _launch_with_state(self, pointers: list[Any], stream: int, place: object) -> None:
+        """With the modules and workspaces of a place."""
+        functions = self._functions or self._loaded.functions(place)
+        if not self._workspaces:
+            self._launch(pointers, stream, functions)
+            return
+        arena = _arena((self._index, self._library, place))
+        with arena.lock:
+            if arena.nbytes < self._workspace_bytes:
+                arena.grow(self._library, self._workspace_bytes, self._index)
+            pointers.extend([arena.begin + offset for offset in self._workspaces])
+            self._launch(pointers, stream, functions)
+
+    def _make(self, pointers: list[Any]) -> list[Any]:
+        """Make new arrays, and add their pointers."""
+        library = self._library
+        made = [library.empty(new.shape, new.dtype, self._index) for new in self._made]
+        pointers.extend(map(library.pointer, made))
+        return made
+
+    def _is_captured(self, stream: int) -> bool:
+        # The default stream cannot be captured, and must not be asked while another is.
+        return bool(stream and self._runtime.streamIsCapturing(stream))
+
+    def _place(self, stream: int) -> object:
+        """What is enqueued at a place is done in order."""
+        return (stream, get_ident()) if stream == _PER_THREAD else stream
+
+    def _returned(self, values: Sequence[Any], made: Sequence[Any]) -> Any:
+        results = [
+            self._library.handed_over(made[number]) if is_new else values[number]
+            for is_new, number in self._results
+        ]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _with_all(self, values: Sequence[Any], pointers: list[Any], stream: int) -> Any:
+        """A call that needs more than state: copies, a capture's own memory, or another device."""
+        with ExitStack() as stack:
+            if self._runtime.getDevice() != self._index:
+                stack.enter_context(on_device(self._index))
+            is_captured, place = self._is_captured(stream), self._place(stream)
+            if is_captured:
+                stack.enter_context(everything_allowed())
+                place = stream, capture_of(stream)
+            if self._copies or self._constants:
+                stack.enter_context(on_stream(stream))
+            made = self._make(pointers)
+            copies = [self._copy(copy, values) for copy in self._copies]
+            pointers.extend(library.pointer(array) for library, array in copies)
+            for name, source in self._constants:
+                self._set_constant(self._loaded.module(place), name, source, values, is_captured)
+            self._launch_with_state(pointers, stream, place)
+            for copy, (library, array) in zip(self._copies, copies, strict=True):
+                if copy.is_written:
+                    library.assign(self._seen(copy, values), array)
+            if is_captured:
+                _kept.extend(array for library, array in copies if not library.knows_graphs)
+                if self._library.knows_graphs:
+                    _arenas.pop((self._index, self._library, place), None)  # it is the graph's
+        return self._returned(values, made)
+
+    def _seen(self, copy: _Copy, values: Sequence[Any]) -> Any:
+        library = self._libraries[copy.source]
+        assert library is not None
+        return library.view(library.through(values[copy.source]), copy.operand)
+
+    def _copy(self, copy: _Copy, values: Sequence[Any]) -> tuple[Library, Any]:
+        library = self._libraries[copy.source]
+        assert library is not None
+        if copy.is_read:
+            return library, library.copied(self._seen(copy, values))
+        return library, library.empty(copy.operand.shape, copy.operand.dtype, self._index)
+
+    def _set_constant(
+        self, loaded: _Module, name: str, source: int, values: Sequence[Any], is_captured: bool
+    ) -> None:
+        """Copy to a module symbol, in order with the launches of the current stream."""
+        runtime, library = self._runtime, self._libraries[source]
+        assert library is not None
+        array = cupy().ascontiguousarray(cupy().asarray(library.through(values[source])))
+        if is_captured:
+            _kept.append(array)
+        target = loaded.symbol(name)
+        stream = cupy().cuda.get_current_stream().ptr
+        kind = runtime.memcpyDeviceToDevice
+        runtime.memcpyAsync(target, array.data.ptr, array.nbytes, kind, stream)
+
+
+def device_index(values: Sequence[Any], libraries: Sequence[Library | None]) -> int | None:
+    """The one device of a call's arrays; None where all are the host's.
+
+    Raises
+    ------
+    UsageError
+        If they are on several devices.
+    """
+    found = {
+        position: library.device_index(value)
+        for position, (value, library) in enumerate(zip(values, libraries, strict=True))
+        if library is not None
+    }
+    indices = {index for index in found.values() if index is not None}
+    if len(indices) > 1:
+        raise UsageError(f"arrays are on several devices: {sorted(indices)}")
+    return next(iter(indices), None)

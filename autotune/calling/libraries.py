@@ -1,0 +1,404 @@
+"""Arrays of NumPy, CuPy, torch and others: how they lie, on which device and stream; making more of them.
+
+A library is asked about an array at every call, so its `seen` does as little as it can: what it says
+of two arrays is equal where a call treats them alike. Imports no library that the caller does not use.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from autotune.errors import MissingDependencyError, UsageError
+from autotune.kernel.operand import ALIGNMENT, Operand, itemsize_of
+
+#: What is the same of all values that a call treats alike.
+Seen = Hashable
+
+
+class Library(ABC):
+    """What a call asks the library of its arrays."""
+
+    #: Whether memory that is taken while a graph is captured belongs to that graph.
+    knows_graphs = False
+
+    @abstractmethod
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        """How an array lies, as something to compare; its address is added to ``pointers``."""
+
+    @abstractmethod
+    def operand(self, array: Any, source: object) -> Operand:
+        """How an array lies, in words that `call` functions understand."""
+
+    @abstractmethod
+    def device_index(self, array: Any) -> int | None:
+        """The number of an array's CUDA device; None for the host's memory."""
+
+    @abstractmethod
+    def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
+        """A new array on a device, ordered with the work of the caller's stream."""
+
+    @abstractmethod
+    def pointer(self, array: Any) -> int:
+        """Address of the first element."""
+
+    @abstractmethod
+    def view(self, array: Any, operand: Operand) -> Any:
+        """The view of an array that an operand describes."""
+
+    @abstractmethod
+    def copied(self, array: Any) -> Any:
+        """A contiguous copy."""
+
+    @abstractmethod
+    def assign(self, target: Any, array: Any) -> None:
+        """Write an array's elements into a view of another."""
+
+    @abstractmethod
+    def stream(self, index: int) -> int:
+        """The stream that the caller works on now."""
+
+    def through(self, array: Any) -> Any:
+        """An array as `pointer`, `view` and NumPy want it, sharing its memory."""
+        return array
+
+    def handed_over(self, array: Any) -> Any:
+        """A new array as the caller is to get it."""
+        return array
+
+
+class Torch(Library):
+    """Tensors of PyTorch, on a GPU or not: those of the host are seen as arrays of NumPy."""
+
+    knows_graphs = True
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self._several = torch.cuda.device_count() > 1
+        self._stream: Callable[[int], int] | None = None
+
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        pointer = array.data_ptr()
+        pointers.append(pointer)
+        # Asking for the number of the device takes as long as all the rest.
+        place = array.get_device() if self._several else array.is_cuda
+        return array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT
+
+    def operand(self, array: Any, source: object) -> Operand:
+        if array.layout is not self._torch.strided or array.is_conj() or array.is_neg():
+            raise UsageError("a tensor that is sparse, conjugated or negated: make it a plain one")
+        return _operand(
+            tuple(array.shape),
+            array.stride(),
+            str(array.dtype).removeprefix("torch."),
+            array.data_ptr() if self.device_index(array) is not None else 0,
+            source,
+        )
+
+    def device_index(self, array: Any) -> int | None:
+        if array.device.type not in ("cpu", "cuda"):
+            raise UsageError(f"a tensor on {array.device}: kernels run on cuda and cpu tensors")
+        return array.get_device() if array.is_cuda else None
+
+    def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
+        torch = self._torch
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=f"cuda:{index}")
+
+    def pointer(self, array: Any) -> int:
+        return int(array.data_ptr())
+
+    def view(self, array: Any, operand: Operand) -> Any:
+        begin = array.storage_offset() + operand.begin
+        return array.detach().as_strided(operand.shape, operand.strides, begin)
+
+    def copied(self, array: Any) -> Any:
+        return array.clone(memory_format=self._torch.contiguous_format)
+
+    def assign(self, target: Any, array: Any) -> None:
+        target.copy_(array)
+
+    def through(self, array: Any) -> Any:
+        return array if array.is_cuda else array.detach().numpy()
+
+    def handed_over(self, array: Any) -> Any:
+        return self._torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+
+    def stream(self, index: int) -> int:
+        if self._stream is None:
+            # Without the object around it, which takes a microsecond; torch's own compiled code asks so.
+            raw = getattr(self._torch._C, "_cuda_getCurrentRawStream", None)
+            self._stream = raw or self._stream_of_object
+        return self._stream(index)
+
+    def _stream_of_object(self, index: int) -> int:
+        return int(self._torch.cuda.current_stream(index).cuda_stream)
+
+
+class Cupy(Library):
+    """Arrays of CuPy."""
+
+    def __init__(self) -> None:
+        self._cupy = cupy()
+
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        memory = array.data
+        pointer = memory.ptr
+        pointers.append(pointer)
+        return array.shape, array.strides, array.dtype.char, memory.device_id, pointer % ALIGNMENT
+
+    def operand(self, array: Any, source: object) -> Operand:
+        return _operand_of_strided(array, array.data.ptr, source)
+
+    def device_index(self, array: Any) -> int | None:
+        return int(array.data.device_id)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
+        return self._cupy.empty(shape, dtype)
+
+    def pointer(self, array: Any) -> int:
+        return int(array.data.ptr)
+
+    def view(self, array: Any, operand: Operand) -> Any:
+        size = itemsize_of(operand.dtype)
+        return self._cupy.ndarray(
+            operand.shape,
+            operand.dtype,
+            array.data + operand.begin * size,
+            tuple(stride * size for stride in operand.strides),
+        )
+
+    def copied(self, array: Any) -> Any:
+        return array.copy(order="C")
+
+    def assign(self, target: Any, array: Any) -> None:
+        target[...] = array
+
+    def stream(self, index: int) -> int:
+        return int(self._cupy.cuda.get_current_stream().ptr)
+
+
+class Foreign(Cupy):
+    """Device arrays of another library, by ``__cuda_array_interface__`` or DLPack.
+
+    They are seen through CuPy, and so is what is made for them, which goes back by DLPack.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        return super().seen(self.through(array), pointers)
+
+    def operand(self, array: Any, source: object) -> Operand:
+        return super().operand(self.through(array), source)
+
+    def device_index(self, array: Any) -> int | None:
+        return super().device_index(self.through(array))
+
+    def through(self, array: Any) -> Any:
+        try:
+            if hasattr(array, "__cuda_array_interface__"):
+                return self._cupy.asarray(array)
+            return self._cupy.from_dlpack(array)
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise UsageError(f"an array of {self._name} cannot be used: {error}") from error
+
+    def handed_over(self, array: Any) -> Any:
+        return _of_library(self._name, array)
+
+
+class Numpy(Library):
+    """Arrays in the host's memory, which are copied to a device and back."""
+
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        pointers.append(0)
+        return array.shape, array.strides, array.dtype
+
+    def operand(self, array: Any, source: object) -> Operand:
+        return _operand_of_strided(array, 0, source)
+
+    def device_index(self, array: Any) -> int | None:
+        return None
+
+    def empty(self, shape: tuple[int, ...], dtype: str, index: int) -> Any:
+        return np.empty(shape, dtype)
+
+    def pointer(self, array: Any) -> int:
+        return int(array.ctypes.data)
+
+    def view(self, array: Any, operand: Operand) -> Any:
+        size = itemsize_of(operand.dtype)
+        strides = tuple(stride * size for stride in operand.strides)
+        if operand.begin:
+            memory = (operand.begin + operand.span,)
+            array = np.lib.stride_tricks.as_strided(array, memory, (size,))[operand.begin :]
+        return np.lib.stride_tricks.as_strided(array, operand.shape, strides)
+
+    def copied(self, array: Any) -> Any:
+        return np.array(array, order="C")
+
+    def assign(self, target: Any, array: Any) -> None:
+        target[...] = array
+
+    def stream(self, index: int) -> int:
+        return 0
+
+
+class ForeignOnHost(Numpy):
+    """Arrays of another library in the host's memory, seen through NumPy."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def seen(self, array: Any, pointers: list[Any]) -> Seen:
+        return super().seen(self.through(array), pointers)
+
+    def operand(self, array: Any, source: object) -> Operand:
+        return super().operand(self.through(array), source)
+
+    def through(self, array: Any) -> Any:
+        return np.asarray(array)
+
+    def handed_over(self, array: Any) -> Any:
+        return _of_library(self._name, array)
+
+
+def _of_library(name: str, array: Any) -> Any:
+    """An array of another library that shares the memory; the array itself where it takes none."""
+    library = sys.modules.get(name)
+    for home in (library, getattr(library, "dlpack", None), getattr(library, "numpy", None)):
+        if convert := getattr(home, "from_dlpack", None):
+            return convert(array)
+    return array
+
+
+def _operand_of_strided(array: Any, pointer: int, source: object) -> Operand:
+    """Of an array with NumPy's attributes."""
+    size = array.dtype.itemsize
+    if any(stride % size for stride in array.strides):
+        raise UsageError(
+            f"an array of {array.dtype} with strides {array.strides}: no whole elements"
+        )
+    strides = tuple(stride // size for stride in array.strides)
+    return _operand(array.shape, strides, str(array.dtype), pointer, source)
+
+
+def _operand(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: str, pointer: int, source: object
+) -> Operand:
+    try:
+        size = itemsize_of(dtype)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if pointer % min(size, ALIGNMENT):
+        raise UsageError(
+            f"an array of {dtype} at address {pointer:#x}: not aligned to its elements"
+        )
+    return Operand(shape, tuple(strides), dtype, pointer % ALIGNMENT // size, source)
+
+
+def cupy() -> Any:
+    """CuPy.
+
+    Raises
+    ------
+    MissingDependencyError
+        If it is not installed.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise MissingDependencyError("cupy", "cuda13", "launching on device arrays") from error
+    return cupy
+
+
+# ---------------------------------------------------------------------- which library
+
+
+class Scalar:
+    """Not an array: passed as it is."""
+
+    @staticmethod
+    def seen(value: Any, pointers: list[Any]) -> Seen:
+        pointers.append(value)
+        return type(value), value
+
+
+class Factor:
+    """A float: 0 and 1 may mean something of their own to a ``call``, all others are alike."""
+
+    @staticmethod
+    def seen(value: float, pointers: list[Any]) -> Seen:
+        pointers.append(value)
+        return value if value in (0.0, 1.0) else float
+
+
+#: How values are seen, by their types; a type is judged at its first use.
+KINDS: dict[type, Library | Scalar | Factor] = {
+    bool: Scalar(),
+    float: Factor(),
+    int: Scalar(),
+    str: Scalar(),
+    type(None): Scalar(),
+    np.ndarray: Numpy(),
+}
+
+
+def kind_of(value: Any) -> Library | Scalar | Factor:
+    """How a value is seen.
+
+    Raises
+    ------
+    UsageError
+        If it is neither an array nor a scalar.
+    """
+    kind = type(value)
+    known = KINDS.get(kind)
+    if known is not None:
+        return known
+    torch, loaded_cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        KINDS[kind] = _shared("torch", Torch)
+    elif loaded_cupy is not None and isinstance(value, loaded_cupy.ndarray):
+        KINDS[kind] = _shared("cupy", Cupy)
+    elif isinstance(value, np.ndarray | np.generic):
+        KINDS[kind] = KINDS[np.ndarray if isinstance(value, np.ndarray) else int]
+    else:
+        return _foreign(value, kind)
+    return KINDS[kind]
+
+
+def _foreign(value: Any, kind: type) -> Library:
+    """Of one of JAX's arrays only itself knows where it lies, not its type."""
+    name = kind.__module__.partition(".")[0].removesuffix("lib")  # jaxlib's arrays are jax's
+    if _is_on_gpu(value):
+        return _shared(f"{name} on a GPU", lambda: Foreign(name))
+    if hasattr(value, "__array__"):
+        return _shared(name, lambda: ForeignOnHost(name))
+    if isinstance(value, list | tuple):
+        raise UsageError(f"{value!r:.40} is a {kind.__name__}: pass np.asarray of it")
+    raise UsageError(f"a {kind.__module__}.{kind.__name__} is neither an array nor a number")
+
+
+def _shared(name: str, library: Callable[[], Library]) -> Library:
+    """One object for all types of a library."""
+    return _libraries.get(name) or _libraries.setdefault(name, library())
+
+
+_libraries: dict[str, Library] = {}
+
+
+def _is_on_gpu(value: Any) -> bool:
+    """Whether an array lies on a CUDA device."""
+    cuda, cuda_managed = 2, 13  # DLDeviceType
+    ask = getattr(value, "__dlpack_device__", None)
+    if ask is not None:
+        return ask()[0] in (cuda, cuda_managed)
+    return hasattr(value, "__cuda_array_interface__")

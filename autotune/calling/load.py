@@ -1,0 +1,291 @@
+"""`load`: a tuned kernel as a function on arrays.
+
+Device arrays (CuPy, torch, anything with DLPack or ``__cuda_array_interface__``) run where they are,
+on the caller's stream, and are copied only where nothing else serves. Host arrays run on the first
+usable device and come back as host arrays.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from autotune.calling.binding import Bound, bind
+from autotune.calling.choice import Choice, choose, explained
+from autotune.calling.gpu import GpuCall, Loaded, device_index
+from autotune.calling.host import HostCall
+from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
+from autotune.calling.prepared import Prepared
+from autotune.devices.choose import backend, choose_device
+from autotune.devices.device import Device
+from autotune.errors import UsageError
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.operand import NewArray, NothingToDo, Operand
+from autotune.kernel.spec import Kernel
+from autotune.values import Problem
+
+#: Problems whose launch is kept ready; a serving process may see ever new sizes.
+MAX_READY = 256
+#: Calls that are kept: ways in which arrays lie.
+MAX_CALLS = 1024
+
+#: In a key's place: this call depends on the values of its floats.
+_BY_VALUE = object()
+
+
+def load(kernel: str | Kernel, **problem: int | str) -> TunedKernel:
+    """Make a tuned kernel callable.
+
+    Parameters
+    ----------
+    kernel : str or Kernel
+        A name, the path of a space file, or the kernel that a space file declared.
+    **problem : int or str
+        Fields of the one problem that it is to be called with, which is looked up and compiled at
+        once, so that the first call costs no more than the next. Default: any.
+
+    Returns
+    -------
+    TunedKernel
+        Call it with arrays: ``load("sgemm")(a, b)``.
+
+    Raises
+    ------
+    UsageError
+        If there is no such kernel, or the fields are not its own.
+    SpecError
+        If its space file has no ``call`` function, which says what it is called with.
+    """
+    declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
+    declared.hook("call")
+    return TunedKernel(declared, Problem(problem) if problem else None)
+
+
+class TunedKernel:
+    """A kernel as a function on arrays; made by `load`.
+
+    What it takes is what the space file's ``call`` function takes. Outputs that are not passed are
+    made, and returned: one as itself, several as a tuple, of the library that the first array is of.
+
+    Calls on different streams, from several threads, and captured graphs, may run at the same time.
+    What a captured call refers to beside the caller's arrays lives as long as the graph, or longer.
+    """
+
+    def __init__(self, kernel: Kernel, problem: Problem | None = None) -> None:
+        self.kernel = kernel
+        #: The one problem that it is called with; None: any.
+        self.problem = None if problem is None else _fixed(kernel, problem)
+        self._calls: dict[object, Any] = {}
+        self._ready: OrderedDict[object, Loaded | Prepared] = OrderedDict()
+        if self.problem is not None:
+            self._warm_up(self.problem)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run the tuned kernel.
+
+        Raises
+        ------
+        UsageError
+            If arrays do not fit the problem or each other.
+        DeviceError, NothingValidError, SpecError
+            If there is no device, no valid configuration, or it does not compile.
+        """
+        values: tuple[Any, ...] = (*args, *named.values()) if named else args
+        pointers: list[Any] = []
+        seen = [
+            (KINDS.get(type(value)) or kind_of(value)).seen(value, pointers) for value in values
+        ]
+        key = (*seen, *named)
+        call = self._calls.get(key)
+        if call is None or call is _BY_VALUE:
+            call = self._call_of(key, args, named, values)
+        return call(values, pointers)
+
+    def choice(self, *args: Any, device: str | None = None, **named: Any) -> Choice:
+        """What a call would launch, and why.
+
+        Takes what a call takes, or the fields of a problem in place of arrays: by name, or as one
+        mapping.
+
+        Raises
+        ------
+        UsageError, DeviceError, NothingValidError
+            As a call does.
+        """
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            return self.choice(device=device, **args[0], **named)
+        if not args and named and set(named) <= {*self.kernel.fields, *self.kernel.layout}:
+            chosen = choose_device(device, self.kernel.backends)
+            return explained(choose(self.kernel, Problem(named), chosen), self.kernel)
+        values = (*args, *named.values())
+        libraries = _libraries(values)
+        bound = self._bound(args, named, libraries)
+        if isinstance(bound, NothingToDo):
+            raise UsageError(f"{self.kernel.name}: this call launches nothing")
+        index = device_index(values, libraries)
+        found = _device(index, bound.kernel) if device is None else choose_device(device)
+        return explained(choose(bound.kernel, bound.problem, found), bound.kernel)
+
+    def results(self, *args: Operand | float, **named: Operand | float) -> tuple[Operand, ...]:
+        """Shapes and types of what a call on such arrays returns; nothing is run.
+
+        A result whose ``source`` is that of an operand lies in that operand's array.
+        """
+        bound = bind(self.kernel, args, named, find_kernel)
+        operands = bound.results
+        return tuple(
+            Operand.new(operand.source.shape, operand.source.dtype)
+            if isinstance(operand.source, NewArray)
+            else operand
+            for operand in operands
+        )
+
+    def __repr__(self) -> str:
+        fixed = f", {self.problem}" if self.problem is not None else ""
+        return f"TunedKernel({self.kernel.name!r}{fixed})"
+
+    # ------------------------------------------------------------------ calls not made before
+
+    def _call_of(
+        self, key: object, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]
+    ) -> Any:
+        """A call that was not made before, or depends on the values of its floats."""
+        exact = key, tuple(value for value in values if type(value) is float)
+        call = self._calls.get(exact)
+        if call is not None:
+            return call
+        call = self._made(args, named, values)
+        if getattr(call, "is_by_value", False):
+            self._keep(key, _BY_VALUE)
+            key = exact
+        self._keep(key, call)
+        return call
+
+    def _keep(self, key: object, call: Any) -> None:
+        if len(self._calls) >= MAX_CALLS:
+            self._calls.pop(next(iter(self._calls)), None)
+        self._calls[key] = call
+
+    def _made(self, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]) -> Any:
+        """Ask the space file what a call is, and prepare it."""
+        libraries = _libraries(values)
+        index = device_index(values, libraries)
+        if index is None and not any(libraries):
+            raise UsageError(f"{self.kernel.name}: called with no array")
+        bound = self._bound(args, named, libraries)
+        if isinstance(bound, NothingToDo):
+            return _Nothing(bound, libraries, index)
+        ready = self._prepared(bound, index)
+        if isinstance(ready, Prepared):
+            return HostCall(bound, ready, values, libraries)
+        return GpuCall(bound, ready, values, libraries)
+
+    def _bound(
+        self, args: tuple[Any, ...], named: dict[str, Any], libraries: Sequence[Library | None]
+    ) -> Bound | NothingToDo:
+        """What the call function makes of the arrays' operands."""
+        values = (*args, *named.values())
+        seen = [
+            value if library is None else library.operand(value, position)
+            for position, (value, library) in enumerate(zip(values, libraries, strict=True))
+        ]
+        index = device_index(values, libraries)
+        bound = bind(
+            self.kernel,
+            tuple(seen[: len(args)]),
+            dict(zip(named, seen[len(args) :], strict=True)),
+            find_kernel,
+            has_addresses=index is not None,
+        )
+        if isinstance(bound, Bound):
+            self._check(bound, values, libraries, index)
+        return bound
+
+    def _check(
+        self,
+        bound: Bound,
+        values: Sequence[Any],
+        libraries: Sequence[Library | None],
+        index: int | None,
+    ) -> None:
+        """Refuse another problem than the fixed one, and host arrays beside those of a device."""
+        sizes = Problem({name: bound.problem[name] for name in bound.kernel.fields})
+        if self.problem is not None and sizes != self.problem:
+            raise UsageError(
+                f"{self.kernel.name}: loaded for ({self.problem}), called with ({sizes}); load it "
+                "without a problem to call it with any"
+            )
+        if index is None:
+            return
+        for name, passed in bound.arrays.items():
+            source = passed.operand.source
+            if isinstance(source, NewArray) or bound.arguments[name].kind == "constant":
+                continue
+            library = libraries[source]
+            if library is not None and library.device_index(values[source]) is None:
+                raise UsageError(
+                    f"{self.kernel.name}: {name} is in the host's memory, other arrays are on "
+                    f"cuda:{index}; move it there, or them to the host"
+                )
+
+    def _prepared(self, bound: Bound, index: int | None) -> Loaded | Prepared:
+        """A problem looked up, compiled and, on a GPU, loaded; one that was asked for before is kept."""
+        key = bound.kernel.name, bound.problem, index
+        if key in self._ready:
+            self._ready.move_to_end(key)
+            return self._ready[key]
+        prepared = Prepared.of(bound, _device(index, bound.kernel))
+        made = prepared if index is None else Loaded(prepared, index)
+        self._ready[key] = made
+        if len(self._ready) > MAX_READY:
+            self._ready.popitem(last=False)
+        return made
+
+    def _warm_up(self, problem: Problem) -> None:
+        """Look up and compile the one problem, on the device that is in use now."""
+        from autotune.calling.binding import declared_arguments
+
+        device = choose_device(None, self.kernel.backends)
+        arguments = declared_arguments(self.kernel, problem)
+        index = device.index if device.backend == "cuda" else None
+        self._prepared(Bound(self.kernel, problem, arguments, {}, {}), index)
+
+
+class _Nothing:
+    """A call that launches nothing: its results are what was passed, or new."""
+
+    def __init__(
+        self, bound: NothingToDo, libraries: Sequence[Library | None], index: int | None
+    ) -> None:
+        self._bound, self._index = bound, index
+        self._library = next((library for library in libraries if library), Numpy())
+
+    def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
+        results = [
+            self._library.empty(operand.source.shape, operand.source.dtype, self._index or 0)
+            if isinstance(operand.source, NewArray)
+            else values[operand.source]
+            for operand in self._bound.results
+        ]
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _libraries(values: Sequence[Any]) -> list[Library | None]:
+    """The library of each value; None where it is no array."""
+    kinds = [kind_of(value) for value in values]
+    return [kind if isinstance(kind, Library) else None for kind in kinds]
+
+
+def _device(index: int | None, kernel: Kernel) -> Device:
+    if index is None:
+        return choose_device(None, kernel.backends)
+    return backend("cuda").devices()[index]
+
+
+def _fixed(kernel: Kernel, problem: Problem) -> Problem:
+    """A problem that has all fields of a kernel and no other."""
+    if set(problem) != set(kernel.fields):
+        needed = ", ".join(kernel.fields)
+        raise UsageError(f"{kernel.name}: a problem of ({needed}) is needed, not ({problem})")
+    return problem

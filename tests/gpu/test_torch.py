@@ -1,0 +1,425 @@
+"""Operators of torch and the switch behind `torch.mm`: results, gradients, compiled and exported.
+
+Every test runs for tensors of a GPU and of the host, whose kernels run on the OpenCL device, so that
+a machine with torch and no GPU can run half of them: ``pytest -m gpu tests/gpu/test_torch.py``.
+"""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autotune.errors import UsageError
+
+torch = pytest.importorskip("torch")
+torch_ops = pytest.importorskip("autotune.torch_ops")
+linalg = torch_ops.linalg
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
+PAGE = Path(__file__).parents[2] / "docs" / "calling-torch.md"
+
+
+@pytest.fixture(params=["cuda", "cpu"])
+def device(request: pytest.FixtureRequest) -> str:
+    """A type of device that tensors are on and kernels can run for."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU")
+    if request.param == "cpu":
+        request.getfixturevalue("opencl_device")
+    torch.manual_seed(1)
+    return str(request.param)
+
+
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch, device: str) -> Iterator[list[str]]:
+    """What is computed behind torch's products, by name; and in the end nothing is."""
+    seen: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        function = getattr(linalg, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            result = function(*args, **named)
+            seen.append(name)
+            return result
+
+        return call
+
+    for name in ("matmul", "matvec"):
+        monkeypatch.setattr(linalg, name, noted(name))
+    yield seen
+    torch_ops.switch_off(device)
+
+
+def normal(device: str, *shape: int, gradient: bool = False) -> Any:
+    return torch.randn(shape, device=device, requires_grad=gradient)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    """Of sums of a few hundred normal numbers, against float64."""
+    torch.testing.assert_close(found.double(), expected.double(), rtol=1e-5, atol=1e-4)
+
+
+# ---------------------------------------------------------------------- operators
+
+SHAPES = [
+    ((33, 65), (65, 17)),
+    ((1, 65), (65, 17)),
+    ((33, 65), (65, 1)),
+    ((3, 33, 65), (3, 65, 17)),
+    ((3, 33, 65), (65, 17)),
+    ((33, 65), (3, 65, 17)),
+    ((1, 33, 65), (3, 65, 17)),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), SHAPES)
+def test_matmul_and_its_gradients(device: str, a: Any, b: Any) -> None:
+    """A matrix that serves a whole batch gets the sum of the gradients."""
+    factors = [normal(device, *shape, gradient=True) for shape in (a, b)]
+    doubles = [factor.detach().double().requires_grad_() for factor in factors]
+    found, expected = torch_ops.matmul(*factors, alpha=2.0), 2 * (doubles[0] @ doubles[1])
+    assert found.dtype is torch.float32 and found.device.type == device
+    assert_close(found, expected)
+    grad = torch.randn_like(found)
+    for ours, theirs in zip(
+        torch.autograd.grad(found, factors, grad),
+        torch.autograd.grad(expected, doubles, grad.double()),
+        strict=True,
+    ):
+        assert_close(ours, theirs)
+
+
+def test_tf32x3_is_another_kernel(device: str) -> None:
+    """As accurate, and with gradients of its own precision."""
+    if device == "cpu":
+        pytest.skip("sgemm_tf32x3 is CUDA only")
+    a, b = normal(device, 130, 70, gradient=True), normal(device, 70, 50, gradient=True)
+    assert_close(torch_ops.matmul(a, b, precision="tf32x3"), a.double() @ b.double())
+    torch_ops.matmul(a, b, precision="tf32x3").sum().backward()
+    assert_close(a.grad, torch.ones(130, 50, device=device).double() @ b.double().T)
+
+
+def test_gradient_of_a_gradient(device: str) -> None:
+    a, b = normal(device, 9, 5, gradient=True), normal(device, 5, 7, gradient=True)
+
+    def second(multiply: Callable[..., Any]) -> Any:
+        (first,) = torch.autograd.grad(multiply(a, b).square().sum(), a, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), b)[0]
+
+    torch.testing.assert_close(second(torch_ops.matmul), second(torch.matmul), rtol=1e-4, atol=1e-3)
+
+
+def test_a_factor_is_kept_only_where_a_gradient_needs_it(device: str) -> None:
+    weights, x = normal(device, 5, 7), normal(device, 9, 5, gradient=True)
+    saved = torch_ops.matmul(x, weights).grad_fn.saved_tensors
+    assert saved[0] is None and saved[1] is weights
+
+
+def test_views_are_read_where_they_are(device: str) -> None:
+    a, b = normal(device, 70, 40), normal(device, 90, 70)
+    assert_close(torch_ops.matmul(a.T, b.T), a.double().T @ b.double().T)
+    rows, columns = a[1:, 3:], b[:60, 1:38].T
+    assert_close(torch_ops.matmul(rows, columns), rows.double() @ columns.double())
+
+
+def test_out_is_written_and_read(device: str) -> None:
+    """Also where it is a part of something larger, of which the rest is left alone."""
+    a, b, wide = normal(device, 33, 65), normal(device, 65, 17), normal(device, 33, 20)
+    before = wide.clone()
+    out = wide[:, 1:18]
+    assert torch_ops.matmul(a, b, out, alpha=0.5, beta=2.0) is out
+    assert_close(out, 0.5 * (a.double() @ b.double()) + 2 * before[:, 1:18].double())
+    assert torch.equal(wide[:, 0], before[:, 0]) and torch.equal(wide[:, 18:], before[:, 18:])
+    y = normal(device, 33)
+    expected = a.double() @ b[:, 0].double() - y.double()
+    assert_close(torch_ops.matvec(a, b[:, 0].contiguous(), y, beta=-1.0), expected)
+
+
+def test_what_a_gradient_needs_cannot_be_overwritten_unnoticed(device: str) -> None:
+    a, b, c = normal(device, 8, 8, gradient=True), normal(device, 8, 8), normal(device, 8, 8)
+    result = (a * c).sum()
+    torch_ops.matmul(b, b, c)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_matvec_transpose_total_and_their_gradients(device: str) -> None:
+    a, x = normal(device, 33, 65, gradient=True), normal(device, 65, gradient=True)
+    batch = normal(device, 3, 5, 7, gradient=True)
+
+    def value(matvec: Any, transpose: Any, total: Any) -> Any:
+        y = matvec(a, x)
+        weights = torch.arange(105, device=device).reshape(3, 7, 5) / 105
+        return total(transpose(batch) * weights) + total(y * y)
+
+    ours = value(torch_ops.matvec, torch_ops.transpose, torch_ops.total)
+    theirs = value(torch.mv, lambda t: t.mT, torch.sum)
+    assert ours.shape == ()
+    assert_close(ours, theirs)
+    inputs = (a, x, batch)
+    pairs = zip(torch.autograd.grad(ours, inputs), torch.autograd.grad(theirs, inputs), strict=True)
+    for found, expected in pairs:
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+    assert torch_ops.transpose(batch).is_contiguous()
+
+
+def operators() -> set[str]:
+    """Names of all operators of the namespace."""
+    known = torch._C._dispatch_get_all_op_names()
+    return {name.removeprefix("autotune::") for name in known if name.startswith("autotune::")}
+
+
+@pytest.mark.parametrize("name", sorted(operators()))
+def test_opcheck(device: str, name: str) -> None:
+    """Schema, registration of gradients, shapes without data, and tracing, of every operator."""
+    if "tf32x3" in name and device == "cpu":
+        pytest.skip("sgemm_tf32x3 is CUDA only")
+    wants_gradient = not name.endswith("_out")
+    a, b, batch, x = (
+        normal(device, *shape, gradient=wants_gradient)
+        for shape in ((5, 7), (7, 3), (2, 5, 7), (7,))
+    )
+    matrices: list[tuple[Any, ...]] = [(a, b), (batch, b, 2.0), (b.mT, a.mT)]
+    into = [(a, b, normal(device, 5, 3)), (batch, b, normal(device, 2, 5, 3), 2.0, 0.5)]
+    samples: dict[str, list[tuple[Any, ...]]] = {
+        "sgemm": matrices,
+        "sgemm_out": into,
+        "sgemm_tf32x3": matrices,
+        "sgemm_tf32x3_out": into,
+        "gemv": [(a, x), (a, x, 2.0)],
+        "gemv_out": [(a, x, normal(device, 5), 2.0, 0.5)],
+        "transpose": [(a,), (batch,)],
+        "reduce": [(x,), (batch,)],
+    }
+    for arguments in samples[name]:
+        torch.library.opcheck(getattr(torch.ops.autotune, name).default, arguments)
+
+
+def test_what_does_not_fit_is_one_line(device: str) -> None:
+    a, b = normal(device, 5, 7), normal(device, 7, 3)
+    with pytest.raises(UsageError, match="float32"):
+        torch_ops.matmul(a.double(), b.double())
+    with pytest.raises(UsageError):
+        torch_ops.matmul(a, a)
+    with pytest.raises(UsageError, match="give out"):
+        torch_ops.matmul(a, b, beta=1.0)
+    with pytest.raises(UsageError, match=r"unknown precision 'tf32'.*float32, tf32x3"):
+        torch_ops.matmul(a, b, precision="tf32")
+    with pytest.raises(UsageError, match="has no gradient"):
+        torch_ops.matmul(a.requires_grad_(), b, normal(device, 5, 3))
+    with pytest.raises(RuntimeError, match=r"\[5, 7\] and \[5, 7\] cannot be multiplied"):
+        torch.compile(torch_ops.matmul, fullgraph=True, backend="eager")(a, a)
+
+
+# ---------------------------------------------------------------------- compiled, exported, captured
+
+
+class Model(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """Two layers of our operators, and a loss."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.first = torch.nn.Parameter(normal(device, 24, 40))
+        self.second = torch.nn.Parameter(normal(device, 10, 24))
+
+    def forward(self, x: Any) -> Any:
+        hidden = torch_ops.matmul(x, self.first.T).relu()
+        result = torch_ops.transpose(torch_ops.matmul(hidden, self.second.T, alpha=0.1))
+        return torch_ops.total(result) + torch_ops.matvec(result, x[:, 0].contiguous()).sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_without_a_break(device: str, dynamic: bool) -> None:
+    """Forward and backward, for one batch size and for any."""
+    model = Model(device)
+    compiled = torch.compile(model, fullgraph=True, dynamic=dynamic)
+    for rows in (16, 23):
+        x = normal(device, rows, 40)
+        expected = torch.autograd.grad(model(x), model.parameters())
+        found = torch.autograd.grad(compiled(x), model.parameters())
+        for ours, theirs in zip(found, expected, strict=True):
+            assert_close(ours, theirs)
+
+
+def test_compiled_with_out(device: str) -> None:
+    """What is written in place is written in a compiled function too."""
+
+    def accumulate(a: Any, b: Any, out: Any) -> Any:
+        torch_ops.matmul(a, b, out, beta=1.0)
+        torch_ops.matvec(a, b[:, 0].contiguous(), out[0], alpha=0.5)
+        return out * 2
+
+    a, b = normal(device, 9, 9), normal(device, 9, 9)
+    outs = [torch.ones(9, 9, device=device) for _ in range(2)]
+    found = torch.compile(accumulate, fullgraph=True)(a, b, outs[0])
+    assert_close(found, accumulate(a, b, outs[1]))
+    assert_close(outs[0], outs[1])
+
+
+def test_exported(device: str) -> None:
+    """The graph has our operators, and serves other batch sizes."""
+    model = Model(device)
+    rows = torch.export.Dim("rows", min=2, max=64)
+    x = normal(device, 16, 40)
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: rows},))
+    called = {str(node.target) for node in exported.graph.nodes}
+    assert {
+        f"autotune.{name}.default" for name in ("sgemm", "gemv", "transpose", "reduce")
+    } <= called
+    x = normal(device, 31, 40)
+    assert_close(exported.module()(x), model(x))
+
+
+def test_captured(device: str) -> None:
+    """In a graph of torch, and in those that torch makes itself."""
+    if device == "cpu":
+        pytest.skip("graphs are CUDA's")
+    model, x = Model(device).requires_grad_(False), normal(device, 16, 40)
+    expected = model(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = model(x)
+    x.mul_(2.0)
+    graph.replay()
+    assert_close(found, model(x))
+    x.div_(2.0)
+    compiled = torch.compile(model, fullgraph=True, mode="reduce-overhead")
+    for _ in range(4):
+        assert_close(compiled(x), expected)
+
+
+# ---------------------------------------------------------------------- behind torch's products
+
+
+def test_torchs_products_are_ours_and_back(device: str, products: list[str]) -> None:
+    """Each of them, and a layer's three: forward, and the gradients of weights and input."""
+    a, b, x = normal(device, 33, 65), normal(device, 65, 17), normal(device, 65)
+    bias, weights = normal(device, 17), normal(device, 17, 65)
+    batches = normal(device, 3, 33, 65), normal(device, 3, 65, 17)
+    calls: dict[str, tuple[str, Callable[[], Any]]] = {
+        "mm": ("matmul", lambda: torch.mm(a, b)),
+        "@": ("matmul", lambda: a.T.contiguous().T @ b),
+        "mm out": ("matmul", lambda: torch.mm(a, b, out=torch.empty(33, 17, device=device))),
+        "addmm": ("matmul", lambda: torch.addmm(bias, a, b, alpha=2, beta=0.5)),
+        "linear": ("matmul", lambda: torch.nn.functional.linear(a, weights, bias)),
+        "linear of a batch": ("matmul", lambda: torch.nn.functional.linear(batches[0], weights)),
+        "bmm": ("matmul", lambda: torch.bmm(*batches)),
+        "mv": ("matvec", lambda: torch.mv(a, x)),
+    }
+    expected = {name: call() for name, (_, call) in calls.items()}
+    assert not products
+    torch_ops.switch_on(device=device)
+    for name, (product, call) in calls.items():
+        assert_close(call(), expected[name])
+        assert products == [product], name
+        products.clear()
+    model = torch.nn.Linear(65, 17, device=device)
+    input_ = a.clone().requires_grad_()
+    model(input_).sum().backward()
+    assert products == ["matmul"] * 3
+    assert_close(
+        input_.grad, torch.ones(33, 17, device=device) @ model.weight.detach().double().float()
+    )
+    products.clear()
+    torch_ops.switch_off(device)
+    for name, (_, call) in calls.items():
+        assert torch.equal(call(), expected[name])
+    assert not products
+
+
+def test_what_is_not_ours_is_torchs(device: str, products: list[str]) -> None:
+    """Other types, and what torch has its own words for."""
+    a, b = normal(device, 5, 7), normal(device, 7, 3)
+    torch_ops.switch_on(device=device)
+    assert_close(torch.mm(a.double(), b.double()), a.double() @ b.double())
+    assert torch.mm(a.bfloat16(), b.bfloat16()).dtype is torch.bfloat16
+    with torch.autocast(device, torch.bfloat16):
+        assert torch.mm(a, b).dtype is torch.bfloat16
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
+        torch.mm(a, a)
+    with pytest.raises(RuntimeError, match="batch2"):
+        torch.bmm(a[None].expand(2, 5, 7), b[None])
+    with pytest.raises(RuntimeError):
+        torch.addmm(torch.ones(4, device=device), a, b)
+    assert not products
+    resized = torch.empty(0, device=device)
+    assert_close(torch.mm(a, b, out=resized), a.double() @ b.double())
+
+
+def test_edges_of_addmm(device: str, products: list[str]) -> None:
+    """beta = 0 ignores what is added to, NaN in it too; matrices without elements are matrices."""
+    a, b = normal(device, 5, 7), normal(device, 7, 3)
+    nothing = torch.full((5, 3), torch.nan, device=device)
+    with torch_ops.switched_on(device=device):
+        assert_close(torch.addmm(nothing, a, b, beta=0), a.double() @ b.double())
+        assert torch.mm(a[:0], b).shape == (0, 3)
+        assert torch.equal(torch.mm(a[:, :0], b[:0]), torch.zeros(5, 3, device=device))
+        c = normal(device, 5, 3)
+        expected = a.double() @ b.double() + c.double()
+        assert torch.addmm(c, a, b, out=c) is c
+        assert_close(c, expected)
+    assert products
+
+
+def test_switch_is_restored_at_the_end_of_a_block(device: str, products: list[str]) -> None:
+    a = normal(device, 8, 8)
+    with pytest.raises(ZeroDivisionError), torch_ops.switched_on(device=device):
+        1 / 0  # noqa: B018
+    torch.mm(a, a)
+    assert not products
+    torch_ops.switch_on(device=device)
+    with torch_ops.switched_on(device=device):
+        torch.mm(a, a)
+    torch.mm(a, a)
+    assert products == ["matmul", "matmul"]
+    torch_ops.switch_off(device)
+    torch_ops.switch_off(device)
+    torch.mm(a, a)
+    assert len(products) == 2
+
+
+def test_switch_holds_when_a_compiled_function_runs(device: str, products: list[str]) -> None:
+    """Not when it is compiled: the calls of torch's products in it stay calls."""
+    model = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.ReLU(), torch.nn.Linear(24, 10))
+    model = model.to(device)
+    compiled, x = torch.compile(model, fullgraph=True), normal(device, 16, 40)
+    expected = torch.autograd.grad(compiled(x).sum(), model.parameters())
+    assert not products
+    with torch_ops.switched_on(device=device):
+        found = torch.autograd.grad(compiled(x).sum(), model.parameters())
+    assert products
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours, theirs)
+    products.clear()
+    compiled(x)
+    assert not products
+
+
+def test_switch_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(UsageError, match="unknown precision 'float16'"):
+        torch_ops.switch_on(precision="float16")
+    with pytest.raises(UsageError, match=r"unknown device 'xpu'.*known: cpu, cuda"):
+        torch_ops.switch_on(device="xpu")
+
+
+# ---------------------------------------------------------------------- the page
+
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_blocks_of_the_page_run(device: str, block: str, tmp_path: Path) -> None:
+    """Each as a program, for either device; the switch is for CUDA."""
+    if device == "cpu" and "switch" in block:
+        pytest.skip("on CUDA only")
+    program = f"import torch\ntorch.set_default_device({device!r})\n{block}"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,102 @@
+// What a launcher asks of CUDA's driver, written down line by line in place of being done: there is no GPU here.
+#include <cuda.h>
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fake {
+
+int major = 9, minor = 0;
+std::string device = "NVIDIA H100 80GB HBM3";
+cuuint64_t capture = 0;                   // of every stream but the default one; 0: none
+std::vector<std::vector<int>> sizes;      // in bytes, of what the next launches are passed
+unsigned long long next_address = 1 << 20;
+std::vector<std::string> modules;         // by handle, less one
+std::vector<std::string> functions;
+
+}  // namespace fake
+
+extern "C" {
+
+CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, CUDA_SUCCESS; }
+
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
+  *value = which == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? fake::major : fake::minor;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetName(char* name, int length, CUdevice) {
+  std::snprintf(name, length, "%s", fake::device.c_str());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGetErrorName(CUresult, const char** name) { return *name = "CUDA_ERROR_FAKE", CUDA_SUCCESS; }
+
+CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  const char* text = static_cast<const char*>(image);
+  const bool is_elf = std::memcmp(text, "\177ELF", 4) == 0;
+  if (std::strncmp(text, "broken", 6) == 0) return CUDA_ERROR_INVALID_IMAGE;
+  fake::modules.push_back(is_elf ? "ELF" : text);
+  *module = reinterpret_cast<CUmodule>(fake::modules.size());
+  std::printf("load %zu %s\n", fake::modules.size(), fake::modules.back().c_str());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(CUmodule module) {
+  std::printf("unload %zu\n", reinterpret_cast<std::size_t>(module));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  fake::functions.push_back(std::to_string(reinterpret_cast<std::size_t>(module)) + " " + name);
+  *function = reinterpret_cast<CUfunction>(fake::functions.size());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int value) {
+  return std::printf("allow %d\n", value), CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc(CUdeviceptr* made, size_t bytes) {
+  *made = fake::next_address;
+  fake::next_address += (bytes + 255) / 256 * 256 + 256;
+  return std::printf("alloc %llu %zu\n", *made, bytes), CUDA_SUCCESS;
+}
+
+CUresult cuMemFree(CUdeviceptr at) { return std::printf("free %llu\n", at), CUDA_SUCCESS; }
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
+
+CUresult cuStreamGetCaptureInfo(CUstream, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph*,
+                                const CUgraphNode**, const CUgraphEdgeData**, size_t*) {
+  *status = fake::capture ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  *id = fake::capture;
+  return CUDA_SUCCESS;
+}
+
+static CUresult filled(int width, CUdeviceptr at, unsigned bits, size_t count) {
+  return std::printf("fill %llu %u %d %zu\n", at, bits, width, count), CUDA_SUCCESS;
+}
+CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char bits, size_t count, CUstream) { return filled(1, at, bits, count); }
+CUresult cuMemsetD16Async(CUdeviceptr at, unsigned short bits, size_t count, CUstream) { return filled(2, at, bits, count); }
+CUresult cuMemsetD32Async(CUdeviceptr at, unsigned bits, size_t count, CUstream) { return filled(4, at, bits, count); }
+
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                        unsigned bz, unsigned shared_bytes, CUstream stream, void** values, void**) {
+  std::printf("launch %s on %zu: %u %u %u %u %u %u %u", fake::functions[reinterpret_cast<std::size_t>(function) - 1].c_str(),
+              reinterpret_cast<std::size_t>(stream), gx, gy, gz, bx, by, bz, shared_bytes);
+  if (!fake::sizes.empty()) {
+    for (int size : fake::sizes.front()) {
+      unsigned long long bits = 0;
+      std::memcpy(&bits, *values++, size);
+      std::printf(" %llu", bits);
+    }
+    fake::sizes.erase(fake::sizes.begin());
+  }
+  return std::printf("\n"), CUDA_SUCCESS;
+}
+
+}  // extern "C"

@@ -1,0 +1,312 @@
+"""gemv, transpose and sgemm_tf32x3 on arrays that are part of others, or lie column by column.
+
+What their `call` functions make of such arrays. That kernels then do what the references do is for
+`autotune check` and, on a GPU, for the finals of a run: both go through the edge problems.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune import load
+from autotune.calling.binding import Bound, bind
+from autotune.calling.libraries import Numpy
+from autotune.errors import UsageError
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.operand import NewArray, NothingToDo
+from autotune.values import Problem
+
+pytestmark = pytest.mark.filterwarnings("ignore:no tuned record")
+
+RNG = np.random.default_rng(11)
+MATRIX = RNG.standard_normal((40, 60), dtype=np.float32)
+STACK = RNG.standard_normal((3, 40, 60), dtype=np.float32)
+VECTOR = RNG.standard_normal(130, dtype=np.float32)
+NOWHERE = np.full((40, 60), np.nan, np.float32)
+
+
+def inside(shape: tuple[int, ...]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """An array of a shape, and a larger one of sevens that it is part of."""
+    around = np.full([length + 3 for length in shape], 7, np.float32)
+    return around[tuple(slice(1, length + 1) for length in shape)], around
+
+
+def is_intact(part: np.ndarray[Any, Any], around: np.ndarray[Any, Any]) -> bool:
+    """Whether nothing beside the part was written."""
+    part[...] = 7
+    return bool((around == 7).all())
+
+
+# ---------------------------------------------------------------- gemv
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize(
+    "a",
+    [
+        MATRIX,
+        MATRIX.T,
+        MATRIX[:, 3:40],
+        MATRIX[3::2, 7:].T,
+        MATRIX[::2, ::3],
+        MATRIX[::-1],
+        MATRIX[:, 5:6],
+        MATRIX[5:6],
+        np.broadcast_to(MATRIX[0], (30, 60)),
+    ],
+)
+def test_gemv_reads_what_it_is_given(a: np.ndarray[Any, Any], trans: bool) -> None:
+    matrix, gemv = a.T if trans else a, load("gemv")
+    m, n = matrix.shape
+    for x in (VECTOR[:n], VECTOR[: 2 * n : 2], VECTOR[n - 1 :: -1][:n], VECTOR[:1].repeat(n)):
+        assert np.allclose(gemv(a, x, trans=trans), matrix @ x, atol=1e-4)
+    around = np.full(3 * m, 7, np.float32)
+    out = around[1::3]
+    out[:] = VECTOR[:m]
+    assert gemv(a, VECTOR[:n], out=out, alpha=2.0, beta=0.5, trans=trans) is out
+    assert np.allclose(out, 2 * (matrix @ VECTOR[:n]) + 0.5 * VECTOR[:m], atol=1e-4)
+    assert is_intact(out, around)
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_gemv_of_nothing_is_beta_y_and_reads_neither_a_nor_x() -> None:
+    gemv, out = load("gemv"), VECTOR[:40].copy()
+    gemv(NOWHERE, NOWHERE[0], out=out, alpha=0.0, beta=0.5)
+    assert np.array_equal(out, 0.5 * VECTOR[:40])
+    gemv(MATRIX[:20, :0], VECTOR[:0], out=out[::2], alpha=3.0, beta=2.0)
+    assert np.array_equal(out[::2], VECTOR[:40:2])
+    assert np.array_equal(out[1::2], 0.5 * VECTOR[1:40:2])
+    out[:] = np.nan
+    gemv(NOWHERE, NOWHERE[0], out=out, alpha=0.0)
+    assert not out.any()
+    assert gemv(MATRIX[:0], VECTOR[:60]).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "message"),
+    [
+        ((MATRIX, VECTOR[:60]), {"beta": 0.5}, "beta is 0.5, so out is needed"),
+        ((MATRIX, VECTOR[:59]), {}, r"float32\[40, 60\] and x is float32\[59\]: a @ x is not"),
+        ((MATRIX, VECTOR[:60]), {"trans": True}, r"a\.T @ x is not possible"),
+        ((MATRIX.astype(float), VECTOR[:60]), {}, "a is float64.*; float32 is needed"),
+        ((MATRIX, VECTOR[:60]), {"out": VECTOR[:3]}, "has 40 elements"),
+        ((MATRIX, VECTOR[:60]), {"out": VECTOR[:40], "y": VECTOR[:40]}, "are the same"),
+        ((MATRIX, VECTOR[:60]), {"out": VECTOR[39::-1]}, "run backwards"),
+    ],
+)
+def test_gemv_refuses_what_does_not_fit(
+    args: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        load("gemv")(*args, **named)
+
+
+# ---------------------------------------------------------------- transpose
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+@pytest.mark.parametrize(
+    "x",
+    [
+        MATRIX,
+        MATRIX.T,
+        MATRIX[1:, 3:40],
+        MATRIX[::2, ::3],
+        MATRIX[:, :1],
+        MATRIX[:1],
+        STACK,
+        STACK[:, 2:, 3:33],
+        STACK[:1],
+        STACK[::-1],
+        STACK[:, :, :1],
+        STACK.transpose(1, 0, 2),
+        STACK.transpose(0, 2, 1),
+        np.broadcast_to(MATRIX, (4, 40, 60)),
+    ],
+)
+def test_transpose_exchanges_the_last_two_axes(x: np.ndarray[Any, Any]) -> None:
+    transpose, expected = load("transpose"), np.swapaxes(x, -1, -2)
+    assert np.array_equal(transpose(x), expected)
+    out, around = inside(expected.shape)
+    assert transpose(x, out=out) is out
+    assert np.array_equal(out, expected)
+    assert is_intact(out, around)
+
+
+def test_transpose_of_nothing_is_nothing() -> None:
+    transpose = load("transpose")
+    assert transpose(MATRIX[:0]).shape == (60, 0)
+    assert transpose(STACK[:0]).shape == (0, 60, 40)
+
+
+@pytest.mark.parametrize(
+    ("x", "out", "message"),
+    [
+        (VECTOR, None, "a matrix of float32 is needed"),
+        (MATRIX.astype(int), None, "a matrix of float32 is needed"),
+        (MATRIX, MATRIX, r"the transpose of float32\[40, 60\] is float32\[60, 40\]"),
+        (MATRIX, MATRIX.T, "neighbours in memory"),
+        (MATRIX, np.broadcast_to(VECTOR[:1], (60, 40)), "two elements are one"),
+    ],
+)
+def test_transpose_refuses_what_does_not_fit(x: Any, out: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        load("transpose")(x, out=out)
+
+
+# ---------------------------------------------------------------- sgemm_tf32x3
+
+
+#: Reading a space file takes longer than what is tested.
+known = cache(find_kernel)
+
+
+class Called:
+    """A call of sgemm_tf32x3, done by the reference of the kernel that it ends at."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        kernel, values = known("sgemm_tf32x3"), {**dict(enumerate(args)), **named}
+        seen = {
+            place: Numpy().operand(value, place) if isinstance(value, np.ndarray) else value
+            for place, value in values.items()
+        }
+        positional = tuple(seen.pop(place) for place in range(len(args)))
+        bound = bind(kernel, positional, seen, known)
+        assert not isinstance(bound, NothingToDo)
+        self.kernel, self.problem = bound.kernel.name, bound.problem
+        #: Names of arguments that the caller's arrays had to be copied for.
+        self.copied = {name for name, passed in bound.arrays.items() if passed.is_copied}
+        self.result = self._done(bound, values)
+
+    def _done(self, bound: Bound, values: dict[Any, Any]) -> Any:
+        made: dict[object, Any] = {}
+        given: dict[str, Any] = {
+            name: bound.scalars.get(name, argument.scalar.item())
+            for name, argument in bound.arguments.items()
+            if argument.kind == "scalar"
+        }
+        for name, argument in bound.arguments.items():
+            if argument.kind == "scalar":
+                continue
+            if name not in bound.arrays:
+                given[name] = np.empty(argument.shape)
+                continue
+            operand = bound.arrays[name].operand
+            source: Any = operand.source
+            if isinstance(source, NewArray):
+                memory = made.setdefault(source, np.full(source.shape, np.nan, np.float32))
+            else:
+                memory = values[source]
+            wanted = operand if operand.shape == argument.shape else operand.memory
+            given[name] = Numpy().view(memory, wanted)
+        (name,) = bound.outputs
+        wide = {
+            n: np.ascontiguousarray(v, float) if isinstance(v, np.ndarray) else v
+            for n, v in given.items()
+        }
+        reference = bound.kernel.hook("reference")
+        taken = reference.__code__.co_varnames[: reference.__code__.co_argcount]
+        given[name][...] = reference(**{n: v for n, v in wide.items() if n in taken})
+        source = bound.arrays[name].operand.source
+        return made[source] if isinstance(source, NewArray) else values[source]
+
+
+def lying(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    """An array of a shape that lies somehow."""
+    if len(shape) == 3 and rng.integers(4) == 0:
+        return np.broadcast_to(lying(shape[1:], rng), shape)
+    order = rng.permutation(len(shape)) if rng.integers(2) else np.arange(len(shape))
+    gaps, steps = rng.integers(0, 2, len(shape)), 1 + rng.integers(0, 4, len(shape)) // 3
+    size = [(shape[axis] + gaps[axis]) * steps[axis] for axis in order]
+    array = rng.standard_normal(size, dtype=np.float32).transpose(np.argsort(order))
+    return array[tuple(slice(0, n * step, step) for n, step in zip(shape, steps, strict=True))]
+
+
+def test_products_of_any_arrays_are_right() -> None:
+    rng = np.random.default_rng(3)
+    kernels, copies = set(), 0
+    for _ in range(1000):
+        m, n, k, batch = (int(size) for size in rng.integers(1, [6, 6, 6, 4]))
+        stacks = rng.integers(0, 2, 2)
+        a = lying((batch, m, k) if stacks[0] else (m, k), rng)
+        b = lying((batch, k, n) if stacks[1] else (k, n), rng)
+        expected = a.astype(float) @ b
+        plain = Called(a, b)
+        assert np.allclose(plain.result, expected, atol=1e-5)
+        kernels.add(plain.kernel)
+        copies += len(plain.copied)
+        out, around = inside(expected.shape)
+        out = np.swapaxes(out, -1, -2) if m == n and rng.integers(2) else out
+        out[...] = old = rng.standard_normal(out.shape, dtype=np.float32)
+        assert Called(a, b, out=out, alpha=2.0, beta=0.5).result is out
+        assert np.allclose(out, 2 * expected + 0.5 * old, atol=1e-5)
+        assert is_intact(out, around)
+    assert kernels == {"gemv", "sgemm_tf32x3"}
+    assert 0 < copies < 1000
+
+
+def test_operands_are_read_where_they_are() -> None:
+    """The same product of arrays that lie in one way or another, without a copy."""
+    a, b = MATRIX, RNG.standard_normal((60, 50), dtype=np.float32)
+    transposed = {"view": 1, "ldb": 50, "ldc": 50}
+    problem = {"m": 40, "n": 50, "k": 60}
+    for first, second, layout in (
+        (a, b, {}),
+        (np.asfortranarray(a), b, {**transposed, "trans_a": 1, "lda": 40}),
+        (a, np.asfortranarray(b), {**transposed, "trans_b": 1, "lda": 60, "ldb": 60}),
+        (np.repeat(a, 2, 0)[::2], b, {**transposed, "lda": 120}),
+    ):
+        called = Called(first, second)
+        assert called.problem == Problem(**problem, **layout)
+        assert not called.copied
+    by_columns = Called(a, b, out=np.empty((50, 40), np.float32).T)
+    assert by_columns.problem["m"] == 50
+    assert (by_columns.problem["trans_a"], by_columns.problem["trans_b"]) == (1, 1)
+
+
+def test_a_stack_times_one_matrix_is_one_product() -> None:
+    assert Called(STACK, MATRIX.T.copy()).problem == Problem(m=120, n=40, k=60)
+    assert Called(STACK[:, :, :1].copy(), MATRIX[:1]).problem == Problem(m=120, n=60, k=1)
+    assert Called(STACK, STACK.transpose(0, 2, 1)).problem["batch"] == 3
+
+
+def test_a_product_of_nothing_reads_nothing() -> None:
+    out, around = inside((40, 40))
+    Called(NOWHERE, NOWHERE.T, out=out, alpha=0.0, beta=0.5)
+    assert (out == 3.5).all()
+    Called(MATRIX[:, :0], MATRIX[:, :0].T, out=out, alpha=3.0, beta=2.0)
+    assert (out == 7).all()
+    assert is_intact(out, around)
+    a, b = (Numpy().operand(array, number) for number, array in enumerate((MATRIX[:0], MATRIX.T)))
+    nothing = bind(known("sgemm_tf32x3"), (a, b), {}, known)
+    assert isinstance(nothing, NothingToDo)
+    assert nothing.results[0].shape == (0, 40)
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "message"),
+    [
+        ((MATRIX, MATRIX), {}, r"float32\[40, 60\] and b is float32\[40, 60\]: a @ b is not"),
+        ((STACK[:2], np.swapaxes(STACK, 1, 2)), {}, "a @ b is not possible"),
+        ((MATRIX, VECTOR[:60]), {}, "a @ b is not possible"),
+        ((MATRIX, MATRIX.T.astype(float)), {}, "b is float64.*; float32 is needed"),
+        ((MATRIX, MATRIX.T), {"beta": 1.0}, "beta is 1.0, so out is needed"),
+        ((MATRIX, MATRIX.T), {"out": MATRIX}, r"is float32\[40, 40\]"),
+        ((MATRIX, MATRIX.T), {"out": MATRIX[:, :40], "c": MATRIX[:, :40]}, "are the same"),
+        ((MATRIX, MATRIX.T), {"out": STACK[0, :, :40].repeat(4, 1)[::, ::4]}, "neighbours"),
+        ((MATRIX, MATRIX.T), {"out": np.broadcast_to(VECTOR[:40], (40, 40))}, "are one"),
+    ],
+)
+def test_products_that_are_not_possible_are_refused(
+    args: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        Called(*args, **named)
