@@ -381,6 +381,30 @@ def test_a_file_is_kept_once_under_its_latest_names(write: Any) -> None:
     assert len(imported.imported("../../" + 300 * "x")) == 3
 
 
+def test_names_of_others_name_no_file_outside_out_and_move_no_cursor(
+    write: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"configuration": {"BM": 1}, "times": {"runtimes": [1.0]}, "invalidity": "correct"}]
+    name = "../../../\x1b[2Jout"
+    about = {"kernel": name, "device": "../" + name, "problem": {"x": "../../" + name}}
+    assert run(["import", str(write({"metadata": about, "results": rows}))]) == 0
+    assert "\x1b" not in "".join(capsys.readouterr())
+    out = tmp_path / "deep" / "down" / "out"
+    for format in ("t4", "cache", "wisdom"):
+        assert run(["export", name, format, "--imported", "--out", str(out)]) == 0
+    made = [file for file in tmp_path.rglob("*") if file.is_file() and file.name != "theirs.json"]
+    assert len([file for file in made if file.is_relative_to(out)]) == 3
+    assert all(file.is_relative_to(out) for file in made)
+
+
+def test_what_all_failed_has_no_winner(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"configuration": {"BM": 1}, "times": {}, "invalidity": "compile"}]
+    assert run(["import", str(write({"results": rows})), "--kernel", "theirs"]) == 0
+    assert "1 configurations, all failed" in capsys.readouterr().out
+    assert run(["export", "theirs", "wisdom", "--imported"]) == 2
+    assert "nothing in it ran" in capsys.readouterr().err
+
+
 def test_a_damaged_copy_is_left_out_with_a_warning(write: Any) -> None:
     for name, text in (("good", wisdom()), ("bad", wisdom(key="other"))):
         place, _ = imported.keep(write(text, name), Names(kernel="solve"))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from autotune.cli import warn
+from autotune.cli import shown, warn
 from autotune.cli.options import FOLDER, PATH, SPACES, TRUST
 from autotune.cli.records import record_of
 from autotune.cli.tables import words
@@ -101,8 +101,10 @@ def _import_recorded(file: Path, names: Names, spaces: Path | None) -> None:
         fastest = f", best {best[0].median_ms:.4g} ms" if best else ", all failed"
         where = f" ({words(recording.problem)})" if recording.problem else ""
         click.echo(
-            f"{recording.kernel} on {recording.device.name}{where}: "
-            f"{len(recording.space)} configurations{fastest}; not verified here"
+            shown(
+                f"{recording.kernel} on {recording.device.name}{where}: "
+                f"{len(recording.space)} configurations{fastest}; not verified here"
+            )
         )
     declared = known_kernel(found[0].kernel, spaces)
     click.echo(f"kept as {place}", err=True)

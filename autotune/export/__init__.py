@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from autotune.errors import UsageError, unknown
 from autotune.export import measurements
@@ -153,13 +154,18 @@ def export_recorded(format: str, recording: Recording) -> dict[str, str]:
             f"format {format} is for what was verified here; what was imported goes to "
             f"{', '.join(RECORDED_FORMATS)}"
         )
+    wisdom = _recorded_wisdom([recording]) if format == "wisdom" else {}
+    if format == "wisdom" and not wisdom:
+        raise UsageError(f"{recording.path.name}: nothing in it ran, so it has no winner")
     if recording.kind == format:
-        stem = _recorded_wisdom([recording]) if format == "wisdom" else None
-        name = next(iter(stem)) if stem else f"{recording.kernel}-{format}.json"
-        return {name: recording.text}
-    if format == "wisdom":
-        return _recorded_wisdom([recording])
-    return export_measurements(format, measurements.Results.of(recording))
+        name = next(iter(wisdom)) if format == "wisdom" else f"{recording.kernel}-{format}.json"
+        files = {name: recording.text}
+    elif format == "wisdom":
+        files = wisdom
+    else:
+        files = export_measurements(format, measurements.Results.of(recording))
+    # What others call a kernel may be no name of a file.
+    return {quote(name, ""): text for name, text in files.items()}
 
 
 def _found(name: str, source: str) -> Format:

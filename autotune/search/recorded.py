@@ -195,7 +195,7 @@ def parse(content: bytes, path: Path, names: Names | None = None) -> list[Record
             "autotune import FILE --into FOLDER"
         )
     try:
-        tables = list(_TABLES[kind](path, document))
+        tables = list(_TABLES[kind](document))
         digest = hashlib.sha256(content).hexdigest()[:16]
         return [
             _recording(path, f"{digest}-{number}" if number else digest, kind, text, table, names)
@@ -294,14 +294,14 @@ class _Table(NamedTuple):
     repeats: bool = True
 
 
-def _cache(path: Path, data: Mapping[str, Any]) -> Iterator[_Table]:
+def _cache(data: Mapping[str, Any]) -> Iterator[_Table]:
     names = data.get("tune_params_keys") or list(data.get("tune_params") or ())
     if not _is_list_of(names, str) or not names:
         raise _Fault("tune_params_keys: a list of parameter names was expected")
     rows = []
     for key, entry in data["cache"].items():
         place = f"cache[{key!r}]"
-        rows.append(_Row(place, _object(place, entry), _cache_entry(place, entry, names)))
+        rows.append(_Row(place, _object(entry, place), _cache_entry(place, entry, names)))
     yield _Table(
         _text(data, "kernel_name"),
         _text(data, "device_name"),
@@ -350,7 +350,7 @@ def _outcome(entry: Mapping[str, Any]) -> tuple[Status, str]:
     return Status.OK, ""
 
 
-def _t4(path: Path, data: Mapping[str, Any]) -> Iterator[_Table]:
+def _t4(data: Mapping[str, Any]) -> Iterator[_Table]:
     about = data.get("metadata")
     about = about if isinstance(about, dict) else {}
     unit = about.get("timeunit", "")
@@ -358,7 +358,7 @@ def _t4(path: Path, data: Mapping[str, Any]) -> Iterator[_Table]:
     for number, result in enumerate(data["results"]):
         place = f"results[{number}]"
         with _At(place):
-            values = _object("configuration", _object("", result).get("configuration"))
+            values = _object(_object(result).get("configuration"), "configuration")
             rows.append(_Row(place, values, _t4_result(result, values, unit)))
     names = list(rows[0].values) if rows else []
     declared = about.get("tune_params")
@@ -373,7 +373,7 @@ def _t4(path: Path, data: Mapping[str, Any]) -> Iterator[_Table]:
 
 
 def _t4_result(result: Mapping[str, Any], values: Mapping[str, Any], unit: Any) -> Reported:
-    times = _object("times", result.get("times", {}))
+    times = _object(result.get("times", {}), "times")
     per_unit_ms = _unit_ms("metadata.timeunit", unit)
     metrics = _t4_metrics(result)
     word = result.get("invalidity", "correct")
@@ -426,7 +426,7 @@ def _t4_metrics(result: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     return {name: found[name] for name in found if name in _CARRIED or name not in _KNOWN}
 
 
-def _wisdom(path: Path, lines: Sequence[Any]) -> Iterator[_Table]:
+def _wisdom(lines: Sequence[Any]) -> Iterator[_Table]:
     header, *rest = lines
     names = header["tunable_parameters"]
     if not _is_list_of(names, str) or not names:
@@ -438,11 +438,11 @@ def _wisdom(path: Path, lines: Sequence[Any]) -> Iterator[_Table]:
     groups: dict[tuple[str, str, Problem], list[_Row]] = {}
     for number, row in enumerate(rest, 2):
         with _At(f"line {number}"):
-            values = _object("", row).get("config")
+            values = _object(row).get("config")
             if not isinstance(values, list) or len(values) != len(names):
                 raise _Fault(f"config: a list of {len(names)} values was expected")
             found = dict(zip(names, values, strict=True))
-            about = _object("environment", row.get("environment", {}))
+            about = _object(row.get("environment", {}), "environment")
             problem = _named_problem(row) or _problem(row.get("problem_size"))
             samples_ms = _samples_ms("time", [row.get("time")])
             measured = Measurement(_configuration(found, names), Status.OK, samples_ms=samples_ms)
@@ -455,7 +455,7 @@ def _wisdom(path: Path, lines: Sequence[Any]) -> Iterator[_Table]:
         yield _Table(kernel, device, problem, names, None, rows)
 
 
-_TABLES: dict[str, Callable[[Path, Any], Iterator[_Table]]] = {
+_TABLES: dict[str, Callable[[Any], Iterator[_Table]]] = {
     "cache": _cache,
     "t4": _t4,
     "wisdom": _wisdom,
@@ -479,7 +479,7 @@ def _reported(
             "samples_ms": list(measurement.samples_ms),
         }
         try:
-            told = _object("autotune", json.loads(noted))
+            told = _object(json.loads(noted), "autotune")
             measurement = decode(json.dumps({**told, **known}), Measurement)
         except (TypeError, ValueError, RecursionError) as error:
             raise _Fault(f"autotune: {error}") from None
@@ -583,7 +583,7 @@ class _At:
 
     def __exit__(self, _: object, error: object, __: object) -> None:
         if isinstance(error, _Fault):
-            raise _Fault(f"{self._place}: {error}".replace(": : ", ": ")) from None
+            raise _Fault(f"{self._place}: {error}") from None
 
 
 def _value(name: str, row: _Row) -> Any:
@@ -597,9 +597,9 @@ def _configuration(entry: Mapping[str, Any], names: Sequence[str]) -> Configurat
     return Configuration({name: entry[name] for name in names if name in entry})
 
 
-def _object(what: str, value: Any) -> Mapping[str, Any]:
+def _object(value: Any, what: str = "") -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise _Fault(f"{what}: an object was expected")
+        raise _Fault(f"{what}: an object was expected" if what else "an object was expected")
     return value
 
 
