@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_spaces import SOURCE, write_space
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sample_spaces import SOURCE
+from sample_spaces import write_space as write_sample
 
 from autotune.cli import run
+from autotune.cli.described import write_space
 from autotune.devices.device import for_arch
-from autotune.errors import UsageError
+from autotune.errors import RecordError, UsageError
 from autotune.export import export_kernel
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import launch_sequence
@@ -97,7 +103,7 @@ PLACE = ("@scale.launch", f"{RULES}\n\n@scale.launch")
 
 
 def test_functions_become_expressions(tmp_path: Path) -> None:
-    kernel = load_file(write_space(tmp_path, VALUES, PLACE))
+    kernel = load_file(write_sample(tmp_path, VALUES, PLACE))
     document = described(kernel, Problem(n=1000))
     told = {one["Name"]: one for one in document["ConfigurationSpace"]["Conditions"]}
     assert of_kernel_tuner(document) == configurations(enumerate_space(kernel, H100))
@@ -119,14 +125,14 @@ def test_functions_become_expressions(tmp_path: Path) -> None:
 def test_what_has_no_expression_says_so(tmp_path: Path) -> None:
     """A launch is named; a rule that is too large to list is refused."""
     looped = ("Launch(grid=(blocks(p, c),)", "Launch(grid=(sum(blocks(p, c) for _ in range(1)),)")
-    kernel = load_file(write_space(tmp_path, looped))
+    kernel = load_file(write_sample(tmp_path, looped))
     specification = described(kernel, Problem(n=1000))["KernelSpecification"]
     assert specification["GlobalSize"]["X"] == "launch(c, p).grid[0]"
     assert specification["LocalSize"]["X"] == "BLOCK"
     many = ("BLOCK=(32, 64)", f"BLOCK={tuple(range(32, 2032, 32))}, A={tuple(range(2000))}")
     rule = ("def whole_warps(BLOCK):", "def whole_warps(BLOCK, A):")
     sums = ("return BLOCK % 32 == 0", "return sum((A, BLOCK)) % 2 == 0")
-    kernel = load_file(write_space(tmp_path, many, rule, sums))
+    kernel = load_file(write_sample(tmp_path, many, rule, sums))
     with pytest.raises(UsageError, match=r"rule 'whole_warps' over BLOCK, A is no expression"):
         described(kernel, Problem(n=1000))
 
@@ -135,7 +141,7 @@ def test_described_and_read_it_is_the_same_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Configurations, defaults, problem and launches; and described again by the same expressions."""
-    kernel = load_file(write_space(tmp_path, VALUES, PLACE))
+    kernel = load_file(write_sample(tmp_path, VALUES, PLACE))
     document = described(kernel, Problem(n=1000))
     (tmp_path / "scale-t1.json").write_text(json.dumps(document))
     again_in = tmp_path / "again"
@@ -311,6 +317,54 @@ def test_nothing_but_arithmetic_gets_into_a_space_file(
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "into").exists()
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a document."""
+    if path:
+        yield path
+    if isinstance(document, dict | list):
+        keys = list(document) if isinstance(document, dict) else range(len(document))
+        for key in keys:
+            yield from places(document[key], (*path, key))
+
+
+VALUES_OF_ANY_KIND = [
+    *(None, True, 3, -1, 10**30, 0.5, float("inf"), [], [3], ["x"], {}, {"x": 1}),
+    *(
+        "",
+        "x",
+        "[1]",
+        "1 // 0",
+        f"range({10**30})",
+        "ProblemSize[7]",
+        "(" * 3000,
+        "max(tile)",
+        "'a'",
+    ),
+]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(list(places(theirs()))), st.sampled_from(VALUES_OF_ANY_KIND))
+def test_any_value_anywhere_is_taken_or_refused(
+    tmp_path: Path, place: tuple[Any, ...], value: Any
+) -> None:
+    document = theirs()
+    holder: Any = document
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    path = tmp_path / "any.json"
+    path.write_text(json.dumps(document))
+    into = tmp_path / str(len(list(tmp_path.iterdir())))
+    try:
+        space, *_ = write_space(path, "any", into)
+    except RecordError as error:
+        assert "any.json" in str(error)
+        assert not into.exists()
+    else:
+        ast.parse(space.read_text())
 
 
 def test_a_space_file_that_is_there_stays(

@@ -49,7 +49,7 @@ def write_space(file: Path, name: str, into: Path) -> list[Path]:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         fields = _fields(_object(document, ""), name)
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise RecordError(f"{file}: no T1 description, or damaged: {error}") from None
     places = {into / "spaces" / f"{fields['name']}.py": "described.py.j2"}
     if fields["renamed"]:
@@ -70,7 +70,8 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     """What the template asks for; ValueError where something cannot be said."""
     about = _object(document, "KernelSpecification")
     space = _object(document, "ConfigurationSpace")
-    listed = _list(space, "TuningParameters")
+    if not (listed := _some(space, "TuningParameters")):
+        raise ValueError("TuningParameters: a list expected that is not empty")
     names = [_text(parameter, "Name") for parameter in listed]
     parameters = {
         one: _values(one, _text(p, "Values")) for one, p in zip(names, listed, strict=True)
@@ -90,11 +91,9 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     grid, block = _launch(about, parameters, sizes)
     arguments = [
         _argument(argument, number, parameters, sizes)
-        for number, argument in enumerate(about.get("Arguments", []))
+        for number, argument in enumerate(_some(about, "Arguments"))
     ]
-    options = [
-        text for text in about.get("CompilerOptions") or [] if not str(text).startswith("-std")
-    ]
+    options = [text for text in _some(about, "CompilerOptions") if not str(text).startswith("-std")]
     outputs = [one["name"] for one in arguments if one["is_output"]]
     renamed = [one for one in names if one != one.upper()]
     source = Path(_text(about, "KernelFile")).name
@@ -111,7 +110,10 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         "default": _default(listed, parameters),
         "renamed": {one: [v for v in parameters[one] if isinstance(v, str)] for one in renamed},
         "options": list(map(str, options)),
-        "rules": [_rule(rule, number, parameters) for number, rule in enumerate(_rules(space), 1)],
+        "rules": [
+            _rule(rule, number, parameters)
+            for number, rule in enumerate(_some(space, "Conditions"), 1)
+        ],
         "grid": grid,
         "block": block,
         "arguments": arguments,
@@ -193,13 +195,6 @@ def _number(node: ast.expr, parameters: Mapping[str, Sequence[Any]], sizes: Sequ
     raise ValueError(f"{ast.unparse(node)[:80]!r} is no size that can be worked out")
 
 
-def _rules(space: Mapping[str, Any]) -> list[Any]:
-    rules = space.get("Conditions") or []
-    if not isinstance(rules, list):
-        raise ValueError("Conditions: a list expected")
-    return rules
-
-
 def _rule(rule: Any, number: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A constraint: the name of its function, its parameters, its reason and its expression."""
     text = _text(rule, "Expression")
@@ -216,7 +211,9 @@ def _rule(rule: Any, number: int, parameters: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _over_parameters(text: str, parameters: Mapping[str, Any], what: str) -> tuple[str, list[str]]:
+def _over_parameters(
+    text: str, parameters: Mapping[str, Any], what: str, holder: str = ""
+) -> tuple[str, list[str]]:
     """An expression in names of the space file, and those; ValueError where it is anything else."""
     tree = _parsed(text, what)
     used: list[str] = []
@@ -231,8 +228,8 @@ def _over_parameters(text: str, parameters: Mapping[str, Any], what: str) -> tup
         elif isinstance(node, ast.Name) and node not in called:
             allowed = node.id in parameters
             if allowed:
-                node.id = node.id.upper()
-                used.append(node.id)
+                used.append(node.id.upper())
+                node.id = holder + used[-1]
         if not allowed:
             raise ValueError(
                 f"{what}: {text[:80]!r} holds {ast.unparse(node)[:40]!r}, which is no arithmetic or "
@@ -264,9 +261,9 @@ def _launch(
     if any(f"GridDiv{axis}" in about for axis in "XYZ"):  # as Kernel Tuner divides the problem
         grid = []
         for axis, field, usual in zip("XYZ", "xyz", _MACROS, strict=True):
-            divisors = about.get(f"GridDiv{axis}")
-            if divisors is None:
-                divisors = [usual] if usual in parameters else []
+            divisors = _some(about, f"GridDiv{axis}")
+            if f"GridDiv{axis}" not in about and usual in parameters:
+                divisors = [usual]
             product = " * ".join(f"({_axis(one, parameters, axis)})" for one in divisors)
             size = f"p.{field}" if field in "xyz"[: len(sizes)] else "1"
             grid.append(f"ceil_div({size}, {product})" if product and size != "1" else size)
@@ -281,9 +278,7 @@ def _axis(text: Any, parameters: Mapping[str, Any], axis: str) -> str:
     """An extent; a macro of Kernel Tuner that is no parameter is 1."""
     if text in _MACROS and text not in parameters:
         return "1"
-    expression, used = _over_parameters(str(text), parameters, f"a size in {axis}")
-    for name in used:
-        expression = re.sub(rf"\b{name}\b(?!')", f"c.{name}", expression)
+    expression, _ = _over_parameters(str(text), parameters, f"a size in {axis}", "c.")
     return expression
 
 
@@ -347,10 +342,10 @@ def _object(holder: Any, name: str) -> Mapping[str, Any]:
     return found
 
 
-def _list(holder: Mapping[str, Any], name: str) -> list[Any]:
-    found = holder.get(name)
-    if not isinstance(found, list) or not found:
-        raise ValueError(f"{name}: a list expected that is not empty")
+def _some(holder: Mapping[str, Any], name: str) -> list[Any]:
+    found = holder.get(name) or []
+    if not isinstance(found, list):
+        raise ValueError(f"{name}: a list expected")
     return found
 
 
