@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
 from sample_spaces import write_space
+from sample_values import VALUES_OF_ANY_KIND, places
 
 from autotune.cli import run
 from autotune.devices.binary import CompiledFunction
@@ -286,6 +289,7 @@ def t4(**changes: Any) -> dict[str, Any]:
 
 DAMAGE: dict[str, tuple[Any, str]] = {
     "nothing": ({"results": []}, "no configuration was recorded"),
+    "no parameters": ({"results": [{**RESULT, "configuration": {}}]}, "no configuration was"),
     "no object": ({"results": [3]}, r"results\[0\]: an object was expected"),
     "no configuration": (t4(configuration=None), r"results\[1\]: configuration: an object"),
     "other names": (t4(configuration={"BN": 1}), r"results\[1\]: no usable value of BM"),
@@ -323,6 +327,49 @@ def test_damage_is_one_line_and_nothing_is_kept(
     assert printed.out == ""
     assert printed.err == f"error: {caught.value}\n"
     assert imported.imported() == []
+
+
+WHOLE = {
+    "schema_version": "1.0.0",
+    "metadata": {
+        "timeunit": "milliseconds",
+        **{"kernel": "k", "device": "d", "problem": {"m": 3}, "tune_params": {"BM": [32]}},
+    },
+    "results": [
+        {
+            **{"configuration": {"BM": 32}, "invalidity": "correct", "correctness": 1},
+            **{"timestamp": "2026", "objectives": ["time"], "autotune": '{"status": "ok"}'},
+            "times": {"compilation": 1.0, "framework": 1, "validation": 1, "runtimes": [1.0, 2.0]},
+            "measurements": [{"name": "time", "value": 1.0, "unit": "ms"}],
+        }
+    ],
+}
+LINES = [json.loads(line) for line in wisdom().splitlines()]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(st.sampled_from([WHOLE, LINES]), st.data())
+def test_any_value_anywhere_is_read_or_a_record_error(
+    tmp_path: Path, document: Any, data: st.DataObject
+) -> None:
+    """And what is read can be written again."""
+    changed = json.loads(json.dumps(document))
+    *above, last = data.draw(st.sampled_from(list(places(changed))))
+    holder = changed
+    for key in above:
+        holder = holder[key]
+    holder[last] = data.draw(st.sampled_from([*VALUES_OF_ANY_KIND, "{}", '{"status": "x"}']))
+    path = tmp_path / "any.json"
+    lines = changed if document is LINES else [changed]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    try:
+        found = read(path)
+    except RecordError as error:
+        assert "any.json" in str(error)
+        return
+    for recording in found:
+        assert export_recorded("cache", recording)
+        assert export_recorded("t4", recording)
 
 
 def test_what_is_no_file_of_theirs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

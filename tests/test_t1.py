@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_spaces import SOURCE
 from sample_spaces import write_space as write_sample
+from sample_values import VALUES_OF_ANY_KIND, places
 
 from autotune.cli import run
 from autotune.cli.described import write_space
@@ -317,32 +317,6 @@ def test_nothing_but_arithmetic_gets_into_a_space_file(
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert not (tmp_path / "into").exists()
-
-
-def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where something stands in a document."""
-    if path:
-        yield path
-    if isinstance(document, dict | list):
-        keys = list(document) if isinstance(document, dict) else range(len(document))
-        for key in keys:
-            yield from places(document[key], (*path, key))
-
-
-VALUES_OF_ANY_KIND = [
-    *(None, True, 3, -1, 10**30, 0.5, float("inf"), [], [3], ["x"], {}, {"x": 1}),
-    *(
-        "",
-        "x",
-        "[1]",
-        "1 // 0",
-        f"range({10**30})",
-        "ProblemSize[7]",
-        "(" * 3000,
-        "max(tile)",
-        "'a'",
-    ),
-]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

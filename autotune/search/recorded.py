@@ -494,7 +494,7 @@ def _reported(
 def _recording(
     path: Path, digest: str, kind: str, text: str, table: _Table, names: Names | None
 ) -> Recording:
-    if not table.rows:
+    if not table.rows or not table.names:
         raise _Fault("no configuration was recorded")
     parameters = _parameters(table)
     rows = _rows(parameters, table)
