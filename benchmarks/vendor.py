@@ -160,7 +160,9 @@ class Comparison:
     def _verify_odd_sizes(self, subject: Subject) -> int:
         """Check a configuration on every odd size that it allows; how many there are."""
         kernel, configuration = subject.kernel, subject.configuration
-        edges = [edge for edge in kernel.edge_problems if kernel.allows(configuration, edge)]
+        edges = [
+            edge for edge in kernel.edges_on(self.device) if kernel.allows(configuration, edge)
+        ]
         if (kernel.name, configuration) not in self._right:
             for edge in edges:  # values that are compiled in make binaries of their own
                 self.compilers.submit(compile_job(kernel, configuration, edge, self.device))

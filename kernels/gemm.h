@@ -33,6 +33,13 @@ __device__ __forceinline__ bool rows_are_aligned(const float* matrix, int length
     return length % 4 == 0 && reinterpret_cast<unsigned long long>(matrix) % 16 == 0;
 }
 
+// Whether the rows of a matrix, `pitch` floats apart and `length` long, are whole quads at multiples of 16
+// bytes.
+__device__ __forceinline__ bool rows_are_quads(const float* matrix, int length, long long pitch)
+{
+    return length % 4 == 0 && pitch % 4 == 0 && reinterpret_cast<unsigned long long>(matrix) % 16 == 0;
+}
+
 // First row and column of the tile of C that a block computes. Blocks are numbered down groups of RASTER
 // rows, so that those at work at one time form a compact patch of C and find most of A and B in the L2
 // cache.

@@ -2,7 +2,12 @@
 // NVIDIA GPU since sm_80 busy, and nothing of tensor cores.
 //
 // A is m x k, B is k x n, C is m x n, with dimensions to 2^30. When beta is 0, C is never read and may
-// hold anything.
+// hold anything; when k is 0, A and B are not.
+//
+// VIEW 0 is what is tuned: the matrices lie row by row without gaps, and B and C begin at multiples of 16
+// bytes where n is a multiple of 4. With VIEW 1 they lie anywhere, their rows any distance apart, those of A
+// and B (TRANS_A, TRANS_B) perhaps column by column, and there may be many of each; whether a row can be
+// copied in units of 16 bytes is looked at here.
 //
 // The plan. On these GPUs a scheduler starts one warp instruction per clock, and a multiply-add occupies
 // the whole pipe for that clock, so every instruction that is not an FFMA costs its share of the peak.
@@ -30,7 +35,8 @@
 // A's tile lies transposed in shared memory, [k][row], because a fragment is a column of A. cp.async in
 // units of 4 bytes does that on the way, whatever the alignment of A's rows: per step of k = 16 and per
 // thread that is 16 instructions next to 2048 FFMA. B's rows are copied in units of 16 bytes where n is a
-// multiple of 4, else in units of 4.
+// multiple of 4, else in units of 4. A matrix that lies column by column is copied as the other is: A's
+// columns like B's rows, B's columns like A's rows.
 //
 // Edges cost the main loop nothing. Rows of A and columns of B beyond the matrix are replaced by the last
 // ones inside, which only feeds elements of C that are never stored; and if k is no multiple of BK, the
@@ -72,7 +78,7 @@
 #define LANES LANES_rows  // how a warp's lanes are laid out over its tile
 #endif
 #ifndef PAD
-#define PAD 4  // floats added to each row of A's tile; 4 makes the transposing stores free of conflicts
+#define PAD 4  // floats added to rows of a tile that is transposed; 4 makes the stores free of conflicts
 #endif
 #ifndef RASTER
 #define RASTER 8  // rows of blocks that run together, to share tiles of B in the L2 cache
@@ -90,14 +96,25 @@
 #define MIN_BLOCKS 2  // blocks that must fit on one multiprocessor, 0: no demand
 #endif
 
+#ifndef VIEW
+#define VIEW 0  // 1: further arguments say how the matrices lie
+#endif
+#ifndef TRANS_A
+#define TRANS_A 0  // 1: A lies column by column
+#endif
+#ifndef TRANS_B
+#define TRANS_B 0  // 1: B lies column by column
+#endif
+
 constexpr int SLICE_THREADS = 32 * (BM / WM) * (BN / WN);  // hold the block's tile of C once
 constexpr int SLICE_K = BK / SLICES;
 constexpr int THREADS = SLICE_THREADS * SLICES;
 constexpr int LANES_M = WM / TM;
 constexpr int LANES_N = WN / TN;
-constexpr int A_PITCH = BM + PAD;
+constexpr int A_PITCH = BM + (TRANS_A ? 0 : PAD);
+constexpr int B_PITCH = BN + (TRANS_B ? PAD : 0);
 constexpr int A_FLOATS = BK * A_PITCH;
-constexpr int STAGE_FLOATS = A_FLOATS + BK * BN;
+constexpr int STAGE_FLOATS = A_FLOATS + BK * B_PITCH;
 constexpr bool ADDED_UP = GRIDK * SPLITK * SLICES > 1;  // sums of several threads make an element of C
 constexpr int C_PITCH = BN + 4;  // of the tiles that they are added up in: quads 4 rows apart are in other banks
 
@@ -113,6 +130,14 @@ static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one a
 #include "gemm.h"
 
 using Sums = float[TM][TN];
+
+// Elements from a row of a matrix (a column, where it lies column by column) to the next.
+#if VIEW
+using Pitch = long long;
+#else
+static_assert(!TRANS_A && !TRANS_B, "what lies column by column is a view");
+using Pitch = int;
+#endif
 
 // ---------------------------------------------------------------- what C++ has no word for
 
@@ -215,69 +240,123 @@ struct Unit {
 
 // ---------------------------------------------------------------- global to shared memory
 
-// One thread's part in copying the tiles of A and B, step by step along k. B_UNIT: floats per copy of B.
-template <int B_UNIT>
-struct Copies {
-    // Eight lanes take a sector of 32 bytes from one row of A, the next eight from the next row: no byte is
+// One thread's part in copying tiles of a matrix that lies along k, EXTENT rows at a time, step by step along
+// k, to BEGIN floats into each stage. Transposes: the tile is [k][row].
+template <int EXTENT, int TILE_PITCH, int BEGIN>
+struct TransposingCopies {
+    // Eight lanes take a sector of 32 bytes from one row, the next eight from the next row: no byte is
     // fetched in vain, and with PAD = 4 the 32 transposed floats land in 32 banks, k * 4 + row.
-    static constexpr int A_ROWS = THREADS / 8;  // rows that the block copies at a time
-    static constexpr int A_PASSES = (BM + A_ROWS - 1) / A_ROWS;
-    static constexpr int A_COPIES = A_PASSES * (BK / 8);
+    static constexpr int ROWS = THREADS / 8;  // that the block copies at a time
+    static constexpr int PASSES = (EXTENT + ROWS - 1) / ROWS;
+    static constexpr int COUNT = PASSES * (BK / 8);
 
-    // For B, as many lanes as make whole passes over a row; each may have several columns.
-    static constexpr int B_UNITS = BN / B_UNIT;
-    static constexpr int B_LANES = B_UNITS % 32 == 0 ? 32 : B_UNITS % 16 == 0 ? 16 : B_UNITS % 8 == 0 ? 8 : 4;
-    static constexpr int B_COLS = B_UNITS / B_LANES;
-    static constexpr int B_ROWS = THREADS / B_LANES;
-    static constexpr int B_PASSES = (BK + B_ROWS - 1) / B_ROWS;
+    const float* from[PASSES];  // this thread's first element of each row that it copies
+    int step = 0;               // how far along k the current step is
 
-    static constexpr int COUNT = A_COPIES + B_PASSES * B_COLS;
-
-    const float* a_from[A_PASSES];  // this thread's first element of each row of A that it copies
-    int a_step = 0;                 // how far along k the current step is
-    const float* b_from;            // the row of B to copy from next
-    int b_col[B_COLS];              // and this thread's places in it
-    int n;
-
-    __device__ Copies(const float* a, const float* b, Tile tile, int m, int n_, int lda) : n(n_)
+    // Of the rows from `first` on; beyond the last of `rows` it takes the last.
+    __device__ TransposingCopies(const float* matrix, int first, int rows, Pitch pitch)
     {
-        keep(a_step);
+        keep(step);
 #pragma unroll
-        for (int pass = 0; pass < A_PASSES; ++pass) {
-            a_from[pass] = a + static_cast<long long>(min(tile.row + a_row(pass), m - 1)) * lda + a_k();
-            keep(a_from[pass]);
+        for (int pass = 0; pass < PASSES; ++pass) {
+            from[pass] = matrix + static_cast<long long>(min(first + row(pass), rows - 1)) * pitch + k();
+            keep(from[pass]);
         }
-        b_from = b + static_cast<long long>(b_row(0)) * n;
-#pragma unroll
-        for (int j = 0; j < B_COLS; ++j)
-            b_col[j] = min(tile.col + (int(threadIdx.x % B_LANES) + j * B_LANES) * B_UNIT, n - B_UNIT);
     }
 
-    static __device__ int a_k() { return threadIdx.x % 8; }
-    static __device__ int a_row(int pass) { return threadIdx.x / 8 + pass * A_ROWS; }
-    static __device__ int b_row(int pass) { return threadIdx.x / B_LANES + pass * B_ROWS; }
+    static __device__ int k() { return threadIdx.x % 8; }
+    static __device__ int row(int pass) { return threadIdx.x / 8 + pass * ROWS; }
+
+    // Start copy number `i` of COUNT, after those before it, into the stage at `to`. Of the FIRST step, only
+    // `depth` elements along k exist.
+    template <bool FIRST>
+    __device__ __forceinline__ void start(int i, unsigned to, bool wanted, int depth, Pitch)
+    {
+        const int pass = i / (BK / 8), at = i % (BK / 8) * 8;
+        if (EXTENT % ROWS && row(pass) >= EXTENT) return;
+        to += 4 * (BEGIN + (k() + at) * TILE_PITCH + row(pass));
+        const float* element = from[pass] + step + at;
+        if (FIRST) copy_async_or_zero<1>(to, element, k() + at < depth);
+        else copy_async<1>(to, element, wanted);
+    }
+
+    // Go on to the next step, once all copies of one that was `depth` deep are started.
+    __device__ __forceinline__ void advance(int depth, Pitch) { step += depth; }
+};
+
+// The same of a matrix that lies across k, EXTENT columns at a time: the tile is [k][column] as well. UNIT:
+// floats per copy.
+template <int EXTENT, int TILE_PITCH, int BEGIN, int UNIT>
+struct StraightCopies {
+    // As many lanes as make whole passes over a row; each may have several columns.
+    static constexpr int UNITS = EXTENT / UNIT;
+    static constexpr int LANES_OF_ROW = UNITS % 32 == 0 ? 32 : UNITS % 16 == 0 ? 16 : UNITS % 8 == 0 ? 8 : 4;
+    static constexpr int COLS = UNITS / LANES_OF_ROW;
+    static constexpr int ROWS = THREADS / LANES_OF_ROW;
+    static constexpr int PASSES = (BK + ROWS - 1) / ROWS;
+    static constexpr int COUNT = PASSES * COLS;
+
+    const float* from;  // the row to copy from next
+    int col[COLS];      // and this thread's places in it
+    int cols;           // of the matrix
+
+    // Of the columns from `first` on; beyond the last of `cols` it takes the last.
+    __device__ StraightCopies(const float* matrix, int first, int cols_, Pitch pitch) : cols(cols_)
+    {
+        from = matrix + static_cast<long long>(row(0)) * pitch;
+#pragma unroll
+        for (int j = 0; j < COLS; ++j)
+            col[j] = min(first + (int(threadIdx.x % LANES_OF_ROW) + j * LANES_OF_ROW) * UNIT, cols - UNIT);
+    }
+
+    static __device__ int row(int pass) { return threadIdx.x / LANES_OF_ROW + pass * ROWS; }
+
+    template <bool FIRST>
+    __device__ __forceinline__ void start(int i, unsigned to, bool wanted, int depth, Pitch pitch)
+    {
+        const int pass = i / COLS, j = i % COLS;
+        if (BK % ROWS == 0 || row(pass) < BK) {
+            to += 4 * (BEGIN + row(pass) * TILE_PITCH + (threadIdx.x % LANES_OF_ROW + j * LANES_OF_ROW) * UNIT);
+            if (FIRST) copy_async_or_zero<UNIT>(to, from + col[j], row(pass) < depth);
+            else copy_async<UNIT>(to, from + col[j], wanted);
+        }
+        if (j == COLS - 1) from += static_cast<long long>(ROWS) * pitch;
+    }
+
+    __device__ __forceinline__ void advance(int depth, Pitch pitch)
+    {
+        from += static_cast<long long>(depth - PASSES * ROWS) * pitch;
+    }
+};
+
+// One thread's part in copying the tiles of A and B. UNIT: floats per copy of what lies across k.
+template <int UNIT>
+struct Copies {
+    Pitch lda, ldb;
+#if TRANS_A
+    StraightCopies<BM, A_PITCH, 0, UNIT> of_a;
+#else
+    TransposingCopies<BM, A_PITCH, 0> of_a;
+#endif
+#if TRANS_B
+    TransposingCopies<BN, B_PITCH, A_FLOATS> of_b;
+#else
+    StraightCopies<BN, B_PITCH, A_FLOATS, UNIT> of_b;
+#endif
+    static constexpr int COUNT = decltype(of_a)::COUNT + decltype(of_b)::COUNT;
+
+    __device__ Copies(const float* a, const float* b, Tile tile, int m, int n, Pitch lda_, Pitch ldb_)
+        : lda(lda_), ldb(ldb_), of_a(a, tile.row, m, lda), of_b(b, tile.col, n, ldb)
+    {
+    }
 
     // Start copy number `i` of COUNT, after those before it, into the stage at `to`. Of the FIRST step,
     // only `depth` columns of A and rows of B exist.
     template <bool FIRST>
     __device__ __forceinline__ void start(int i, unsigned to, bool wanted, int depth)
     {
-        if (i < A_COPIES) {
-            const int pass = i / (BK / 8), k = i % (BK / 8) * 8;
-            if (BM % A_ROWS && a_row(pass) >= BM) return;
-            to += 4 * ((a_k() + k) * A_PITCH + a_row(pass));
-            const float* from = a_from[pass] + a_step + k;
-            if (FIRST) copy_async_or_zero<1>(to, from, a_k() + k < depth);
-            else copy_async<1>(to, from, wanted);
-        } else {
-            const int pass = (i - A_COPIES) / B_COLS, j = (i - A_COPIES) % B_COLS;
-            if (BK % B_ROWS == 0 || b_row(pass) < BK) {
-                to += 4 * (A_FLOATS + b_row(pass) * BN + (threadIdx.x % B_LANES + j * B_LANES) * B_UNIT);
-                if (FIRST) copy_async_or_zero<B_UNIT>(to, b_from + b_col[j], b_row(pass) < depth);
-                else copy_async<B_UNIT>(to, b_from + b_col[j], wanted);
-            }
-            if (j == B_COLS - 1) b_from += static_cast<long long>(B_ROWS) * n;
-        }
+        if (i < of_a.COUNT) of_a.template start<FIRST>(i, to, wanted, depth, lda);
+        else of_b.template start<FIRST>(i - of_a.COUNT, to, wanted, depth, ldb);
     }
 
     // Part `burst` of BURSTS of a step's copies.
@@ -292,8 +371,8 @@ struct Copies {
     // Go on to the next step, once all copies of one that was `depth` deep are started.
     __device__ __forceinline__ void advance(int depth)
     {
-        a_step += depth;
-        b_from += static_cast<long long>(depth - B_PASSES * B_ROWS) * n;
+        of_a.advance(depth, lda);
+        of_b.advance(depth, ldb);
     }
 };
 
@@ -327,7 +406,7 @@ __device__ __forceinline__ void read_fragments(float (&a_frag)[TM], float (&b_fr
         *reinterpret_cast<float4*>(a_frag + i) = *reinterpret_cast<const float4*>(a_tile + k * A_PITCH + i * LANES_M);
 #pragma unroll
     for (int j = 0; j < TN; j += 4)
-        *reinterpret_cast<float4*>(b_frag + j) = *reinterpret_cast<const float4*>(b_tile + k * BN + j * LANES_N);
+        *reinterpret_cast<float4*>(b_frag + j) = *reinterpret_cast<const float4*>(b_tile + k * B_PITCH + j * LANES_N);
 }
 
 // An FFMA reads three registers, more than the two banks of the register file deliver per clock; an
@@ -347,11 +426,11 @@ __device__ __forceinline__ void outer_product(Sums& sum, const float (&a_frag)[T
 // ---------------------------------------------------------------- the main loop
 
 // sum += A[tile.row .., 0 .. k) B[0 .. k), tile.col ..) for one thread's elements.
-template <int B_UNIT>
+template <int UNIT>
 __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float* a, const float* b, Tile tile,
-                                           int m, int n, int k, int lda, Place place)
+                                           int m, int n, int k, Pitch lda, Pitch ldb, Place place)
 {
-    Copies<B_UNIT> copies(a, b, tile, m, n, lda);
+    Copies<UNIT> copies(a, b, tile, m, n, lda, ldb);
     const int steps = (k + BK - 1) / BK;
     const int first_depth = k - (steps - 1) * BK;
     const unsigned shared_at = shared_address(shared);
@@ -373,7 +452,7 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
     int free = STAGES - 1;                   // the one that was used last
     const int first_k = threadIdx.x / SLICE_THREADS * SLICE_K;  // of this thread's slice of a step
     const float* a_tile = shared + first_k * A_PITCH + place.m;  // this thread's part of the stage in use
-    const float* b_tile = shared + A_FLOATS + first_k * BN + place.n;
+    const float* b_tile = shared + A_FLOATS + first_k * B_PITCH + place.n;
     const auto next_stage = [&] {
         await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
         __syncthreads();             // everybody's is, and nobody reads the last one any more
@@ -422,7 +501,7 @@ __device__ __forceinline__ float4 quad_of(const Sums& sum, int i, int j)
 }
 
 __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, float beta, Tile tile, int m, int n,
-                                      Place place)
+                                      Pitch ldc, bool wide, Place place)
 {
 #pragma unroll
     for (int i = 0; i < TM; ++i) {
@@ -431,8 +510,8 @@ __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, fl
 #pragma unroll
             for (int j = 0; j < TN; j += 4) {
                 const int col = tile.col + place.col(j);
-                store_quad(c + static_cast<long long>(row) * n + col, quad_of(sum, i, j), alpha, beta, n - col,
-                           n % 4 == 0);
+                store_quad(c + static_cast<long long>(row) * ldc + col, quad_of(sum, i, j), alpha, beta, n - col,
+                           wide);
             }
     }
 }
@@ -477,11 +556,11 @@ struct Share {
 // Finish one unit of C.
 template <int WIDTH>
 __device__ __forceinline__ void store_unit(Unit<WIDTH> total, int unit, float* c, float alpha, float beta, Tile tile,
-                                           int m, int n)
+                                           int m, int n, Pitch ldc)
 {
     const int row = tile.row + Share<WIDTH>::row(unit), col = tile.col + Share<WIDTH>::col(unit);
     if (row >= m || col >= n) return;
-    float* to = c + static_cast<long long>(row) * n + col;
+    float* to = c + static_cast<long long>(row) * ldc + col;
     total.scale(alpha);
     if (beta != 0.0f) total.add(Unit<WIDTH>(to), beta);
     total.write(to);
@@ -518,7 +597,7 @@ __device__ __forceinline__ float* sums_of(float* partial, int part)
 // same every time.
 template <int WIDTH>
 __device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float alpha, float beta, Tile tile, int m,
-                                                 int n, float* partial)
+                                                 int n, Pitch ldc, float* partial)
 {
     using Units = Share<WIDTH>;
 #if SPLITK > 1
@@ -543,7 +622,7 @@ __device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float a
 #if GRIDK > 1
         total.write(sums_of(partial, blockIdx.y) + unit * WIDTH);
 #else
-        store_unit(total, unit, c, alpha, beta, tile, m, n);
+        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
 #endif
     }
 #if SPLITK > 1
@@ -556,12 +635,16 @@ __device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float a
 #pragma unroll
         for (int part = 0; part < GRIDK; ++part)
             total.add(Unit<WIDTH>::of_others(sums_of(partial, part) + unit * WIDTH));
-        store_unit(total, unit, c, alpha, beta, tile, m, n);
+        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
     }
 #endif
 }
 
-// Grid: (blocks of C, GRIDK, SPLITK).
+// Elements that so many steps of k are in A and in B.
+__device__ __forceinline__ long long steps_of_a(int k, Pitch lda) { return TRANS_A ? static_cast<long long>(k) * lda : k; }
+__device__ __forceinline__ long long steps_of_b(int k, Pitch ldb) { return TRANS_B ? k : static_cast<long long>(k) * ldb; }
+
+// Grid: (blocks of C, of one matrix after the other, GRIDK, SPLITK): the grid's y and z end at 65535.
 // Shared memory: max(STAGES * STAGE_FLOATS, ADDED_UP ? SLICES * BM * C_PITCH : 0) floats.
 extern "C" __global__ void
 #if SPLITK > 1
@@ -570,13 +653,25 @@ __cluster_dims__(1, 1, SPLITK)
 __launch_bounds__(THREADS, MIN_BLOCKS)
 sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
       int m, int n, int k
+#if VIEW
+      , Pitch lda, Pitch ldb, Pitch ldc
+      , long long stride_a, long long stride_b, long long stride_c  // elements from a matrix to the next
+#endif
 #if GRIDK > 1
       , float* partial  // GRIDK * blocks of C * BM * BN floats, to be written before they are read
 #endif
 )
 {
     extern __shared__ __align__(16) float shared[];
+#if VIEW
+    const int tiles = Tile::count(m, n);
+    const int matrix = blockIdx.x / tiles;
+    a += matrix * stride_a, b += matrix * stride_b, c += matrix * stride_c;
+    const Tile tile(blockIdx.x % tiles, m, n);
+#else
     const Tile tile(blockIdx.x, m, n);
+    const Pitch lda = k, ldb = n, ldc = n;
+#endif
 
     // This block's part of k.
     constexpr int PARTS = SPLITK * GRIDK;
@@ -586,19 +681,23 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
 
     const Place place;
     Sums sum = {};
-    if (n % 4 == 0)
-        accumulate<4>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, tile, m, n, depth, k, place);
-    else
-        accumulate<1>(sum, shared, a + k0, b + static_cast<long long>(k0) * n, tile, m, n, depth, k, place);
+#if VIEW
+    const bool wide = (!TRANS_A || rows_are_quads(a, m, lda)) && (TRANS_B || rows_are_quads(b, n, ldb));
+    const bool wide_c = rows_are_quads(c, n, ldc);
+#else
+    const bool wide = n % 4 == 0, wide_c = wide;
+#endif
+    if (wide) accumulate<4>(sum, shared, a + steps_of_a(k0, lda), b + steps_of_b(k0, ldb), tile, m, n, depth, lda, ldb, place);
+    else accumulate<1>(sum, shared, a + steps_of_a(k0, lda), b + steps_of_b(k0, ldb), tile, m, n, depth, lda, ldb, place);
 
     if constexpr (ADDED_UP) {
 #if GRIDK == 1
         float* const partial = nullptr;
 #endif
         lay_out(sum, shared, place);
-        if (n % 4 == 0) add_up_and_store<4>(shared, c, alpha, beta, tile, m, n, partial);
-        else add_up_and_store<1>(shared, c, alpha, beta, tile, m, n, partial);
+        if (wide_c) add_up_and_store<4>(shared, c, alpha, beta, tile, m, n, ldc, partial);
+        else add_up_and_store<1>(shared, c, alpha, beta, tile, m, n, ldc, partial);
     } else {
-        store(sum, c, alpha, beta, tile, m, n, place);
+        store(sum, c, alpha, beta, tile, m, n, ldc, wide_c, place);
     }
 }

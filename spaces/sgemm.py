@@ -1,13 +1,27 @@
-"""sgemm: C = alpha A B + beta C in float32, row-major, without tensor cores.
+"""sgemm: C = alpha A B + beta C in float32, without tensor cores.
 
 Two sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
 the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, k split within a block,
-over a cluster and over the grid.
+over a cluster and over the grid. Tuned are matrices that lie row by row without gaps; with ``view=1`` both
+take rows (or columns, with ``trans_a`` and ``trans_b``) any distance apart, and batches.
 """
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune import InOut, Kernel, Launch, Out, Problem, Work, ceil_div
+from autotune import (
+    InOut,
+    Instead,
+    Kernel,
+    Launch,
+    NothingToDo,
+    Operand,
+    Out,
+    Problem,
+    Work,
+    ceil_div,
+)
 
 
 def square(n):
@@ -16,6 +30,19 @@ def square(n):
 
 def product(m, n, k):
     return Problem(m=m, n=n, k=k)
+
+
+def view(m, n, k, **layout):
+    """Matrices that lie otherwise; what is not said lies without gaps."""
+    given = {"trans_a": 0, "trans_b": 0, "batch": 1, **layout}
+    rows = {
+        "a": (m, k) if given["trans_a"] == 0 else (k, m),
+        "b": (k, n) if given["trans_b"] == 0 else (n, k),
+        "c": (m, n),
+    }
+    apart = {f"ld{name}": given.get(f"ld{name}", columns) for name, (_, columns) in rows.items()}
+    strides = {f"stride_{name}": count * apart[f"ld{name}"] for name, (count, _) in rows.items()}
+    return Problem({"m": m, "n": n, "k": k, "view": 1, **apart, **strides, **given})
 
 
 def warp_tiles(BM, BN, BK, WM, WN, TM, TN, **others):
@@ -37,6 +64,27 @@ REGISTERS_BESIDES = 24
 
 #: Shares of tiles that the CUDA source can count arrivals for, where k is split over the grid.
 MOST_SHARES = 1024
+
+#: What the kernels take, in order, and of a view besides.
+ARGUMENTS = ("a", "b", "c", "alpha", "beta", "m", "n", "k")
+DISTANCES = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
+
+#: Rows or columns of a matrix.
+MOST_ROWS = 2**30
+
+#: Bytes of shared memory that a block may have, on architectures that have cp.async. Source: CUDA C++
+#: Programming Guide, "Technical Specifications per Compute Capability".
+SHARED_LIMITS = (101376, 166912, 232448)
+
+#: How the matrices lie, and what the tuned ones have: distances in elements, which they need not be told.
+LAYOUT = {
+    "view": 0,
+    **dict.fromkeys(("trans_a", "trans_b"), 0),
+    **dict.fromkeys(("lda", "ldb", "ldc"), 0),
+    "batch": 1,
+    **dict.fromkeys(("stride_a", "stride_b", "stride_c"), 0),
+    **dict.fromkeys(("offset_a", "offset_b", "offset_c"), 0),
+}
 
 #: Rows or columns of C up to which tiles of 16 are worth a try.
 SLIM = 64
@@ -88,7 +136,19 @@ sgemm = Kernel(
         product(100, 132, 68),
         product(127, 131, 129),
         product(33, 65, 8197),
+        product(33, 68, 0),
+        # gaps, whole quads; then none, rows that touch, one B for all, three that begin anywhere
+        view(100, 132, 68, lda=72, ldb=136, ldc=140, batch=3),
+        view(127, 131, 129, lda=131, ldb=131, ldc=133, offset_a=1, offset_b=2, offset_c=3),
+        view(132, 68, 100, trans_a=1, ldb=72, batch=2, stride_b=0),
+        view(33, 65, 8197, trans_a=1, lda=35, batch=3, offset_a=2, offset_b=3, offset_c=1),
+        view(65, 132, 70, trans_b=1, lda=71, ldb=73, batch=3, stride_a=0, ldc=136),
+        view(68, 100, 129, trans_b=1, offset_a=3, offset_b=1, offset_c=2),
+        view(131, 60, 133, trans_a=1, trans_b=1, ldb=135, batch=2),
+        view(4, 3, 2053, trans_a=1, trans_b=1, lda=8, ldc=7, batch=5, offset_b=1),
     ],
+    layout=LAYOUT,
+    static=("view", "trans_a", "trans_b"),
     seeds=[
         # Found by search on an H100, from the largest problems to the smallest. 16 x 8 per thread, one
         # block of 8 warps on each multiprocessor or two of 4; a copy or two for every fourth k.
@@ -371,10 +431,16 @@ def enough_warps(VARIANT, BM, BN, WM, WN, SLICES, MIN_BLOCKS):
     return VARIANT == "portable" or MIN_BLOCKS == 1 or 8 <= count <= 16
 
 
-def cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES):
-    """Dynamic shared memory of the CUDA source: the stages, or a tile of C from each slice, to be added up."""
+def cuda_shared_bytes(
+    BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, trans_a=0, trans_b=0, **others
+):
+    """Dynamic shared memory of the CUDA source: the stages, or a tile of C from each slice, to be added up.
+
+    Tiles have a pad where they are transposed on the way.
+    """
+    pads = PAD * (1 - trans_a + trans_b)
     tiles = SLICES * BM * (BN + 4) if SPLITK * GRIDK * SLICES > 1 else 0
-    return 4 * max(STAGES * BK * (BM + PAD + BN), tiles)
+    return 4 * max(STAGES * BK * (BM + BN + pads), tiles)
 
 
 @sgemm.constraint
@@ -407,12 +473,35 @@ def tiles(c, p):
 
 @sgemm.requires
 def requires(c, p):
-    """cuda: a long k is split over the grid where that has few tiles, and tiles 16 wide are for slim C."""
+    """Reads of many bytes are aligned; cuda: split over the grid is a long k that has few tiles, and tiles
+    16 wide are for slim C.
+
+    Views are looked at in the kernels.
+    """
     if c.VARIANT == "portable":
-        return True
+        return c.ALG != "register" or vectors_are_aligned(c, p)
     split = c.SPLITK * c.GRIDK
-    few = c.GRIDK == 1 or (tiles(c, p) * split <= MOST_SHARES) & (2 * c.BK * split <= p.k)
-    return few & (c.BM > 16 or p.m <= SLIM) & (c.BN > 16 or p.n <= SLIM)
+    few = (tiles(c, p) * p.batch * split <= MOST_SHARES) & (2 * c.BK * split <= p.k)
+    return (
+        (c.GRIDK == 1 or few)
+        & (c.BM > 16 or p.m <= SLIM)
+        & (c.BN > 16 or p.n <= SLIM)
+        & ((1 - p.view) * (p.n % 4 == 0) * (p.offset_b + p.offset_c) == 0)
+        & (not pad_outgrows_shared(c) or p.trans_b == 0)
+    )
+
+
+def vectors_are_aligned(c, p):
+    """Where rows of the tuned layout are whole vectors of the portable source, they begin at one."""
+    a = (p.k % c.VEC == 0) * (p.offset_a % c.VEC)
+    b = (p.n % c.VEC == 0) * (p.offset_b % c.VEC)
+    return (1 - p.view) * (a + b + (p.n % 4 == 0) * p.offset_c) == 0
+
+
+def pad_outgrows_shared(c):
+    """Whether a pad for B's tile makes the stages too large for an architecture that they fit without."""
+    plain, padded = cuda_shared_bytes(**c), cuda_shared_bytes(**c, trans_b=1)
+    return any(plain <= limit < padded for limit in SHARED_LIMITS)
 
 
 @sgemm.exclusive
@@ -425,24 +514,30 @@ def exclusive(c):
 def scratch(c, p):
     if c.VARIANT == "portable" or c.GRIDK == 1:
         return {}
-    return {"partial": Out(c.GRIDK * tiles(c, p) * c.BM * c.BN)}
+    return {"partial": Out(c.GRIDK * tiles(c, p) * p.batch * c.BM * c.BN)}
 
 
 @sgemm.launch
 def launch(c, p):
+    passed = (*ARGUMENTS, *DISTANCES, *scratch(c, p)) if p.view else None
     if c.VARIANT == "cuda":
         return Launch(
-            grid=(tiles(c, p), c.GRIDK, c.SPLITK),
+            grid=(of_all_matrices(tiles(c, p), p), c.GRIDK, c.SPLITK),
             block=(32 * warps(c.BM, c.BN, c.WM, c.WN, c.SLICES),),
-            shared_bytes=cuda_shared_bytes(
-                c.BM, c.BN, c.BK, c.PAD, c.STAGES, c.SPLITK, c.GRIDK, c.SLICES
-            ),
+            shared_bytes=cuda_shared_bytes(**c, trans_a=p.trans_a, trans_b=p.trans_b),
+            args=passed,
         )
     if c.ALG == "register":
-        return Launch(grid=(tiles(c, p),), block=(c.BM // c.TM * (c.BN // c.TN),))
-    return Launch(
-        grid=(ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X),), block=(c.BLOCK_X, c.BLOCK_Y)
-    )
+        blocks, block = tiles(c, p), (c.BM // c.TM * (c.BN // c.TN),)
+    else:
+        blocks = ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X)
+        block = (c.BLOCK_X, c.BLOCK_Y)
+    return Launch(grid=(of_all_matrices(blocks, p),), block=block, args=passed)
+
+
+def of_all_matrices(blocks, p):
+    """Blocks of a batch from those of one C."""
+    return blocks if p.batch == 1 else blocks * p.batch
 
 
 @sgemm.options
@@ -452,25 +547,76 @@ def options(c):
 
 @sgemm.arguments
 def arguments(p, rng):
-    """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through."""
-    adds = p.m * p.n * p.k < 1 << 22
-    c = rng.standard_normal((p.m, p.n)) if adds else np.full((p.m, p.n), np.nan, np.float32)
+    """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through.
+
+    Of views all memory is drawn, from the first element to the last: what lies between must stay.
+    """
+    adds = p.view or p.m * p.n * p.k < 1 << 22
+    shape_of_c = shape(p, "c", p.m, p.n)
+    c = rng.standard_normal(shape_of_c) if adds else np.full(shape_of_c, np.nan, np.float32)
     return {
-        "a": rng.standard_normal((p.m, p.k)),
-        "b": rng.standard_normal((p.k, p.n)),
+        "a": rng.standard_normal(shape(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))),
+        "b": rng.standard_normal(shape(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))),
         "c": InOut(c),
         "alpha": 2.0 if adds else 1.0,
         "beta": 0.5 if adds else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
+        **({name: np.int64(p[name]) for name in DISTANCES} if p.view else {}),
+        **({name: p[name] for name in ("trans_a", "trans_b", "batch")} if p.view else {}),
     }
 
 
+def shape(p, name, rows, columns):
+    """Of a matrix, or a batch, as it lies: that itself where it has no gaps, else the elements it spans."""
+    if not p.view:
+        return rows, columns
+    apart, stride = p[f"ld{name}"], p[f"stride_{name}"]
+    if apart == columns and (p.batch == 1 or stride == 0):
+        return rows, columns
+    if apart == columns and stride == rows * columns:
+        return p.batch, rows, columns
+    return ((p.batch - 1) * stride + (rows - 1) * apart + columns,)
+
+
 @sgemm.reference
-def reference(a, b, c, alpha, beta):
-    product = alpha * (a @ b)
-    return product + beta * c if beta else product
+def reference(
+    a,
+    b,
+    c,
+    alpha,
+    beta,
+    m,
+    n,
+    k,
+    lda=0,
+    ldb=0,
+    ldc=0,
+    stride_a=0,
+    stride_b=0,
+    stride_c=0,
+    trans_a=0,
+    trans_b=0,
+    batch=0,
+):
+    if not batch:
+        product = alpha * (a @ b)
+        return product + beta * c if beta else product
+    expected = c.copy()
+    of_a = matrices(a, batch, m, k, lda, stride_a, trans_a)
+    of_b = matrices(b, batch, k, n, ldb, stride_b, trans_b)
+    of_c = matrices(expected, batch, m, n, ldc, stride_c)
+    of_c[...] = alpha * (of_a @ of_b) + beta * of_c
+    return expected
+
+
+def matrices(memory, batch, rows, columns, apart, stride, transposed=False):
+    """A batch of matrices in a piece of memory."""
+    steps = (stride, 1, apart) if transposed else (stride, apart, 1)
+    return np.lib.stride_tricks.as_strided(
+        memory, (batch, rows, columns), [step * memory.itemsize for step in steps]
+    )
 
 
 @sgemm.tolerance
@@ -486,23 +632,173 @@ def tolerance(p):
 @sgemm.work
 def work(p):
     return Work(
-        flops=2 * p.m * p.n * p.k,
-        bytes_read=4 * (p.m * p.k + p.k * p.n),
-        bytes_written=4 * p.m * p.n,
+        flops=2 * p.batch * p.m * p.n * p.k,
+        bytes_read=4 * p.batch * (p.m * p.k + p.k * p.n),
+        bytes_written=4 * p.batch * p.m * p.n,
     )
 
 
+# ------------------------------------------------------------------ calling it
+
+
 @sgemm.call
-def call(a, b, c=None, alpha=1.0, beta=0.0):
-    (m, k), n = a.shape, b.shape[1]
+def call(a, b, out=None, alpha=1.0, beta=0.0, c=None):
+    """``c`` is an older name of ``out``."""
+    if c is not None:
+        if out is not None:
+            raise ValueError("c is another name of out: give one of the two")
+        out = c
+    shape = shape_of_product(a, b, out)
+    if out is None and beta != 0:
+        raise ValueError(f"beta={beta} adds to what is in out: give out")
+    result = Operand.new(shape) if out is None else out
+    if 0 in shape:
+        return NothingToDo((result,))
+    if (tall := as_one_product(a, b, result)) is not None:
+        a, b, result = tall
+    if result.ndim == 2 and result.shape[1] == 1:
+        b, result = b.select(1, 0), result.select(1, 0)
+        return Instead("gemv", a, b, out=result, alpha=alpha, beta=beta)
+    if result.ndim == 2 and result.shape[0] == 1:
+        a, result = a.select(0, 0), result.select(0, 0)
+        return Instead("gemv", b.T, a, out=result, alpha=alpha, beta=beta)
+    if not lies_by_rows(result) and lies_by_rows(result.T):
+        a, b, result = b.T, a.T, result.T
+    return as_problem(a, b, result, alpha, beta)
+
+
+def shape_of_product(a, b, out):
+    """Of C; all three are checked."""
+    arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
+    for name, array in arrays.items():
+        if not isinstance(array, Operand):
+            raise ValueError(f"{name} is {array!r:.40}: an array is needed")
+        if array.dtype != "float32":
+            raise ValueError(f"{name} is {array.dtype}: float32 is needed")
+    shapes = f"a {list(a.shape)} and b {list(b.shape)}"
+    if not {a.ndim, b.ndim} <= {2, 3}:
+        raise ValueError(f"{shapes}: matrices (2-D) or batches of them (3-D) are needed")
+    if a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"{shapes}: as many columns of a as rows of b are needed")
+    batches = {array.shape[0] for array in (a, b) if array.ndim == 3}
+    if len(batches - {1}) > 1:
+        raise ValueError(f"{shapes}: batches of one length are needed, or of length 1")
+    batch = (next(iter(batches - {1}), 1),) if batches else ()
+    shape = (*batch, a.shape[-2], b.shape[-1])
+    if out is not None and out.shape != shape:
+        raise ValueError(f"{shapes} give {list(shape)}, and out is {list(out.shape)}")
+    if out is not None and overlaps_itself(out):
+        raise ValueError(f"out is {out}: some elements share memory")
+    return shape
+
+
+def overlaps_itself(array):
+    """Whether two elements may share memory, going by its strides."""
+    reach = 0
+    for step, count in sorted(
+        (abs(step), count) for step, count in zip(array.strides, array.shape, strict=True)
+    ):
+        if count > 1 and step <= reach:
+            return array.size > 0
+        reach += (count - 1) * step
+    return False
+
+
+def lies_by_rows(matrix):
+    """Whether neighbours in a row are neighbours in memory; true of each matrix of a batch."""
+    return matrix.shape[-1] == 1 or matrix.strides[-1] == 1
+
+
+def as_one_product(a, b, c):
+    """The same without a batch, where it is one tall matrix times another, or of length 1; else None."""
+    if c.ndim == 2:
+        return None
+    batch, m, _ = c.shape
+    if batch == 1:
+        return first_of(a), first_of(b), first_of(c)
+    if a.ndim == 3 and is_tall(a) and is_tall(c) and is_shared(b) and batch * m <= MOST_ROWS:
+        return tall(a), first_of(b), tall(c)
+    return None
+
+
+def is_shared(array):
+    """Whether all products of a batch read the same matrix."""
+    return array.ndim == 2 or array.shape[0] == 1 or array.strides[0] == 0
+
+
+def first_of(array):
+    """The first matrix of a batch; a matrix itself."""
+    return array.select(0, 0) if array.ndim == 3 else array
+
+
+def is_tall(array):
+    """Whether the first row of each matrix of a batch comes as far after the row before it as others do."""
+    batch, rows, _ = array.shape
+    follows = rows == 1 or array.strides[0] == rows * array.strides[1]
+    return batch > 1 and follows and lies_by_rows(array)
+
+
+def tall(array):
+    """A batch as one matrix; see `is_tall`."""
+    batch, rows, columns = array.shape
+    apart = array.strides[0] if rows == 1 else array.strides[1]
+    return replace(array, shape=(batch * rows, columns), strides=(apart, array.strides[2]))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A matrix, or a batch, as the kernel finds it: row by row, perhaps after a copy."""
+
+    operand: Operand
+    is_transposed: int
+    apart: int
+    stride: int
+    offset: int
+
+    @classmethod
+    def of(cls, array, may_transpose=True):
+        """As it lies where the kernel can read it so, else without gaps: then it is copied."""
+        if is_shared(array):
+            array = first_of(array)
+        transposed = int(may_transpose and not lies_by_rows(array) and lies_by_rows(array.T))
+        stored = array.T if transposed else array
+        *batch, rows, columns = stored.shape
+        if not lies_by_rows(stored) or min(array.strides) < 0:
+            return cls(array, 0, columns, rows * columns * len(batch), 0)
+        apart = stored.strides[-2] if rows > 1 else columns
+        return cls(stored, transposed, apart, stored.strides[0] if batch else 0, stored.offset)
+
+
+def as_problem(a, b, c, alpha, beta):
+    """The problem, and what each argument of the kernel gets."""
+    (m, n), k = c.shape[-2:], a.shape[-1] if alpha != 0 else 0
+    batch = c.shape[0] if c.ndim == 3 else 1
+    given = {"c": c, "alpha": alpha if k else 0.0, "beta": beta}
+    if k == 0:  # neither is read
+        of_a, of_b = Stored(None, 0, k, 0, 0), Stored(None, 0, n, 0, 0)
+    else:
+        of_a, of_b = Stored.of(a), Stored.of(b)
+        given |= {"a": of_a.operand, "b": of_b.operand}
+    of_c = Stored.of(c, may_transpose=False)
     problem = Problem(m=m, n=n, k=k)
-    given = {"a": a, "b": b, "alpha": np.float32(alpha), "beta": np.float32(beta), **problem}
-    return problem, given if c is None else {**given, "c": c}
+    plain = (of_a.is_transposed, of_b.is_transposed, batch) == (0, 0, 1)
+    plain &= (of_a.apart, of_b.apart, of_c.apart) == (k, n, n)
+    if plain and (n % 4 or of_b.offset == of_c.offset == 0):
+        return problem, given
+    layout = {
+        "trans_a": of_a.is_transposed,
+        "trans_b": of_b.is_transposed,
+        **{"lda": of_a.apart, "ldb": of_b.apart, "ldc": of_c.apart},
+        **{"stride_a": of_a.stride, "stride_b": of_b.stride, "stride_c": of_c.stride},
+    }
+    return problem.replace(view=1, batch=batch, **layout), given
 
 
 @sgemm.baseline("cublas")
-def cublas(a, b, c, alpha, beta, m, n, k):
+def cublas(a, b, c, alpha, beta, m, n, k, **view):
     """cublasSgemm in plain float32. It is column-major, so it is asked for C' = B' A'."""
     from autotune.vendor import PLAIN, cublas_call
 
+    if view or k == 0:
+        return None  # compared is what is tuned
     return cublas_call("cublasSgemm_v2", PLAIN, PLAIN, n, m, k, alpha, b, n, a, k, beta, c, n)

@@ -273,6 +273,15 @@ def test_further_plans_are_the_fastest_that_take_a_layout() -> None:
     assert made[0].plan == plans[128]
 
 
+def test_a_newer_record_without_a_layout_hides_none(asked: Any) -> None:
+    """As of a space file of before, or of another user's; it answers for what it knows."""
+    provenance = msgspec.structs.replace(record().provenance, created="2100-01-01")
+    newer = record([entry(problem(65, 65), plan(64))], provenance=provenance)
+    older = with_layout((64, plan(128)), device="Test GPU B")
+    assert asked([newer, older], lda=99)["BM"] == 128
+    assert asked([newer])["BM"] == 64
+
+
 @pytest.mark.parametrize(
     ("layout", "message"),
     [

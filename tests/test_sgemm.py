@@ -1,13 +1,21 @@
-"""The space of sgemm: its seeds are in it, it stays searchable, and its launch fits what it says to the kernel."""
+"""The space of sgemm, and what a call of it comes to: its seeds are in the space, its launch fits the kernel, views
+are read where they lie."""
 
+import ctypes
 import re
+from itertools import product as product_of
 from math import prod
 
+import numpy as np
 import pytest
 
+from autotune import load
+from autotune.calling.binding import bind
 from autotune.devices.device import for_arch
+from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
+from autotune.kernel.operand import NewArray, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space
 from autotune.values import Problem
 
@@ -67,3 +75,221 @@ def test_every_parameter_of_the_fast_path_is_one_of_its_source(sgemm, space):
     }
     assert relevant
     assert relevant <= macros
+
+
+# ------------------------------------------------------------------ views
+
+
+def operand(array, source):
+    """An array of NumPy as a call function sees it."""
+    strides = tuple(step // array.itemsize for step in array.strides)
+    offset = array.ctypes.data % 16 // array.itemsize
+    return Operand(array.shape, strides, str(array.dtype), offset, source)
+
+
+def asked_for(sgemm, a, b, **named):
+    """What a call with NumPy's arrays comes to."""
+    if "out" in named:
+        named["out"] = operand(named["out"], "out")
+    return bind(sgemm, (operand(a, 0), operand(b, 1)), named, find_kernel)
+
+
+def strided(memory, p, name, rows, columns):
+    """The matrices of a problem in memory, as the kernels find them."""
+    apart, stride, transposed = columns, 0, p.get(f"trans_{name}")
+    if p.view:
+        apart, stride = p[f"ld{name}"], p[f"stride_{name}"]
+    steps = (stride, 1, apart) if transposed else (stride, apart, 1)
+    return np.lib.stride_tricks.as_strided(
+        memory, (p.batch, rows, columns), [4 * step for step in steps]
+    )
+
+
+def computed(sgemm, a, b, **named):
+    """Do in NumPy what a call asks a kernel for; the result, and the problem."""
+    asked = asked_for(sgemm, a, b, **named)
+    arrays = {0: a, 1: b, "out": named.get("out")}
+    p, memory = sgemm.filled(asked.problem), {}
+    for name, passed in asked.arrays.items():
+        assert not passed.is_copied
+        source, begin, span = passed.operand.source, passed.operand.begin, passed.operand.span
+        if isinstance(source, NewArray):
+            arrays[source] = np.full(source.shape, np.nan, np.float32)
+        address = arrays[source].ctypes.data + 4 * begin
+        memory[name] = np.ctypeslib.as_array((ctypes.c_float * span).from_address(address))
+        assert asked.arguments[name].nbytes == memory[name].nbytes
+        assert p[f"offset_{name}"] == address % 16 // 4
+    c = strided(memory["c"], p, "c", p.m, p.n)
+    old = asked.scalars["beta"] * c if asked.scalars["beta"] else 0
+    if p.k:
+        of_a, of_b = strided(memory["a"], p, "a", p.m, p.k), strided(memory["b"], p, "b", p.k, p.n)
+        c[...] = asked.scalars["alpha"] * (of_a @ of_b) + old
+    else:
+        c[...] = old
+    return arrays[asked.arrays["c"].operand.source], p
+
+
+def drawn(rng, *shape):
+    """A matrix or a batch that is part of something larger, by rows or by columns; and that larger one."""
+    transposed, first, beyond, below = (int(number) for number in rng.integers((2, 4, 4, 3)))
+    *batch, rows, columns = (*shape[:-2], *shape[-2:][:: -1 if transposed else 1])
+    whole = rng.standard_normal((*batch, rows + below, first + columns + beyond), np.float32)
+    piece = whole[..., :rows, first : first + columns]
+    return np.swapaxes(piece, -1, -2) if transposed else piece, whole
+
+
+def test_every_view_is_read_where_it_lies(sgemm):
+    """400 products: strides, columns, batches, broadcasts, any first element, and into any of these."""
+    rng = np.random.default_rng(0)
+    layouts = set()
+    for _ in range(400):
+        m, n, k = (int(size) for size in rng.integers(2, 9, size=3))
+        batch = [(), (1,), (3,)][rng.integers(3)]
+        a, _ = drawn(rng, *(batch if rng.integers(3) else ()), m, k)
+        b, _ = drawn(rng, *(batch if rng.integers(2) else ()), k, n)
+        if b.ndim == 3 and rng.integers(3) == 0:
+            b = np.broadcast_to(b[:1], b.shape)
+        alpha, beta = float(rng.integers(3)), 0.0
+        product = alpha * np.matmul(a.astype(np.float64), b)
+        if rng.integers(3):
+            out, around = drawn(rng, *product.shape)
+            beta = float(rng.integers(2))
+            expected = around.copy()
+            at = (out.ctypes.data - around.ctypes.data) // 4
+            lies = np.lib.stride_tricks.as_strided(
+                expected.reshape(-1)[at:], out.shape, out.strides
+            )
+            lies[...] = product + beta * out
+            found, p = computed(sgemm, a, b, out=out, alpha=alpha, beta=beta)
+            np.testing.assert_allclose(around, expected, rtol=1e-5, atol=1e-5)
+        else:
+            found, p = computed(sgemm, a, b, alpha=alpha)
+            assert found.shape == product.shape
+            np.testing.assert_allclose(found, product, rtol=1e-5, atol=1e-5)
+        layouts.add((p.view, p.trans_a, p.trans_b, p.batch > 1, p.k > 0))
+    views = {(1, *layout) for layout in product_of((0, 1), (0, 1), (False, True), (True,))}
+    assert layouts >= views
+
+
+def test_what_lies_as_it_is_tuned_is_no_view(sgemm):
+    a, b = np.ones((64, 32), np.float32), np.ones((32, 48), np.float32)
+    assert asked_for(sgemm, a, b).problem == Problem(m=64, n=48, k=32)
+    batch = np.ones((5, 64, 32), np.float32)
+    assert asked_for(sgemm, batch, b).problem == Problem(m=320, n=48, k=32)
+    assert asked_for(sgemm, a[None], b[None]).problem == Problem(m=64, n=48, k=32)
+    assert asked_for(sgemm, a, b, alpha=0.0).problem == Problem(m=64, n=48, k=0)
+
+
+@pytest.mark.parametrize(("n", "is_plain"), [(48, False), (47, True)])
+def test_what_begins_anywhere_is_plain_where_nothing_is_read_in_vectors(sgemm, n, is_plain):
+    """Of the CUDA source: A never is, rows of 47 are not aligned anyway."""
+    a = np.ones(1 + 64 * 32, np.float32)[1:].reshape(64, 32)
+    b = np.ones(1 + 32 * n, np.float32)[1:].reshape(32, n)
+    p = asked_for(sgemm, a, b).problem
+    assert ("view" not in p) == is_plain
+    assert sgemm.allows(sgemm.default(), p)
+    assert sgemm.allows(sgemm.default(), p.replace(view=0)) == is_plain
+
+
+def test_what_no_axis_runs_through_is_copied(sgemm):
+    a, b = np.ones((128, 64), np.float32)[::2, ::2], np.ones((48, 32), np.float32).T
+    asked = asked_for(sgemm, a, b)
+    assert asked.arrays["a"].is_copied
+    assert not asked.arrays["b"].is_copied
+    assert (asked.problem.trans_b, asked.problem.lda) == (1, 32)
+    batch = np.ones((3, 128, 64), np.float32)[:, ::2, ::2]
+    assert asked_for(sgemm, batch, b).arrays["a"].is_copied
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "named", "message"),
+    [
+        ((2, 3), (4, 5), {}, r"a \[2, 3\] and b \[4, 5\]: as many columns of a as rows of b"),
+        ((3,), (3, 5), {}, r"a \[3\] and b \[3, 5\]: matrices \(2-D\) or batches"),
+        ((2, 4, 3), (3, 3, 5), {}, r"batches of one length are needed, or of length 1"),
+        ((2, 3), (3, 5), {"out": (2, 4)}, r"give \[2, 5\], and out is \[2, 4\]"),
+        ((2, 3), (3, 5), {"beta": 0.5}, r"beta=0.5 adds to what is in out: give out"),
+    ],
+)
+def test_what_does_not_fit_is_refused(sgemm, a, b, named, message):
+    named = {key: np.ones(v, np.float32) if key == "out" else v for key, v in named.items()}
+    with pytest.raises(UsageError, match=message):
+        asked_for(sgemm, np.ones(a, np.float32), np.ones(b, np.float32), **named)
+
+
+def test_other_types_and_overlaps_are_refused(sgemm):
+    a, b = np.ones((4, 3), np.float32), np.ones((3, 5), np.float32)
+    with pytest.raises(UsageError, match="b is float64: float32 is needed"):
+        asked_for(sgemm, a, b.astype(np.float64))
+    shared = np.lib.stride_tricks.as_strided(np.ones(5, np.float32), (4, 5), (0, 4))
+    with pytest.raises(UsageError, match="some elements share memory"):
+        asked_for(sgemm, a, b, out=shared)
+    call = sgemm.hook("call")
+    with pytest.raises(ValueError, match="c is another name of out"):
+        call(operand(a, 0), operand(b, 1), out=operand(a, 2), c=operand(a, 2))
+
+
+def test_of_empty_matrices_nothing_is_computed(sgemm):
+    call, empty = sgemm.hook("call"), Operand.new
+    done = call(empty((0, 3)), empty((3, 5)))
+    assert isinstance(done, NothingToDo)
+    assert done.results[0].shape == (0, 5)
+    out = empty((2, 4, 0))
+    assert call(empty((2, 4, 3)), empty((3, 0)), out=out).results == (out,)
+
+
+def test_a_row_or_a_column_is_a_matrix_times_a_vector(sgemm):
+    call, new = sgemm.hook("call"), Operand.new
+    a, x = new((64, 32)), new((32, 1))
+    column = call(a, x, alpha=2.0)
+    assert (column.kernel, column.args[0], column.args[1].shape) == ("gemv", a, (32,))
+    assert column.named["out"].shape == (64,)
+    assert column.named["out"].source.shape == (64, 1)
+    row = call(x.T, new((32, 48)), out=new((1, 48)), beta=1.0)
+    assert (row.args[0].shape, row.args[1].shape, row.named["out"].shape) == (
+        (48, 32),
+        (32,),
+        (48,),
+    )
+
+
+def test_a_batch_counts_where_k_is_split(sgemm):
+    """Arrivals are counted for every tile of every matrix, in a table that ends."""
+    c = next(c for c in map(sgemm.completed, sgemm.seeds) if c["GRIDK"] == 15)
+    p = Problem(m=64, n=64, k=65536, view=1)
+    assert sgemm.allows(c, p)
+    assert not sgemm.allows(c, p.replace(batch=100))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90"])
+def test_columns_of_b_fit_in_shared_memory_too(sgemm, space, arch):
+    """Their tile has a pad; who would not fit with it is for other layouts."""
+    device = for_arch(arch)
+    p = Problem(m=1000, n=333, k=64, view=1, trans_b=1)
+    fit = 0
+    for number in range(0, len(space), len(space) // 500):
+        c = space.configuration(number)
+        if is_member(sgemm, c, device) and sgemm.allows(c, p):
+            (step,) = sgemm.steps(c, p, device)
+            assert step.shared_bytes <= device.shared_bytes_per_block, c
+            fit += c["VARIANT"] == "cuda"
+    assert fit > 50
+
+
+@pytest.mark.opencl
+@pytest.mark.filterwarnings("ignore:.*default")
+@pytest.mark.usefixtures("opencl_device")
+def test_views_of_host_arrays():
+    """Through `load`, on the CPU: columns of A and B, a piece of C, and k = 0."""
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((3, 41, 37), (3, 29, 41)))
+    out = np.full((3, 37, 35), np.nan, np.float32)
+    gemm = load("sgemm")
+    assert gemm(a.transpose(0, 2, 1), b.transpose(0, 2, 1), out=out[:, :, 3:32]) is not None
+    expected = np.einsum("bki,bjk->bij", a.astype(np.float64), b)
+    np.testing.assert_allclose(out[:, :, 3:32], expected, atol=1e-4)
+    assert np.isnan(out[:, :, :3]).all()
+    assert np.isnan(out[:, :, 32:]).all()
+    a[:] = np.nan
+    y = np.ones((41, 29), np.float32)
+    np.testing.assert_array_equal(gemm(a[0], b[0].T[:37], out=y, alpha=0, beta=0.5), 0.5)

@@ -105,12 +105,13 @@ class _Given:
     @classmethod
     def of(cls, kernel: Kernel) -> _Given:
         """Ask what small problems are given; refuse what a launcher does not set."""
-        for name in kernel.static:
+        for name in set(kernel.static) & set(kernel.fields):
             raise UsageError(
                 f"{kernel.name}: the field {name} is compiled in (static=), so no source is for every "
                 "problem; pass it to the kernel as an argument, or tune a kernel of its own for a value"
             )
-        problems = sorted(set(kernel.all_problems()), key=_volume)[:_ASKED]
+        tuned = {problem for problem in kernel.all_problems() if not kernel.layout_of(problem)}
+        problems = sorted(tuned, key=_volume)[:_ASKED]
         asked = [(problem, declared_arguments(kernel, problem)) for problem in problems]
         arguments = asked[0][1]
         for name, argument in arguments.items():

@@ -259,10 +259,14 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
             skipped(f"{known.source}: left out: other problem fields or parameters than the newest")
     record = newest.record
     fields = {name: kind == "integer" for name, kind in record.fields.items()}
+    # Some may be of before the kernel had layout fields.
+    layout = {name: value for known in fitting for name, value in known.record.layout.items()}
+    layout |= record.layout
+    record = relaid(record, layout)
     default = LookupRow((), (), record.default, newest.source)
-    table = LookupTable(record.kernel, fields, default, dict(record.layout))
+    table = LookupTable(record.kernel, fields, default, layout)
     for known in fitting:
-        _add_device(table, known._replace(record=relaid(known.record, record.layout)))
+        _add_device(table, known._replace(record=relaid(known.record, layout)))
     for name in record.parameters:
         values = [value for known in fitting for value in known.record.parameters[name]]
         table.parameters[name] = tuple(dict.fromkeys(values))

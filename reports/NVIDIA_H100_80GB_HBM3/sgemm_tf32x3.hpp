@@ -355,10 +355,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number k{asked_.k};
   (void)k;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 1: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 2: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 3: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 0: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -397,39 +397,39 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.006607 + 2.385e-10 * m * n + 2.546e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), 1.775e-07 * m + 3.415e-07 * n + 3.28e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.775e-07 * m + 3.415e-07 * n + 3.28e-05 * k))
           * unless_multiple(m, 4, 1.067)
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
     case 1:
       return (estimate{0.006607}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.595e-07 * m + 2.698e-07 * n + 2.199e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.595e-07 * m + 2.698e-07 * n + 2.199e-05 * k))
           * unless_multiple(m, 4, 1.06)
           * unless_multiple(n, 4, 1.06)
           * unless_multiple(k, 4, 1.06);
     case 2:
       return (estimate{0.006607 + 1.006e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{132}), 2.381e-07 * m + 6.822e-07 * n + 6.601e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{264}), 2.604e-07 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.381e-07 * m + 6.822e-07 * n + 6.601e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.604e-07 * n))
           * unless_multiple(m, 4, 1.084)
           * unless_multiple(n, 4, 1.084)
           * unless_multiple(k, 4, 1.084);
     case 3:
       return (estimate{0.006607 + 1.105e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{132}), 2.141e-07 * m + 6.212e-07 * n + 6.614e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{264}), 2.07e-07 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.141e-07 * m + 6.212e-07 * n + 6.614e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.07e-07 * n))
           * unless_multiple(m, 4, 1.084)
           * unless_multiple(n, 4, 1.084)
           * unless_multiple(k, 4, 1.084);
     case 4:
       return (estimate{0.006607}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.601e-07 * m + 2.587e-07 * n + 2.191e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.601e-07 * m + 2.587e-07 * n + 2.191e-05 * k))
           * unless_multiple(m, 4, 1.06)
           * unless_multiple(n, 4, 1.06)
           * unless_multiple(k, 4, 1.06);
     case 5:
       return (estimate{0.006607 + 2.173e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.867e-08 * m + 2.06e-07 * n + 1.776e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.867e-08 * m + 2.06e-07 * n + 1.776e-05 * k))
           * unless_multiple(m, 4, 1.108)
           * unless_multiple(n, 4, 1.108)
           * unless_multiple(k, 4, 1.108);

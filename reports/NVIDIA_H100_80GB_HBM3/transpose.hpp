@@ -367,12 +367,12 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 1: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 2: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 3: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 4: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 5: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 0: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 1: return extent_of(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{32})) * number{1}), number{1}, number{1});
+    case 4: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 5: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -409,82 +409,82 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.00239 + 6.728e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0006022)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001064))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0006022)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001064))
           * unless_multiple(m, 4, 1.052)
           * unless_multiple(n, 4, 1.052);
     case 1:
       return (estimate{0.00239 + 6.38e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0003412 + 1.742e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{264}), 0.0005548 + 1.227e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0003412 + 1.742e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0005548 + 1.227e-09 * n))
           * unless_multiple(m, 4, 1.081)
           * unless_multiple(n, 4, 1.081);
     case 2:
       return (estimate{0.00239 + 6.752e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0006091)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001062))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0006091)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001062))
           * unless_multiple(m, 4, 1.046)
           * unless_multiple(n, 4, 1.046);
     case 3:
       return (estimate{0.00239 + 7.844e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005075 + 3.515e-10 * m + 1.98e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.0009814 + 6.453e-10 * m + 3.146e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005075 + 3.515e-10 * m + 1.98e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0009814 + 6.453e-10 * m + 3.146e-09 * n))
           * unless_multiple(m, 4, 1.019)
           * unless_multiple(n, 4, 1.019);
     case 4:
       return (estimate{0.00239 + 5.9e-07 * n + 7.071e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005615)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001028))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005615)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001028))
           * unless_multiple(m, 4, 1.031)
           * unless_multiple(n, 4, 1.031);
     case 5:
       return (estimate{0.00239 + 1.357e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.001526 + 3.97e-10 * m + 3.165e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.001526 + 3.97e-10 * m + 3.165e-09 * n))
           * unless_multiple(m, 4, 1.01)
           * unless_multiple(n, 4, 1.01);
     case 6:
       return (estimate{0.00239 + 4.558e-08 * n + 1.271e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.001618 + 7.859e-10 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.001618 + 7.859e-10 * n))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.032);
     case 7:
       return (estimate{0.00239 + 8.062e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005142 + 2.205e-10 * m + 1.296e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.0009867 + 3.761e-10 * m + 1.628e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005142 + 2.205e-10 * m + 1.296e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0009867 + 3.761e-10 * m + 1.628e-09 * n))
           * unless_multiple(m, 4, 1.016)
           * unless_multiple(n, 4, 1.016);
     case 8:
       return (estimate{0.00239 + 4.86e-07 * n + 7.109e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005597)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001034))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005597)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001034))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.032);
     case 9:
       return (estimate{0.00239 + 1.317e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.001516 + 5.422e-11 * m + 5.412e-10 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.001516 + 5.422e-11 * m + 5.412e-10 * n))
           * unless_multiple(m, 4, 1.013)
           * unless_multiple(n, 4, 1.013);
     case 10:
       return (estimate{0.00239 + 1.231e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001683))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001683))
           * unless_multiple(m, 4, 1.05)
           * unless_multiple(n, 4, 1.05);
     case 11:
       return (estimate{0.00239 + 5.208e-07 * n + 6.984e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005686)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001036))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005686)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001036))
           * unless_multiple(m, 4, 1.034)
           * unless_multiple(n, 4, 1.034);
     case 12:
       return (estimate{0.00239 + 8.168e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0004981 + 5.763e-10 * m + 2.93e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009855 + 1.132e-09 * m + 5.692e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.0004981 + 5.763e-10 * m + 2.93e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{264}), 0.0009855 + 1.132e-09 * m + 5.692e-09 * n))
           * unless_multiple(m, 4, 1.015)
           * unless_multiple(n, 4, 1.015);
     case 13:
       return (estimate{0.00239 + 8.296e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0004974 + 5.431e-10 * m + 2.716e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009837 + 1.068e-09 * m + 5.297e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.0004974 + 5.431e-10 * m + 2.716e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{264}), 0.0009837 + 1.068e-09 * m + 5.297e-09 * n))
           * unless_multiple(m, 4, 1.014)
           * unless_multiple(n, 4, 1.014);
     default:

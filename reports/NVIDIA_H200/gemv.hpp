@@ -240,9 +240,9 @@ struct plan {
 
 inline constexpr plan plans[] = {
     {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
     {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, 2, -1, 1023ULL, true},
     {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1022ULL, true},
     {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 4, -1, 1022ULL, true},
@@ -253,7 +253,7 @@ inline constexpr plan plans[] = {
     {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 6, -1, 1022ULL, true},
     {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
     {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 7, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, 1, 1023ULL, true},
     {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 7, -1, 1023ULL, true}
 };
 
@@ -375,7 +375,8 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   (void)asked_;
   number met_{1};
   switch (p_.condition) {
-    case 0: met_ = (n <= number{64}); break;
+    case 0: met_ = (number{1} <= n); break;
+    case 1: met_ = (n <= number{64}); break;
     default: break;
   }
   return met_.valid && met_.value != 0;

@@ -355,10 +355,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number k{asked_.k};
   (void)k;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 1: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 2: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 3: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 0: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -397,26 +397,26 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.007788 + 3.383e-10 * m * n + 2.444e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), 1.09e-07 * m + 2.311e-07 * n + 3.277e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.09e-07 * m + 2.311e-07 * n + 3.277e-05 * k))
           * unless_multiple(m, 4, 1.064)
           * unless_multiple(n, 4, 1.064)
           * unless_multiple(k, 4, 1.064);
     case 1:
       return (estimate{0.007788}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.48e-07 * m + 2.317e-07 * n + 2.233e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.48e-07 * m + 2.317e-07 * n + 2.233e-05 * k))
           * unless_multiple(m, 4, 1.061)
           * unless_multiple(n, 4, 1.061)
           * unless_multiple(k, 4, 1.061);
     case 2:
       return (estimate{0.007788 + 2.859e-08 * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{132}), 8.707e-08 * m + 3.741e-07 * n + 6.671e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{264}), 7.978e-07 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 8.707e-08 * m + 3.741e-07 * n + 6.671e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.978e-07 * n))
           * unless_multiple(m, 4, 1.083)
           * unless_multiple(n, 4, 1.083)
           * unless_multiple(k, 4, 1.083);
     case 3:
       return (estimate{0.007788}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.497e-07 * m + 2.429e-07 * n + 2.204e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.497e-07 * m + 2.429e-07 * n + 2.204e-05 * k))
           * unless_multiple(m, 4, 1.063)
           * unless_multiple(n, 4, 1.063)
           * unless_multiple(k, 4, 1.063);

@@ -362,10 +362,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 1: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 2: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 3: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
+    case 0: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 1: return extent_of(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}), number{1}, number{1});
+    case 2: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
