@@ -334,28 +334,43 @@ class _Unfolding:
                     continue
                 case ast.Return(ast.expr() as value):
                     return self._expression(value, known, of)
-                case ast.Assign([ast.Name(name)], value):
-                    known = {**known, name: self._assigned(value, known, of)}
-                case ast.Assign([ast.Tuple(names)], value):
-                    parts: list[ast.expr | None] = [None] * len(names)
-                    if isinstance(value, ast.Tuple) and len(value.elts) == len(names):
-                        parts = [self._assigned(part, known, of) for part in value.elts]
-                    texts = [name.id for name in names if isinstance(name, ast.Name)]
-                    known = {**known, **dict(zip(texts, parts, strict=True))}
                 case ast.If(test, then, otherwise) if _returns(then):
                     return _chosen(
                         self._expression(test, known, of),
                         partial(self._body, then, known, of),
                         partial(self._body, [*otherwise, *rest], known, of),
                     )
-                case ast.If(test, [ast.Assign([ast.Name(name)], value)], []) if name in known:
-                    chosen = partial(self._expression, value, known, of)
-                    asked, before = self._expression(test, known, of), known[name]
-                    if before is None:
-                        raise _Unfolded
-                    known = {**known, name: _chosen(asked, chosen, partial(_itself, before))}
                 case _:
-                    raise _Unfolded
+                    known = self._after(statement, known, of)
+        raise _Unfolded
+
+    def _after(
+        self, statement: ast.stmt, known: dict[str, ast.expr | None], of: FunctionType
+    ) -> dict[str, ast.expr | None]:
+        """What names are after a statement that gives some a value."""
+        match statement:
+            case ast.Assign([ast.Name(name)], value):
+                return {**known, name: self._assigned(value, known, of)}
+            case ast.Assign([ast.Tuple(names)], value):
+                parts: list[ast.expr | None] = [None] * len(names)
+                if isinstance(value, ast.Tuple) and len(value.elts) == len(names):
+                    parts = [self._assigned(part, known, of) for part in value.elts]
+                texts = [name.id for name in names if isinstance(name, ast.Name)]
+                return {**known, **dict(zip(texts, parts, strict=True))}
+            case ast.If(test, then, otherwise):
+                asked, branches = self._expression(test, known, of), []
+                for branch in (then, otherwise):
+                    names_then = known
+                    for inner in branch:
+                        names_then = self._after(inner, names_then, of)
+                    branches.append(names_then)
+                yes, no = branches
+                return {
+                    name: _chosen(asked, partial(_itself, one), partial(_itself, other))
+                    if (one := yes.get(name)) and (other := no.get(name))
+                    else None
+                    for name in {**yes, **no}
+                }
         raise _Unfolded
 
     def _assigned(
@@ -473,7 +488,13 @@ class _Unfolding:
         elif called not in _CALLABLE.values():
             if not isinstance(called, FunctionType):
                 raise _Unfolded
-            given = dict(zip(inspect.signature(called).parameters, values, strict=False))
+            taken = inspect.signature(called).parameters
+            given: dict[str, ast.expr | None] = {
+                name: self._constant(parameter.default)
+                for name, parameter in taken.items()
+                if parameter.default is not parameter.empty
+            }
+            given |= dict(zip(taken, values, strict=False))
             given |= {keyword.arg: keyword.value for keyword in named if keyword.arg}
             return self.returned(called, given)
         if named:
@@ -534,13 +555,21 @@ def _part(tree: ast.expr, axis: int) -> ast.expr:
     """One extent of the first launch in what a launch function returns."""
     match tree:
         case ast.IfExp(test, then, otherwise):
-            parts = (partial(_part, branch, axis) for branch in (then, otherwise))
-            return _chosen(test, *parts)
+            return _chosen(test, partial(_part, then, axis), partial(_part, otherwise, axis))
         case ast.Call(ast.Name("Launch"), [size]):
-            sizes = size.elts if isinstance(size, ast.Tuple) else [size]
-            return sizes[axis] if axis < len(sizes) else ast.Constant(1)
+            return _extent(size, axis)
         case ast.Tuple([ast.Constant(None), *rest]):  # a fill
             return _part(ast.Tuple(rest, ast.Load()), axis)
         case ast.Tuple([first, *_]):
             return _part(first, axis)
     raise _Unfolded
+
+
+def _extent(size: ast.expr, axis: int) -> ast.expr:
+    """One of the up to three extents of a grid or block, or of either of two."""
+    match size:
+        case ast.IfExp(test, then, otherwise):
+            return _chosen(test, partial(_extent, then, axis), partial(_extent, otherwise, axis))
+        case ast.Tuple(sizes):
+            return sizes[axis] if axis < len(sizes) else ast.Constant(1)
+    return ast.Constant(1) if axis else size
