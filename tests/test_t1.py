@@ -363,5 +363,7 @@ def test_the_command_describes_for_a_device_that_it_is_tuned_on(
     assert told["Device"]["Name"] == "NVIDIA H100 80GB HBM3"
     assert "WAVES * 132" in told["GlobalSize"]["X"]
     assert told["Problem"] == {"n": 4096, "steps": 8}
+    assert run(["export", "ffma", "json", "--problem", "n=4096,steps=8", *out]) == 2
+    assert "--problem is for t1" in capsys.readouterr().err
     assert run(["export", "ffma", "t1", "--device", "GPU", *out]) == 2
     assert "ffma is not tuned on GPU (known: NVIDIA H100 80GB HBM3" in capsys.readouterr().err

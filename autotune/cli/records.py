@@ -82,8 +82,9 @@ def lookup(
 
 
 def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tuple[str, ...]:
-    """What changed since an entry was tuned; nothing where that cannot be known, with a warning if
-    the kernel is here and cannot be read.
+    """What changed since an entry was tuned; nothing where the kernel is not known here.
+
+    Where it is and cannot be read, that is a warning: the answer stands.
     """
     from autotune.errors import SpecError
     from autotune.kernel.catalog import known_kernel
@@ -164,7 +165,7 @@ def results(
 def _imported_rows(
     kernel: str | None, device: str | None, best: int | None
 ) -> list[dict[str, Any]]:
-    """What files of others say, as rows: of each its measurements in its order, or its best."""
+    """What files of others say, as rows: of each all measurements in the space's order, or its best."""
     from autotune.search.imported import imported
     from autotune.store.flat import row_of
 
@@ -295,6 +296,8 @@ def export(
 
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
+    if problem and format != "t1":
+        raise UsageError(f"--problem is for t1; {format} has every problem that is known")
     if imported:
         files = _exported_again(kernel, format, device)
     elif FORMATS[format].source == "kernel":
