@@ -289,33 +289,33 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 2, 0, {128, 1, 1}, 37632, false, 0, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 56832, true, 1, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {64, 1, 1}, 10880, true, 2, 1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 42240, true, 3, 2, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 8, 15, 4, 1, 0, {256, 1, 1}, 69632, true, 4, 3, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 38400, false, 5, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 6, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 1, 0, {128, 1, 1}, 34816, false, 7, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, 2, 0, {128, 1, 1}, 33792, true, 8, 4, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 9, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 10, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, false, 4, LANES_value::pairs, 1, 4, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 11, 5, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 51200, false, 12, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 13, 6, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 14, -1, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 0, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 153600, false, 15, -1, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 34816, false, 16, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {256, 1, 1}, 83968, false, 17, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 18, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {64, 1, 1}, 22272, false, 19, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 135168, false, 0, -1, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 43008, false, 20, 7, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {64, 1, 1}, 19200, true, 21, 8, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, 0, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 148992, false, 18, -1, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 18, -1, 511ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 2, 0, {128, 1, 1}, 37632, false, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 56832, true, 1, 1, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {64, 1, 1}, 10880, true, 2, 2, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 42240, true, 3, 3, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 8, 15, 4, 1, 0, {256, 1, 1}, 69632, true, 4, 4, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 38400, false, 5, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 6, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 1, 0, {128, 1, 1}, 34816, false, 7, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, 2, 0, {128, 1, 1}, 33792, true, 8, 5, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 9, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 10, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, false, 4, LANES_value::pairs, 1, 4, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 11, 6, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 51200, false, 12, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 13, 7, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 14, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 153600, false, 15, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 34816, false, 16, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {256, 1, 1}, 83968, false, 17, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 18, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {64, 1, 1}, 22272, false, 19, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 135168, false, 0, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 43008, false, 20, 8, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {64, 1, 1}, 19200, true, 21, 9, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 148992, false, 18, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 18, 0, 511ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -474,15 +474,16 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   (void)asked_;
   number met_{1};
   switch (p_.condition) {
-    case 0: met_ = both(both(both((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{6}) <= number{1024}), (number{384} <= k)), (m <= number{64})), number{1}); break;
-    case 1: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{60}) <= number{1024}), (number{960} <= k)), number{1}), number{1}); break;
-    case 2: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{6}) <= number{1024}), (number{192} <= k)), number{1}), number{1}); break;
-    case 3: met_ = both(both(both((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{120}) <= number{1024}), (number{7680} <= k)), number{1}), number{1}); break;
-    case 4: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{60}) <= number{1024}), (number{1920} <= k)), number{1}), number{1}); break;
-    case 5: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{12}) <= number{1024}), (number{384} <= k)), number{1}), number{1}); break;
-    case 6: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{6}) <= number{1024}), (number{192} <= k)), number{1}), number{1}); break;
-    case 7: met_ = both(number{1}, (n <= number{64})); break;
-    case 8: met_ = both(both(both((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{6}) <= number{1024}), (number{192} <= k)), number{1}), number{1}); break;
+    case 0: met_ = (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}); break;
+    case 1: met_ = both(both(both(((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{1}) * number{6}) <= number{1024}), (number{384} <= k)), (m <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 2: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{60}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 3: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 4: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{120}) <= number{1024}), (number{7680} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 5: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{60}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 6: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{12}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 7: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 8: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 9: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
