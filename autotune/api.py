@@ -16,6 +16,7 @@ from autotune.report.publish import Published, publish
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Request
 from autotune.run.result import RunResult
+from autotune.search.imported import first_to_try
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url
@@ -131,6 +132,7 @@ def tune(
         seed=seed,
         fresh=fresh,
         sanitize=sanitize,
+        first=first_to_try(declared.name),
         fixed=dict(fixed or {}),
         command="autotune.tune",
     ).with_default_problems()

@@ -46,7 +46,8 @@ from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.search.names import find
-from autotune.search.replay import Recording, ReplayEvaluator, load
+from autotune.search.recorded import Recording
+from autotune.search.replay import ReplayEvaluator, load
 from autotune.search.session import Budget, Event, Measured
 from autotune.search.simple import in_given_order
 

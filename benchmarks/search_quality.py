@@ -38,7 +38,8 @@ from harness import RECORDED, ROOT, command_line, finish
 from autotune.measure.measurement import Measurement
 from autotune.search.base import fastest
 from autotune.search.names import BudgetSpent, find
-from autotune.search.replay import Recording, load
+from autotune.search.recorded import Recording
+from autotune.search.replay import load
 
 OWN = ROOT / "tests" / "data"
 #: Fraction of the best speed that counts as found.

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 from sample_records import KERNEL, WRONG, entry, plan, problem, record, with_entry
+from sample_spaces import write_space
 
 from autotune.cli import run
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.tuned.writing import write
 
 ROOT = Path(__file__).parents[1]
@@ -235,6 +238,48 @@ def test_a_damaged_record_stops_no_command(
         assert "internal error" not in captured.err
     for command in (["compare", str(file), str(bad)], ["import", str(bad)]):
         assert str(bad) in fails(capsys, 1, *command)
+
+
+def test_lookup_says_what_changed_since(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Source, then reference; a broken space file is one warning, and a kernel that is not here none."""
+
+    def reasons(*options: str) -> list[str]:
+        assert run(["lookup", "scale", "n=1000", "--arch", "90", "--json", *options]) == 0
+        found: list[str] = json.loads(capsys.readouterr().out)["stale_reasons"]
+        return found
+
+    space = write_space(tmp_path)
+    source = tmp_path / "kernels" / "scale.cu"
+    kernel = find_kernel("scale", tmp_path / "spaces")
+    values = {"configuration": {"BLOCK": 32}, "block": (32, 1, 1), "grid": None}
+    made = entry(
+        {"n": 1000},
+        plan(**values),
+        source=source_fingerprint(kernel),
+        arguments=arguments_fingerprint(kernel),
+    )
+    shape = {"kernel": "scale", "fields": {"n": "integer"}, "parameters": {"BLOCK": (32, 64)}}
+    write(tmp_path / "tuned", record([made], default=plan(**values), **shape))
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
+    assert reasons() == []  # no such kernel in this folder
+    monkeypatch.chdir(tmp_path)
+    assert reasons() == []
+    source.write_text(source.read_text() + "// more")
+    assert reasons() == ["its source changed"]
+    space.write_text(space.read_text().replace("FACTOR = 3", "FACTOR = 4"))
+    changed = "its arguments, reference, launch or options changed"
+    assert reasons() == ["its source changed", changed]
+    assert run(["lookup", "scale", "n=1000", "--arch", "90"]) == 0
+    assert f"  stale: {changed}\n" in capsys.readouterr().out
+    space.write_text("scale =")
+    assert run(["lookup", "scale", "n=1000", "--arch", "90"]) == 0
+    printed = capsys.readouterr()
+    assert "BLOCK=32" in printed.out
+    assert printed.err.startswith("warning: whether its source changed is not known: scale.py")
+    nowhere = ["--spaces", str(tmp_path / "nix")]
+    assert run(["lookup", "scale", "n=1000", "--arch", "90", *nowhere]) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"\x1f\x8b\x08junk", b'{"cache": 3}'])

@@ -15,11 +15,19 @@ VERBS = autotune.list_commands(click.Context(autotune))
 
 #: What an empty folder has to have for an example, by its verb: files of a colleague's.
 FILES = {
-    "import": ("colleague/sgemm.json",),
-    "compare": ("old/sgemm.json", "new/sgemm.json"),
+    "import": ("colleague/sgemm.json", "colleague/gemm-cache.json"),
+    "compare": (
+        "old/sgemm.json",
+        "new/sgemm.json",
+        "reports/NVIDIA_H100_80GB_HBM3/sgemm.json",
+        "reports/NVIDIA_H200/sgemm.json",
+    ),
     "export": ("colleague/sgemm.json",),
     "report": ("colleague/sgemm.json", "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"),
 }
+#: What is in them, where it is no tuned record of sgemm.
+CONTENTS = {"colleague/gemm-cache.json": "tests/data/sgemm-NVIDIA_H100_80GB_HBM3.json.gz"}
+RECORD = "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"
 #: What has to be run before, by verb or example.
 BEFORE = {
     "export": ("autotune import colleague/sgemm.json",),
@@ -97,7 +105,7 @@ def test_examples_run(
     monkeypatch.setattr("sys.argv", shlex.split(example))
     verb = example.split()[1]
     for file in FILES.get(verb, ()):
-        Path(file).parent.mkdir(parents=True)
-        shutil.copy(ROOT / "reports" / "NVIDIA_H100_80GB_HBM3" / "sgemm.json", file)
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / CONTENTS.get(file, RECORD), file)
     for line in (*BEFORE.get(verb, ()), *BEFORE.get(example, ()), example):
         assert run(shlex.split(line, comments=True)[1:]) == 0, capsys.readouterr().err

@@ -389,6 +389,9 @@ def test_a_choice_says_why(axpy: Kernel, opencl_device: str, tmp_path: Path) -> 
     x = np.ones(1000, np.float32)
     for chosen in (load(axpy).choice(x, x), load(axpy).choice({"n": 1000})):
         assert str(chosen).startswith("axpy(n=1000): BLOCK=32, PER_THREAD=2 - exact of ")
+        assert (
+            chosen.tuned.stale_reasons[0] == "its source changed"
+        )  # which the record does not know
 
 
 def test_a_recorded_winner_runs_on_the_cpu(

@@ -125,6 +125,38 @@ def test_quality(
     assert (config.quality, tile(config)) == (quality, expected_tile)
 
 
+@pytest.mark.parametrize("arch", ["hopper", "sm_", "sm_9", "90x", "", "compute_90", 9, -90])
+def test_what_is_no_architecture_is_refused(arch: Any, tuned_folder: Path) -> None:
+    """With the forms that are one, and what is tuned."""
+    expected = r"no architecture; write it as sm_90, 90, 9.0 or 900 \(tuned are sm_80, sm_90\)"
+    with pytest.raises(UsageError, match=expected):
+        lookup(KERNEL, arch=arch, **problem(64, 64))
+
+
+def test_an_architecture_in_the_environment_is_checked_too(
+    tuned_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOTUNE_ARCH", "hopper")
+    with pytest.raises(UsageError, match="'hopper' is no architecture"):
+        lookup(KERNEL, **problem(64, 64))
+
+
+def test_sizes_are_not_negative_and_may_be_zero(tuned_folder: Path) -> None:
+    """An empty product has an answer, whose grid is empty too."""
+    with pytest.raises(UsageError, match="problem field m=-1 must be at least 0"):
+        lookup(KERNEL, arch=90, **problem(-1, 64))
+    empty = lookup(KERNEL, arch=90, **problem(0, 64))
+    assert (tile(empty), empty.grid) == (64, (0, 1, 1))
+
+
+def test_what_an_answer_was_tuned_for(tuned_folder: Path) -> None:
+    """By what changed since is told; a default was tuned for nothing."""
+    for size in (64, 65):
+        made_for = lookup(KERNEL, arch=90, **problem(size, size)).made_for
+        assert made_for == ("f00d", "beef", ())
+    assert lookup(KERNEL, arch="gfx942", **problem(64, 64)).made_for is None
+
+
 def test_a_device_object_tells_its_architecture(tuned_folder: Path) -> None:
     """A device that was never tuned is still of an architecture."""
     other = Device(backend="cuda", name="Test GPU C", arch="sm_90")

@@ -24,7 +24,8 @@ from autotune.search import names as strategies
 from autotune.search import optuna as optuna_adapter
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
-from autotune.search.replay import Recording, load, session
+from autotune.search.recorded import Recording
+from autotune.search.replay import load, session
 from autotune.search.session import Budget
 from autotune.values import Problem
 

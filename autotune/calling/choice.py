@@ -5,11 +5,12 @@ Knows lookup and the declared space; nothing of arrays.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.devices.device import Device
 from autotune.errors import NothingValidError, UsageError
 from autotune.kernel.membership import is_member
+from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
 from autotune.tuned.config import TunedConfig
 from autotune.tuned.lookup import lookup
@@ -43,6 +44,17 @@ class Choice:
 
     def __str__(self) -> str:
         return f"{self.kernel}({self.problem}): {self.configuration} - {self.why}"
+
+
+def explained(choice: Choice, kernel: Kernel) -> Choice:
+    """A choice that says too what of the kernel changed since its configuration was tuned.
+
+    Reads the kernel's files, which a call need not wait for.
+    """
+    if choice.tuned is None or choice.tuned.made_for is None:
+        return choice
+    changed = changed_since(kernel, *choice.tuned.made_for)
+    return replace(choice, tuned=choice.tuned.with_reasons(changed))
 
 
 def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:

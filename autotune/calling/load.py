@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune.calling.binding import Bound, bind
-from autotune.calling.choice import Choice, choose
+from autotune.calling.choice import Choice, choose, explained
 from autotune.calling.gpu import GpuCall, Loaded, device_index
 from autotune.calling.host import HostCall
 from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
@@ -117,7 +117,7 @@ class TunedKernel:
             return self.choice(device=device, **args[0], **named)
         if not args and named and set(named) <= {*self.kernel.fields, *self.kernel.layout}:
             chosen = choose_device(device, self.kernel.backends)
-            return choose(self.kernel, Problem(named), chosen)
+            return explained(choose(self.kernel, Problem(named), chosen), self.kernel)
         values = (*args, *named.values())
         libraries = _libraries(values)
         bound = self._bound(args, named, libraries)
@@ -125,7 +125,7 @@ class TunedKernel:
             raise UsageError(f"{self.kernel.name}: this call launches nothing")
         index = device_index(values, libraries)
         found = _device(index, bound.kernel) if device is None else choose_device(device)
-        return choose(bound.kernel, bound.problem, found)
+        return explained(choose(bound.kernel, bound.problem, found), bound.kernel)
 
     def results(self, *args: Operand | float, **named: Operand | float) -> tuple[Operand, ...]:
         """Shapes and types of what a call on such arrays returns; nothing is run.

@@ -33,7 +33,7 @@ _COMMANDS = {
     "results": ("records", "List what was measured."),
     "report": ("records", "Write the report of what is in the store."),
     "export": ("records", "Write tuned results in another format."),
-    "import": ("records", "Merge a tuned record into yours."),
+    "import": ("exchange", "Take in a tuned record, or what other tools measured."),
     "compare": ("records", "Compare tuned records, problem by problem."),
     "retune": ("upkeep", "Tune again what went stale, and say why."),
     "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),

@@ -14,6 +14,15 @@ from autotune.kernel.spec import Kernel
 from autotune.values import Configuration, Problem, Value
 
 
+def sizes(text: str) -> dict[str, int | str]:
+    """Read ``m=64,mode=copy``, problem fields of whatever kernel: integers where they are."""
+    found: dict[str, int | str] = {}
+    for name, value in pairs(text).items():
+        number = integer(value)
+        found[name] = value if number is None else number
+    return found
+
+
 def pairs(text: str) -> dict[str, str]:
     """Read ``a=1,b=2``; no name may occur twice."""
     found: dict[str, str] = {}

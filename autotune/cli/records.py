@@ -1,21 +1,24 @@
-"""`autotune lookup`, `results`, `report`, `export`, `import`, `compare`: what is known already."""
+"""`autotune lookup`, `results`, `report`, `export`, `compare`: what is known already."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.cli import emit_json
+from autotune.cli import emit_json, warn
 from autotune.cli.options import JSON, PATH, SPACES, TRUST, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
     from autotune.store import Row, Store
-    from autotune.tuned.record import TunedRecord
+    from autotune.tuned.comparison import ComparedProblem
+    from autotune.tuned.config import MadeFor
+    from autotune.tuned.record import Entry, TunedRecord
     from autotune.values import Problem
 
 _OUT = out_option("Folder to write to.")
@@ -26,24 +29,30 @@ _OUT = out_option("Folder to write to.")
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
 @click.option("--device", metavar="NAME", help="The driver's name of a device.")
+@SPACES
+@TRUST
 @JSON
 def lookup(
-    kernel: str, fields: tuple[str, ...], arch: str | None, device: str | None, as_json: bool
+    kernel: str,
+    fields: tuple[str, ...],
+    arch: str | None,
+    device: str | None,
+    spaces: Path | None,
+    as_json: bool,
 ) -> None:
     """Answer with the tuned configuration of KERNEL for a problem.
+
+    Says too where it was tuned for another source, reference or launch than the kernel has here.
 
     \b
     autotune lookup sgemm m=4096 n=4096 k=4096 --arch sm_90
     """
-    from autotune.cli.parsing import integer, pairs
+    from autotune.cli.parsing import sizes
     from autotune.tuned.lookup import lookup as answer
 
-    problem: dict[str, Any] = {}
-    for name, text in pairs(",".join(fields)).items():
-        number = integer(text)
-        problem[name] = text if number is None else number
+    problem = sizes(",".join(fields))
     found = answer(kernel, arch=arch, device=device, **problem)
-    facts = {
+    facts: dict[str, Any] = {
         "kernel": kernel,
         "problem": problem,
         "config": dict(found),
@@ -53,7 +62,7 @@ def lookup(
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
         "exclusive": found.exclusive,
-        "stale_reasons": list(found.stale_reasons),
+        "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
         "source": found.source,
     }
@@ -66,20 +75,45 @@ def lookup(
             click.echo(f"  {name}: {facts[name]}")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
-    for reason in found.stale_reasons:
+    for reason in facts["stale_reasons"]:
         click.echo(f"  stale: {reason}")
     if found.unsure:
         click.echo(f"  unsure: {found.unsure}")
+
+
+def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tuple[str, ...]:
+    """What changed since an entry was tuned; nothing where the kernel is not known here.
+
+    Where it is and cannot be read, that is a warning: the answer stands.
+    """
+    from autotune.errors import SpecError
+    from autotune.kernel.catalog import known_kernel
+    from autotune.kernel.source import changed_since
+
+    if made_for is None:
+        return ()
+    try:
+        declared = known_kernel(kernel, spaces)
+        return changed_since(declared, *made_for) if declared else ()
+    except SpecError as error:
+        warn(f"whether its source changed is not known: {error}")
+        return ()
 
 
 @click.command("results")
 @click.argument("kernel", required=False)
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
-    kernel: str | None, device: str | None, best: int | None, as_csv: bool, as_json: bool
+    kernel: str | None,
+    device: str | None,
+    best: int | None,
+    imported: bool,
+    as_csv: bool,
+    as_json: bool,
 ) -> None:
     """List what was measured, of KERNEL or of all, oldest first.
 
@@ -92,10 +126,13 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
-    with Store.open(default_url()) as store:
-        found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
-    rows = [stored_row(row) for row in found]
-    if kernel and not rows:
+    if imported:
+        rows = _imported_rows(kernel, device, best)
+    else:
+        with Store.open(default_url()) as store:
+            found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
+        rows = [stored_row(row) for row in found]
+    if kernel and not rows and not imported:
         known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
@@ -114,12 +151,33 @@ def results(
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
+                "imported from": row.get("imported_from"),
             }
             for row in rows
         )
+    elif imported:
+        click.echo(f"nothing of {kernel or 'anything'} was imported", err=True)
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
+
+
+def _imported_rows(
+    kernel: str | None, device: str | None, best: int | None
+) -> list[dict[str, Any]]:
+    """What files of others say, as rows: of each all measurements in the space's order, or its best."""
+    from autotune.search.imported import imported
+    from autotune.store.flat import row_of
+
+    return [
+        {
+            **row_of(recording.kernel, recording.problem, measurement, recording.device.name),
+            "imported_from": recording.path.name,
+        }
+        for recording in imported(kernel)
+        if device in (None, recording.device.name)
+        for measurement in (recording.best(best) if best else recording.measurements)
+    ]
 
 
 def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
@@ -210,14 +268,27 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
     metavar="DIR",
     help="Folder of tuned records; default: yours, else what ships.",
 )
+@click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
+@click.option(
+    "--problem", metavar="FIELD=N,...", help="Of t1: what it describes; default: the smallest."
+)
 @_OUT
 @TRUST
-def export(kernel: str, format: str, device: str | None, source: Path | None, out: Path) -> None:
-    """Write what is tuned of KERNEL as header, cuda, json, wisdom, t4 or cache.
+def export(
+    kernel: str,
+    format: str,
+    device: str | None,
+    source: Path | None,
+    imported: bool,
+    problem: str | None,
+    out: Path,
+) -> None:
+    """Write what is tuned of KERNEL as header, cuda, json, wisdom, t4 or cache; its space as t1.
 
     \b
     autotune export sgemm header --out include/autotune
     autotune export sgemm cuda --out tuned
+    autotune export transpose t1 --problem m=4096,n=4096
     """
     from autotune.errors import UsageError, unknown
     from autotune.export import FORMATS, export_measurements, export_records
@@ -225,7 +296,13 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
 
     if format not in FORMATS:
         raise UsageError(unknown("format", format, FORMATS))
-    if FORMATS[format].source == "records":
+    if problem and format != "t1":
+        raise UsageError(f"--problem is for t1; {format} has every problem that is known")
+    if imported:
+        files = _exported_again(kernel, format, device)
+    elif FORMATS[format].source == "kernel":
+        files = _described(kernel, format, problem, device)
+    elif FORMATS[format].source == "records":
         files = export_records(format, _yours_or_shipped(kernel, device, source, format == "cuda"))
     else:
         files = {}
@@ -236,6 +313,54 @@ def export(kernel: str, format: str, device: str | None, source: Path | None, ou
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out / name, text.encode())
         click.echo(str(out / name))
+
+
+def _described(name: str, format: str, problem: str | None, device: str | None) -> dict[str, str]:
+    """The declaration of a kernel, for a device that it is tuned on where there is one."""
+    from math import prod
+
+    from autotune.cli.parsing import problem as read_problem
+    from autotune.devices.device import for_arch
+    from autotune.errors import UsageError
+    from autotune.export import export_kernel
+    from autotune.kernel.catalog import find_kernel
+    from autotune.tuned.reading import read_layers
+
+    kernel = find_kernel(name)
+    known = {loaded.record.device.name: loaded.record.device for loaded in read_layers(kernel.name)}
+    if device is not None and device not in known:
+        raise UsageError(f"{kernel.name} is not tuned on {device} (known: {', '.join(known)})")
+    chosen = [one for one in known.values() if device or one.backend in kernel.backends]
+    chosen.sort(key=lambda one: (one.name != device, one.backend != "cuda"))
+    target = chosen[0].planned_for() if chosen else for_arch("sm_90")
+    declared = kernel.problems.get(target.backend) or kernel.all_problems()
+    smallest = min(declared, key=lambda p: prod(n for n in p.values() if isinstance(n, int)))
+    asked = read_problem(kernel, problem) if problem else smallest
+    return export_kernel(format, kernel, asked, target)
+
+
+def _exported_again(kernel: str, format: str, device: str | None) -> dict[str, str]:
+    """What was imported of a kernel: a folder for each device and problem, as of measurements."""
+    from autotune.errors import UsageError
+    from autotune.export import export_recorded
+    from autotune.search.imported import imported
+
+    files: dict[str, str] = {}
+    texts: set[str] = set()
+    for recording in imported(kernel):
+        if device not in (None, recording.device.name):
+            continue
+        if recording.kind == format and recording.text in texts:
+            continue  # a wisdom file is several recordings
+        texts.add(recording.text)
+        folder = _results_folder(recording.device.name, recording.problem, is_cold=True)
+        exported = export_recorded(format, recording)
+        while any(f"{folder}/{name}" in files for name in exported):
+            folder += "_"
+        files.update({f"{folder}/{name}": text for name, text in exported.items()})
+    if not files:
+        raise UsageError(f"{kernel}: nothing of it was imported; see: autotune import --help")
+    return files
 
 
 def _yours_or_shipped(
@@ -310,72 +435,113 @@ def _results_folder(device_name: str, problem: Problem, is_cold: bool) -> str:
     return f"{Device('cuda', device_name, '').folder}/{'-'.join(sizes)}{'' if is_cold else '-hot'}"
 
 
-@click.command("import")
-@click.argument("file", type=PATH)
-@SPACES
-@TRUST
-def import_(file: Path, spaces: Path | None) -> None:
-    """Merge the tuned record FILE into yours, so that lookup finds it.
-
-    What it holds must be values that a run could have written; where its kernel is known here, also
-    configurations of that kernel's space.
-
-    \b
-    autotune import colleague/sgemm.json
-    """
-    from autotune.errors import SpecError, UsageError
-    from autotune.kernel.catalog import find_kernel
-    from autotune.tuned.importing import check_values
-    from autotune.tuned.reading import read, user_folder
-    from autotune.tuned.writing import update
-
-    record = read(file)
-    try:
-        kernel = find_kernel(record.kernel, spaces)
-    except SpecError:
-        raise
-    except UsageError:  # it is not known here
-        kernel = None
-    check_values(record, kernel)
-    merged = update(Path(user_folder()), record)
-    for outcome in merged.outcomes:
-        click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
-
-
 @click.command("compare")
-@click.argument("files", nargs=-1, required=True, type=PATH)
+@click.argument("first", type=PATH)
+@click.argument("second", type=PATH)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="By how much a problem may be slower.",
+)
 @JSON
-def compare(files: tuple[Path, ...], as_json: bool) -> None:
-    """Compare tuned records of one kernel, problem by problem.
+def compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
+    """Compare two tuned records of one kernel, problem by problem.
 
-    Times of different devices are shown side by side; a ratio is given for the same device only.
+    Shows in which parameters the winners differ, and the time of SECOND over that of FIRST with what
+    both 95 % intervals allow. Where both are of one model of device, exit code 5 if even the least of
+    that is above the threshold; another device that is slower is no regression.
 
     \b
     autotune compare old/sgemm.json new/sgemm.json
+    autotune compare reports/NVIDIA_H100_80GB_HBM3/sgemm.json reports/NVIDIA_H200/sgemm.json
     """
+    from autotune.errors import RegressionError
+    from autotune.tuned.comparison import Change, compared
+
+    before, after = record_of(first), record_of(second)
+    found = compared(before, after, threshold / 100)
+    if as_json:
+        emit_json([_compared_row(one, before, after) for one in found])
+    else:
+        _show_compared(found, before, after)
+    slower = [one for one in found if one.change is Change.SLOWER]
+    if slower:
+        worst = max(slower, key=lambda one: one.ratio or 0.0)
+        raise RegressionError(
+            f"{before.kernel}: {len(slower)} of {len(found)} problems are slower by more than "
+            f"{threshold:g} %, most ({words(worst.problem)}): {worst.ratio:.3f} of its time"
+        )
+
+
+def record_of(file: Path) -> TunedRecord:
+    """Read the tuned record that a person named."""
+    from autotune.errors import UsageError
     from autotune.tuned.reading import read
 
-    records = [read(file) for file in files]
-    problems = {
-        str(dict(entry.problem)): entry.problem for record in records for entry in record.entries
+    if file.is_dir():
+        inside = sorted(found.name for found in file.glob("*.json"))[:5]
+        names = f", for example {file / inside[0]}" if inside else ""
+        raise UsageError(f"{file}: a folder; name the record of a kernel{names}")
+    return read(file)
+
+
+def _compared_row(one: ComparedProblem, first: TunedRecord, second: TunedRecord) -> dict[str, Any]:
+    def side(record: TunedRecord, entry: Entry | None) -> dict[str, Any] | None:
+        if entry is None:
+            return None
+        return {
+            "device": record.device.name,
+            "config": dict(entry.configuration),
+            "median_ms": entry.median_ms,
+            "interval_ms": entry.interval_ms,
+            "timing": entry.timing,
+            "tuned_on": entry.tuned_on,
+        }
+
+    return {
+        "kernel": first.kernel,
+        "problem": dict(one.problem),
+        "verdict": str(one.change),
+        "first": side(first, one.first),
+        "second": side(second, one.second),
+        "differing": one.differing,
+        "ratio": one.ratio,
+        "ratio_interval": one.ratio_interval,
     }
-    same = len({record.device.name for record in records}) == 1
+
+
+def _show_compared(
+    found: Sequence[ComparedProblem], first: TunedRecord, second: TunedRecord
+) -> None:
     rows = []
-    for problem in problems.values():
-        entries = [record.entry(problem) for record in records]
-        row = {"problem": words(problem)}
-        for number, (record, entry) in enumerate(zip(records, entries, strict=True), 1):
-            text = f"{entry.median_ms:.4g} ms" if entry else ""
-            row[f"{number}: {record.device.name}"] = text
-        first, last = entries[0], entries[-1]
-        row["last / first"] = (
-            f"{last.median_ms / first.median_ms:.3f}" if first and last and same else ""
+    for one in found:
+        entries = {f"1: {first.device.name}": one.first, f"2: {second.device.name}": one.second}
+        ratio = ""
+        if one.ratio is not None and one.ratio_interval is not None:
+            least, most = one.ratio_interval
+            ratio = f"{one.ratio:.3f} ({least:.3f} … {most:.3f})"
+        rows.append(
+            {
+                "problem": words(one.problem),
+                **{n: f"{entry.median_ms:.4g} ms" if entry else "" for n, entry in entries.items()},
+                "2 / 1": ratio,
+                "": one.change.replace("_", " "),
+                "winners differ in": ", ".join(
+                    f"{name} {_shown(a)} → {_shown(b)}" for name, (a, b) in one.differing.items()
+                ),
+            }
         )
-        rows.append(row)
-    if as_json:
-        emit_json(rows)
-    else:
-        print_table(rows)
+    print_table(rows, title=first.kernel)
+    if not any(one.first and one.second for one in found):
+        click.echo(f"{first.kernel}: no problem is in both records", err=True)
+
+
+def _shown(value: object) -> str:
+    """A parameter's value; a record of an older space may have none."""
+    return "none" if value is None else str(value)
 
 
 COMMANDS = {
@@ -383,6 +549,5 @@ COMMANDS = {
     "results": results,
     "report": report,
     "export": export,
-    "import": import_,
     "compare": compare,
 }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.run.result import RunResult
     from autotune.run.selection import Decision
     from autotune.search.names import Search
-    from autotune.search.replay import Recording
+    from autotune.search.recorded import Recording
     from autotune.search.session import Budget
     from autotune.tuned.record import Entry, TunedRecord
 
@@ -149,6 +149,7 @@ def run(
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.source import unfollowed
     from autotune.run.request import EFFORTS, Request
+    from autotune.search.imported import first_to_try
 
     declared = find_kernel(kernel, spaces)
     if text := unfollowed(declared):
@@ -167,11 +168,15 @@ def run(
         cold=timing == "cold",
         fresh=fresh,
         sanitize=sanitize,
+        first=first_to_try(declared.name),
         fixed=parsing.restriction(declared.name, declared.parameters, fixed),
         only=parsing.configuration(declared, config) if config else None,
         inputs=parsing.inputs(inputs) if inputs else {},
         command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
     )
+    if request.first and not config:
+        text = "configurations that were imported are tried first, and verified like any other"
+        click.echo(f"{len(request.first)} {text}", err=True)
     _run(request.with_default_problems(), out, as_json)
 
 

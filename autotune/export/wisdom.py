@@ -1,19 +1,34 @@
-"""Tuned records -> Kernel Launcher wisdom files 1.0: a header line, then a line per problem.
+"""Winners -> Kernel Launcher wisdom files 1.0: a header line, then a line per problem.
 
-Knows that format (KernelTuner/kernel_launcher, src/wisdom.cpp). It has three integers for a problem
-and no place for categories, so each combination of categories is a kernel of its own there.
+Knows that format (KernelTuner/kernel_launcher, src/wisdom.cpp), which `autotune.search.recorded`
+reads back. It has three integers for a problem and no place for categories, so each combination of
+categories is a kernel of its own there. The members ``kernel`` and ``problem`` of a line are ours:
+Kernel Launcher passes over them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from autotune.errors import UsageError
+from autotune.search.recorded import Recording
 from autotune.tuned.record import Entry, TunedRecord
 
 _VERSION = "1.0"
 _MOST_SIZES = 3
+
+
+class _Winner(NamedTuple):
+    """One line of a wisdom file."""
+
+    kernel: str
+    parameters: list[str]
+    problem: Mapping[str, Any]
+    configuration: Mapping[str, Any]
+    time_ms: float
+    environment: dict[str, str]
 
 
 def render(records: Sequence[TunedRecord]) -> dict[str, str]:
@@ -26,23 +41,69 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
     UsageError
         If problems have more than three integer fields, or two categories the same file name.
     """
+    ordered = sorted(records, key=lambda record: record.device.folder)
+    return _files(_tuned(record, entry) for record in ordered for entry in record.entries)
+
+
+def render_recorded(recordings: Sequence[Recording]) -> dict[str, str]:
+    """The wisdom files of the best of what others measured of one kernel; see `render`."""
+    return _files(
+        _Winner(
+            recording.kernel,
+            list(recording.space.parameters),
+            recording.problem,
+            best.configuration,
+            best.median_ms or 0.0,
+            {"device_name": recording.device.name},
+        )
+        for recording in recordings
+        for best in recording.best(1)
+    )
+
+
+def _tuned(record: TunedRecord, entry: Entry) -> _Winner:
+    device, made = record.device, record.provenance
+    return _Winner(
+        record.kernel,
+        list(record.parameters),
+        {name: entry.problem[name] for name in record.fields},
+        entry.configuration,
+        entry.median_ms,
+        {
+            "device_name": device.name,
+            "compute_capability": device.arch.removeprefix("sm_"),
+            "cuda_version": made.toolchain,
+            "cuda_driver_version": made.driver,
+            "autotune_version": made.version,
+            "date": entry.tuned_on,
+        },
+    )
+
+
+def _files(winners: Iterable[_Winner]) -> dict[str, str]:
     files: dict[str, list[str]] = {}
-    categories: dict[str, list[str]] = {}
-    for record in sorted(records, key=lambda record: record.device.folder):
-        sizes = [name for name, kind in record.fields.items() if kind == "integer"]
+    shapes: dict[str, tuple[list[str], list[str]]] = {}
+    for winner in winners:
+        sizes = [value for value in winner.problem.values() if not isinstance(value, str)]
         if len(sizes) > _MOST_SIZES:
             raise UsageError(
-                f"{record.kernel}: a wisdom file holds {_MOST_SIZES} sizes, not {len(sizes)}"
+                f"{winner.kernel}: a wisdom file holds {_MOST_SIZES} sizes, not {len(sizes)}"
             )
-        for entry in record.entries:
-            category = [value for value in entry.problem.values() if isinstance(value, str)]
-            key = _key(record.kernel, category)
-            if categories.setdefault(key, category) != category:
+        category = [value for value in winner.problem.values() if isinstance(value, str)]
+        key = _key(winner.kernel, category)
+        shape = category, winner.parameters
+        if shapes.setdefault(key, shape) != shape:
+            other, parameters = shapes[key]
+            if other != category:
                 raise UsageError(
-                    f"{record.kernel}: {category} and {categories[key]} have the same wisdom file"
+                    f"{winner.kernel}: {category} and {other} have the same wisdom file"
                 )
-            lines = files.setdefault(key, [_header(record, key)])
-            lines.append(_row(record, entry, [int(entry.problem[name]) for name in sizes]))
+            raise UsageError(
+                f"{winner.kernel}: parameters {', '.join(winner.parameters)} and "
+                f"{', '.join(parameters)} cannot stand in one wisdom file; choose by --device"
+            )
+        lines = files.setdefault(key, [_header(winner, key)])
+        lines.append(_row(winner, sizes))
     return {f"{key}.wisdom": "\n".join(lines) + "\n" for key, lines in files.items()}
 
 
@@ -55,31 +116,25 @@ def _key(kernel: str, category: Sequence[str]) -> str:
     )
 
 
-def _header(record: TunedRecord, key: str) -> str:
+def _header(winner: _Winner, key: str) -> str:
     return json.dumps(
         {
             "version": _VERSION,
             "key": key,
             "objective": "time",
-            "tunable_parameters": list(record.parameters),
+            "tunable_parameters": winner.parameters,
         }
     )
 
 
-def _row(record: TunedRecord, entry: Entry, sizes: list[int]) -> str:
-    device, made = record.device, record.provenance
+def _row(winner: _Winner, sizes: list[Any]) -> str:
     return json.dumps(
         {
-            "config": [entry.configuration[name] for name in record.parameters],
+            "config": [winner.configuration[name] for name in winner.parameters],
             "problem_size": [*sizes, 1, 1, 1][:_MOST_SIZES],
-            "time": entry.median_ms,
-            "environment": {
-                "device_name": device.name,
-                "compute_capability": device.arch.removeprefix("sm_"),
-                "cuda_version": made.toolchain,
-                "cuda_driver_version": made.driver,
-                "autotune_version": made.version,
-                "date": entry.tuned_on,
-            },
+            "time": winner.time_ms,
+            "kernel": winner.kernel,
+            "problem": dict(winner.problem),
+            "environment": winner.environment,
         }
     )

@@ -100,6 +100,23 @@ def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
     raise UsageError(unknown("kernel", name, [listing.name for listing in listings(spaces)]))
 
 
+def known_kernel(name: str, spaces: Path | None = None) -> Kernel | None:
+    """The kernel of a name, as `find_kernel` finds it; None where there is none.
+
+    Raises
+    ------
+    UsageError
+        If ``spaces`` is given and is not a folder.
+    SpecError
+        If the space file is wrong.
+    """
+    folders = space_folders(spaces)
+    # The name may come from a file of others, and is no path then.
+    if name.isidentifier() and any((folder / f"{name}.py").is_file() for folder in folders):
+        return find_kernel(name, spaces)
+    return None
+
+
 def load_file(file: Path) -> Kernel:
     """Run a space file and return the kernel it declares.
 

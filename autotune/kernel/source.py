@@ -135,6 +135,26 @@ def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:
     return text_fingerprint(own_fingerprint(kernel) + ",".join(sorted(inputs)))
 
 
+def changed_since(
+    kernel: Kernel, source: str, arguments: str, inputs: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """What of a kernel is not what these fingerprints were taken of, for a person; empty: nothing.
+
+    ``source`` is of `source_fingerprint`, ``arguments`` of `arguments_fingerprint` with ``inputs``.
+
+    Raises
+    ------
+    SpecError
+        If a source cannot be read.
+    """
+    changed = []
+    if source != source_fingerprint(kernel):
+        changed.append("its source changed")
+    if arguments != arguments_fingerprint(kernel, inputs):
+        changed.append("its arguments, reference, launch or options changed")
+    return tuple(changed)
+
+
 def own_fingerprint(kernel: Kernel) -> str:
     """`spec_fingerprint` of a kernel's file when this was first asked: of the functions that it has.
 

@@ -18,7 +18,7 @@ from autotune.devices.device import BACKENDS, Device
 from autotune.errors import AutotuneError, DeviceError, UsageError
 from autotune.kernel.catalog import find_kernel, listings
 from autotune.kernel.membership import is_member
-from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
 from autotune.measure.timing import Timing
 from autotune.tuned.reading import DamagedRecord, device_folders, layers, read
@@ -265,10 +265,8 @@ def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Tar
 def _changed(kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reason]:
     """What says that the recorded winner was found for something else."""
     entry = known.entry
-    if entry.source != source_fingerprint(kernel):
-        yield Reason("its source changed", Action.SEARCH)
-    if entry.arguments != arguments_fingerprint(kernel, entry.inputs):
-        yield Reason("its arguments, reference, launch or options changed", Action.SEARCH)
+    for text in changed_since(kernel, entry.source, entry.arguments, entry.inputs):
+        yield Reason(text, Action.SEARCH)
     if not is_member(kernel, entry.configuration, device):
         yield Reason("its configuration is no longer in the declared space", Action.SEARCH)
     else:

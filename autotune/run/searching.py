@@ -117,7 +117,7 @@ class ProblemSearch:
                 raise NothingValidError(self._why_invalid(space, request.only))
             return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-        return [*_winners_near(problem, before), *declared]
+        return [*_winners_near(problem, before), *declared, *request.first]
 
     def _strategy(self, budget: Budget) -> Search:
         """What follows; nothing where one configuration was asked for."""

@@ -17,6 +17,7 @@ from autotune.tuned.table import (
     LookupRow,
     LookupTable,
     ProblemKey,
+    is_arch,
     normal_arch,
     pick,
 )
@@ -40,7 +41,7 @@ def answer(
     values, layout = _values(table, problem), _layout(table, problem)
     if disabled:
         return tuned_config(table, table.default, DEFAULT, values, layout)
-    folder, arch_name = _folder(table, device), normal_arch(arch)
+    folder, arch_name = _folder(table, device), _arch(table, arch)
     if arch_name is None and folder not in table.devices:
         arch_name = normal_arch(getattr(device, "arch", None))
     if arch_name is None and device is None:
@@ -73,6 +74,7 @@ def tuned_config(
         unsure=row.unsure,
         source=row.source,
         exclusive=row.plan.exclusive,
+        made_for=row.made_for,
         requires_met=row.plan.allows(fields),
     )
 
@@ -94,7 +96,7 @@ def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
     Raises
     ------
     UsageError
-        If a field is unknown, missing, or of the wrong kind.
+        If a field is unknown, missing, of the wrong kind, or negative.
     """
     for name in problem:
         if name not in table.fields and name not in table.layout:
@@ -105,7 +107,10 @@ def _values(table: LookupTable, problem: Mapping[str, Any]) -> ProblemKey:
         if name not in problem:
             needed = ", ".join(table.fields)
             raise UsageError(f"{table.kernel}: problem field {name!r} is missing (of {needed})")
-        values.append(_value(table.kernel, name, problem[name], integer))
+        value = _value(table.kernel, name, problem[name], integer)
+        if isinstance(value, int) and value < 0:
+            raise UsageError(f"{table.kernel}: problem field {name}={value} must be at least 0")
+        values.append(value)
     return tuple(values)
 
 
@@ -124,6 +129,24 @@ def _value(kernel: str, name: str, value: Any, integer: bool) -> int | str:
         return value
     kind = "an integer" if integer else "a str"
     raise UsageError(f"{kernel}: problem field {name}={value!r} must be {kind}")
+
+
+def _arch(table: LookupTable, arch: str | int | None) -> str | None:
+    """The name of an architecture, whether anything is tuned on it or not.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    name = normal_arch(arch)
+    if name is None or name in table.archs or is_arch(name):
+        return name
+    tuned = ", ".join(sorted(table.archs))
+    raise UsageError(
+        f"{table.kernel}: arch {arch!r} is no architecture; write it as sm_90, 90, 9.0 or 900 "
+        f"(tuned are {tuned})"
+    )
 
 
 def _folder(table: LookupTable, device: Any) -> str | None:

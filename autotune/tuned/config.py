@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 if TYPE_CHECKING:
     from autotune.tuned.record import Triple, Value
+
+
+class MadeFor(NamedTuple):
+    """What an entry was tuned for, as fingerprints; see `autotune.kernel.source.changed_since`."""
+
+    #: Of the kernel's sources, and of what its space file gives and asks for.
+    source: str
+    arguments: str
+    #: Names of arguments that a file gave.
+    inputs: tuple[str, ...] = ()
 
 
 class TunedConfig(Mapping[str, Any]):
@@ -29,13 +39,17 @@ class TunedConfig(Mapping[str, Any]):
         Share of the best possible speed that nine of ten such answers reach at least; 1 for an
         exact hit, None where too little is known, as far from everything that was measured.
     stale_reasons : tuple of str
-        Why it should be tuned again; empty while it is current.
+        Why it should be tuned again, as the record says; empty while it is current. `lookup` reads
+        records only: ``choice`` of what `load` returns and the command ``autotune lookup``, which
+        have the kernel's files, add whether those changed since.
     exclusive : bool
         Whether two launches of one loaded module must not overlap: on two streams, say.
     unsure : str
         Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
+    made_for : MadeFor or None
+        Fingerprints of what it was tuned for; None where no entry of a problem answers.
     requires_met : bool
         False only where not even the default may be used for this problem.
     """
@@ -46,6 +60,7 @@ class TunedConfig(Mapping[str, Any]):
         "exclusive",
         "expected_fraction",
         "grid",
+        "made_for",
         "quality",
         "requires_met",
         "shared_bytes",
@@ -64,12 +79,19 @@ class TunedConfig(Mapping[str, Any]):
     exclusive: bool
     unsure: str
     source: str
+    made_for: MadeFor | None
     requires_met: bool
 
     def __init__(self, values: Mapping[str, Value], **about: Any) -> None:
         object.__setattr__(self, "_values", dict(values))
         for name, value in about.items():
             object.__setattr__(self, name, value)
+
+    def with_reasons(self, reasons: Iterable[str]) -> TunedConfig:
+        """The same with further reasons why it is stale."""
+        about = {name: getattr(self, name) for name in self.__slots__ if name != "_values"}
+        about["stale_reasons"] = (*self.stale_reasons, *reasons)
+        return TunedConfig(self._values, **about)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError("TunedConfig is immutable")

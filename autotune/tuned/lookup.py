@@ -42,8 +42,9 @@ def lookup(
         The driver's name of a device, its uuid, or its folder among the records. One that was not
         tuned is answered by the tuned one that is most like it, where it tells its properties.
     **problem : int or str
-        All problem fields of the kernel; those that say how arrays lie (``offset_x``, ``lda``) may be
-        left out.
+        All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
+        have an extent of 0: there is nothing to launch. Fields that say how arrays lie
+        (``offset_x``, ``lda``) may be left out.
 
     Returns
     -------
@@ -53,7 +54,8 @@ def lookup(
     Raises
     ------
     UsageError
-        If nothing is known of the kernel at all, or the problem fields are not the kernel's.
+        If nothing is known of the kernel at all, the problem fields are not the kernel's, a size is
+        negative, or ``arch`` is no architecture.
     """
     environ = os.environ
     key = (kernel, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER
+from autotune.tuned.config import MadeFor
 from autotune.tuned.formula import time_ms
 from autotune.tuned.promise import lowered
 from autotune.tuned.reading import Loaded
@@ -66,6 +67,8 @@ PROPERTIES = (
 
 #: What ``__CUDA_ARCH__`` may be: ten times the number of an architecture, 900 for sm_90.
 CUDA_ARCH_MACRO = range(300, 10000)
+#: How architectures are called where they have no number of NVIDIA's: by AMD, and of OpenCL devices.
+_OTHER_ARCHS = ("gfx", "opencl_")
 
 #: The values of a problem in the order of the kernel's fields.
 ProblemKey: TypeAlias = tuple[int | str, ...]
@@ -99,6 +102,8 @@ class LookupRow(NamedTuple):
     grid: Triple | None = None
     #: What answers for other problems in place of the plan.
     prediction: Prediction | None = None
+    #: What the entry of this problem was tuned for; None where it has none.
+    made_for: MadeFor | None = None
     #: What answers for arrays that lie in ways that the plan does not take, best first.
     views: tuple[Plan, ...] = ()
 
@@ -309,6 +314,11 @@ def arch_number(arch: str) -> int | None:
     return int(arch[3:]) or None if arch.startswith("sm_") and arch[3:].isdecimal() else None
 
 
+def is_arch(name: str) -> bool:
+    """Whether an architecture can be called so."""
+    return (arch_number(name) or 0) >= 10 or name.startswith(_OTHER_ARCHS)
+
+
 def normal_arch(arch: str | int | None) -> str | None:
     """``sm_90`` for 90, ``"9.0"``, ``"sm_90a"`` and 900 (`CUDA_ARCH_MACRO`); other names unchanged."""
     if arch is None:
@@ -392,7 +402,9 @@ def _with_evidence(row: LookupRow, exact: Mapping[ProblemKey, LookupRow]) -> Loo
     evidence = exact.get(row.problem)
     if evidence is None:
         return row
-    return row._replace(stale_reasons=evidence.stale_reasons, unsure=evidence.unsure)
+    return row._replace(
+        stale_reasons=evidence.stale_reasons, unsure=evidence.unsure, made_for=evidence.made_for
+    )
 
 
 def _join(table: LookupTable, group: Group, entries: Mapping[ProblemKey, Entry]) -> None:
@@ -446,6 +458,7 @@ def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
         stale_reasons=entry.stale_reasons,
         unsure=entry.unsure,
         grid=first.concrete_grid if first else None,
+        made_for=MadeFor(entry.source, entry.arguments, entry.inputs),
     )
 
 

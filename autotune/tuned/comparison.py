@@ -1,0 +1,106 @@
+"""Two tuned records of one kernel, problem by problem: what won in each, and the ratio of the times.
+
+Values only; knows no files, and measures nothing: `autotune.retune.gate` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotune.errors import UsageError
+from autotune.tuned.record import Entry, Sizes, TunedRecord, Value, key_of
+
+
+class Change(StrEnum):
+    """What the second record says of a problem, beside the first."""
+
+    #: Within the threshold, or not told apart by the intervals.
+    HELD = "held"
+    FASTER = "faster"
+    SLOWER = "slower"
+    #: Times of two devices, which are no change of one.
+    OTHER_DEVICE = "other_device"
+    #: Timed in two ways, so that no ratio means anything.
+    OTHER_TIMING = "other_timing"
+    ONLY_FIRST = "only_first"
+    ONLY_SECOND = "only_second"
+
+
+@dataclass(frozen=True)
+class ComparedProblem:
+    """One problem in two records."""
+
+    problem: Sizes
+    change: Change
+    first: Entry | None
+    second: Entry | None
+    #: Parameters in which the winners differ, with both values; None where one has no such parameter.
+    differing: dict[str, tuple[Value | None, Value | None]]
+    #: Time of the second over the first, and the least and most that both 95 % intervals allow.
+    ratio: float | None = None
+    ratio_interval: tuple[float, float] | None = None
+
+
+def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[ComparedProblem]:
+    """Compare two records of one kernel, the problems of the first in its order.
+
+    Parameters
+    ----------
+    threshold : float
+        Share of its time by which a problem may be slower on one and the same model of device. It
+        is slower only where even the least ratio that both intervals allow is above that.
+
+    Raises
+    ------
+    UsageError
+        If the records are of two kernels.
+    """
+    if first.kernel != second.kernel:
+        raise UsageError(
+            f"these are records of two kernels, {first.kernel} and {second.kernel}: their times say "
+            "nothing of each other"
+        )
+    problems = {key_of(entry.problem): entry for entry in (*second.entries, *first.entries)}
+    order = dict.fromkeys(key_of(entry.problem) for entry in (*first.entries, *second.entries))
+    same_device = first.device.folder == second.device.folder
+    return [
+        _compared(
+            problems[key].problem,
+            first.entry(problems[key].problem),
+            second.entry(problems[key].problem),
+            threshold if same_device else None,
+        )
+        for key in order
+    ]
+
+
+def _compared(
+    problem: Sizes, first: Entry | None, second: Entry | None, threshold: float | None
+) -> ComparedProblem:
+    """One problem; without a threshold on two devices."""
+    if first is None or second is None:
+        change = Change.ONLY_FIRST if second is None else Change.ONLY_SECOND
+        return ComparedProblem(problem, change, first, second, {})
+    differing = _differing(first, second)
+    if first.timing != second.timing:
+        return ComparedProblem(problem, Change.OTHER_TIMING, first, second, differing)
+    least = second.interval_ms[0] / first.interval_ms[1]
+    most = second.interval_ms[1] / first.interval_ms[0]
+    change = Change.HELD
+    if threshold is None:
+        change = Change.OTHER_DEVICE
+    elif least > 1 + threshold:
+        change = Change.SLOWER
+    elif most < 1 - threshold:
+        change = Change.FASTER
+    ratio = second.median_ms / first.median_ms
+    return ComparedProblem(problem, change, first, second, differing, ratio, (least, most))
+
+
+def _differing(first: Entry, second: Entry) -> dict[str, tuple[Value | None, Value | None]]:
+    names = dict.fromkeys([*first.configuration, *second.configuration])
+    pairs = {
+        name: (first.configuration.get(name), second.configuration.get(name)) for name in names
+    }
+    return {name: (a, b) for name, (a, b) in pairs.items() if type(a) is not type(b) or a != b}
