@@ -81,7 +81,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -304,9 +304,33 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.8094},
+    {32, 0.6392},
+    {64, 0.1697},
+    {16, 0.6876},
+    {32, 0.6392},
+    {64, 0.1697},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -333,25 +357,26 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160}, 6, 0.9290753022602408, 0},
-    {{192, 192}, 7, 0.9290753022602408, 0},
-    {{208, 208}, 7, 0.9290753022602408, 0},
-    {{224, 224}, 11, 0.9290753022602408, 0},
-    {{320, 96}, 17, 0.9290753022602408, 0},
-    {{96, 320}, 3, 0.9290753022602408, 0},
-    {{240, 128}, 17, 0.9290753022602408, 0},
-    {{265, 64}, 15, 0.9290753022602408, 0},
-    {{192, 191}, 7, 0.9290753022602408, 0},
-    {{159, 159}, 6, 0.9290753022602408, 0},
-    {{176, 176}, 7, 0.9290753022602408, 0},
-    {{320, 25}, 16, 0.9290753022602408, 0},
-    {{288, 64}, 15, 0.9290753022602408, 0},
-    {{192, 112}, 17, 0.9290753022602408, 0},
-    {{112, 192}, 10, 0.9290753022602408, 0},
-    {{144, 256}, 11, 0.9290753022602408, 0},
-    {{64, 288}, 3, 0.9290753022602408, 0},
-    {{25, 318}, 3, 0.9290753022602408, 0},
-    {{0, 0}, 0, -1, -1}  // ends the table
+    {{64, 288}, 2, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 0, 3, 0},
+    {{192, 192}, 7, 2147483647, 0, 3, 0},
+    {{208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 224}, 11, 2147483647, 0, 3, 0},
+    {{320, 96}, 17, 2147483647, 0, 3, 0},
+    {{96, 320}, 3, 2147483647, 0, 3, 0},
+    {{240, 128}, 17, 2147483647, 0, 3, 0},
+    {{265, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 191}, 7, 2147483647, 0, 3, 0},
+    {{159, 159}, 6, 2147483647, 0, 3, 0},
+    {{176, 176}, 7, 2147483647, 0, 3, 0},
+    {{320, 25}, 16, 2147483647, 0, 3, 0},
+    {{288, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 112}, 17, 2147483647, 0, 3, 0},
+    {{112, 192}, 10, 2147483647, 0, 3, 0},
+    {{144, 256}, 11, 2147483647, 0, 3, 0},
+    {{64, 288}, 3, 2147483647, 3, 6, 0},
+    {{25, 318}, 3, 2147483647, 0, 3, 0},
+    {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -361,11 +386,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 18, 0, 18}  // NVIDIA_H100_80GB_HBM3
+    {90, 0, 18, 0, 19}  // NVIDIA_H100_80GB_HBM3
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 18, 0, 18},
+    {90, 0, 18, 0, 19},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -561,9 +586,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

@@ -117,7 +117,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -314,11 +314,11 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 4, 0, {128, 1, 1}, 37632, false, 0, 0, 117ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 17, 0, 511ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 17, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 20, 0, 112ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 2, 1, 0, {128, 1, 1}, 44544, false, 6, 0, 496ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 1, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 7, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 20, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 21, 0, 511ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 0, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 21, 0, 112ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, 0, 0, 511ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 18, 0, 496ULL, true}
 };
@@ -369,9 +369,31 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.7935},
+    {32, 0.6699},
+    {64, 0.5236},
+    {128, 0.2985},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -415,42 +437,42 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{128, 128, 128}, 10, 0.9356752802917969, 0},
-    {{144, 144, 144}, 10, 0.9356752802917969, 0},
-    {{160, 160, 160}, 10, 0.9356752802917969, 0},
-    {{176, 176, 176}, 12, 0.9356752802917969, 0},
-    {{192, 192, 192}, 12, 0.9356752802917969, 0},
-    {{208, 208, 208}, 20, 0.9356752802917969, 0},
-    {{159, 159, 159}, 10, 0.9356752802917969, 0},
-    {{159, 160, 160}, 10, 0.9356752802917969, 0},
-    {{192, 192, 96}, 22, 0.9356752802917969, 0},
-    {{112, 192, 192}, 12, 0.9356752802917969, 0},
-    {{192, 112, 192}, 10, 0.9356752802917969, 0},
-    {{224, 144, 160}, 12, 0.9356752802917969, 0},
-    {{111, 134, 175}, 25, 0.9356752802917969, 0},
-    {{112, 112, 112}, 10, 0.9356752802917969, 0},
-    {{153, 153, 153}, 10, 0.9356752802917969, 0},
-    {{169, 169, 169}, 12, 0.9356752802917969, 0},
-    {{184, 184, 184}, 12, 0.9356752802917969, 0},
-    {{176, 176, 176}, 12, 0.9356752802917969, 0},
-    {{134, 153, 145}, 10, 0.9356752802917969, 0},
-    {{191, 122, 175}, 10, 0.9356752802917969, 0},
-    {{160, 160, 96}, 13, 0.9356752802917969, 0},
-    {{208, 208, 112}, 0, 0.9356752802917969, 0},
-    {{212, 96, 96}, 13, 0.9356752802917969, 0},
-    {{96, 212, 96}, 13, 0.9356752802917969, 0},
-    {{175, 106, 184}, 12, 0.9356752802917969, 0},
-    {{131, 176, 175}, 10, 0.9356752802917969, 0},
-    {{59, 112, 175}, 25, 0.9356752802917969, 0},
-    {{80, 192, 192}, 12, 0.9356752802917969, 0},
-    {{192, 80, 192}, 10, 0.9356752802917969, 0},
-    {{0, 192, 192}, 12, 0.9356752802917969, 0},
-    {{192, 0, 192}, 25, 0.9356752802917969, 0},
-    {{112, 112, 224}, 25, 0.9356752802917969, 0},
-    {{128, 128, 208}, 25, 0.9356752802917969, 0},
-    {{144, 144, 240}, 25, 0.9356752802917969, 0},
-    {{96, 96, 256}, 6, 0.9356752802917969, 0},
-    {{0, 0, 0}, 0, -1, -1}  // ends the table
+    {{128, 128, 128}, 10, 2147483647, 0, 4, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 4, 0},
+    {{160, 160, 160}, 16, 2147483647, 0, 4, 0},
+    {{176, 176, 176}, 20, 2147483647, 0, 4, 0},
+    {{192, 192, 192}, 0, 2147483647, 0, 4, 0},
+    {{208, 208, 208}, 19, 2147483647, 0, 4, 0},
+    {{159, 159, 159}, 16, 2147483647, 0, 4, 0},
+    {{159, 160, 160}, 16, 2147483647, 0, 4, 0},
+    {{192, 192, 96}, 22, 2147483647, 0, 4, 0},
+    {{112, 192, 192}, 9, 2147483647, 0, 4, 0},
+    {{192, 112, 192}, 9, 2147483647, 0, 4, 0},
+    {{224, 144, 160}, 19, 2147483647, 0, 4, 0},
+    {{111, 134, 175}, 6, 2147483647, 0, 4, 0},
+    {{112, 112, 112}, 7, 2147483647, 0, 4, 0},
+    {{153, 153, 153}, 25, 2147483647, 0, 4, 0},
+    {{169, 169, 169}, 16, 2147483647, 0, 4, 0},
+    {{184, 184, 184}, 0, 2147483647, 0, 4, 0},
+    {{176, 176, 176}, 20, 2147483647, 0, 4, 0},
+    {{134, 153, 145}, 10, 2147483647, 0, 4, 0},
+    {{191, 122, 175}, 26, 2147483647, 0, 4, 0},
+    {{160, 160, 96}, 13, 2147483647, 0, 4, 0},
+    {{208, 208, 112}, 0, 2147483647, 0, 4, 0},
+    {{212, 96, 96}, 5, 2147483647, 0, 4, 0},
+    {{96, 212, 96}, 5, 2147483647, 0, 4, 0},
+    {{175, 106, 184}, 18, 2147483647, 0, 4, 0},
+    {{131, 176, 175}, 12, 2147483647, 0, 4, 0},
+    {{59, 112, 175}, 8, 2147483647, 0, 4, 0},
+    {{80, 192, 192}, 3, 2147483647, 0, 4, 0},
+    {{192, 80, 192}, 10, 2147483647, 0, 4, 0},
+    {{0, 192, 192}, 1, 2147483647, 0, 4, 0},
+    {{192, 0, 192}, 21, 2147483647, 0, 4, 0},
+    {{112, 112, 224}, 8, 2147483647, 0, 4, 0},
+    {{128, 128, 208}, 11, 2147483647, 0, 4, 0},
+    {{144, 144, 240}, 3, 2147483647, 0, 4, 0},
+    {{96, 96, 256}, 4, 2147483647, 0, 4, 0},
+    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -520,8 +542,8 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 17: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
     case 18: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{2});
     case 19: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{4});
-    case 20: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 21: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 20: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 21: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{32})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -772,7 +794,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 10, 13, 15, 19, 23, 16, 22, 9, 24, 6, 7, 14, 20, 17, 5, 18, 12, 2, 3, 1, 21, 8, 11, 4, 25, 26, 27, 28, 29, 30, 31
+    0, 10, 13, 15, 19, 23, 16, 22, 9, 24, 6, 7, 14, 20, 17, 5, 18, 12, 2, 3, 1, 21, 8, 11, 4, 26, 27, 28, 29, 25, 30, 31
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -821,9 +843,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

@@ -81,7 +81,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -301,9 +301,32 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.8175},
+    {32, 0.6962},
+    {64, 0.3773},
+    {32, 0.6284},
+    {64, 0.3773},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H200
@@ -330,25 +353,27 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
-    {{160, 160}, 6, 0.958883315338519, 0},
-    {{192, 192}, 5, 0.958883315338519, 0},
-    {{208, 208}, 9, 0.958883315338519, 0},
-    {{224, 224}, 10, 0.958883315338519, 0},
-    {{320, 96}, 15, 0.958883315338519, 0},
-    {{96, 320}, 3, 0.958883315338519, 0},
-    {{240, 128}, 11, 0.958883315338519, 0},
-    {{265, 64}, 12, 0.958883315338519, 0},
-    {{192, 191}, 5, 0.958883315338519, 0},
-    {{159, 159}, 6, 0.958883315338519, 0},
-    {{176, 176}, 6, 0.958883315338519, 0},
-    {{320, 25}, 12, 0.958883315338519, 0},
-    {{288, 64}, 12, 0.958883315338519, 0},
-    {{192, 112}, 0, 0.958883315338519, 0},
-    {{112, 192}, 5, 0.958883315338519, 0},
-    {{144, 256}, 5, 0.958883315338519, 0},
-    {{64, 288}, 3, 0.958883315338519, 0},
-    {{25, 318}, 3, 0.958883315338519, 0},
-    {{0, 0}, 0, -1, -1}  // ends the table
+    {{320, 25}, 14, 32, 0, 0, -1},
+    {{25, 318}, 1, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 0, 3, 0},
+    {{192, 192}, 5, 2147483647, 0, 3, 0},
+    {{208, 208}, 9, 2147483647, 0, 3, 0},
+    {{224, 224}, 10, 2147483647, 0, 3, 0},
+    {{320, 96}, 15, 2147483647, 0, 3, 0},
+    {{96, 320}, 3, 2147483647, 0, 3, 0},
+    {{240, 128}, 11, 2147483647, 0, 3, 0},
+    {{265, 64}, 12, 2147483647, 0, 3, 0},
+    {{192, 191}, 5, 2147483647, 0, 3, 0},
+    {{159, 159}, 6, 2147483647, 0, 3, 0},
+    {{176, 176}, 6, 2147483647, 0, 3, 0},
+    {{320, 25}, 12, 2147483647, 3, 5, 0},
+    {{288, 64}, 12, 2147483647, 0, 3, 0},
+    {{192, 112}, 0, 2147483647, 0, 3, 0},
+    {{112, 192}, 5, 2147483647, 0, 3, 0},
+    {{144, 256}, 5, 2147483647, 0, 3, 0},
+    {{64, 288}, 3, 2147483647, 0, 3, 0},
+    {{25, 318}, 3, 2147483647, 2, 3, 0},
+    {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -358,11 +383,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 18, 0, 18}  // NVIDIA_H200
+    {90, 0, 18, 0, 20}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 18, 0, 18},
+    {90, 0, 18, 0, 20},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -472,7 +497,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.07);
     case 7:
       return (estimate{0.00226 + 2.515e-08 * m + 2.906e-06 * n + 4.479e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001197 + 8.226e-07 * n))
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001197 + 8.226e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{528}), 0.0))
           * unless_multiple(n, 4, 1.041);
     case 8:
       return estimate{0.001542 + 6.052e-06 * n + 7.997e-10 * m * n}
@@ -534,9 +560,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

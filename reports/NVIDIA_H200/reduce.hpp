@@ -104,7 +104,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -329,9 +329,30 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.8739},
+    {32, 0.6842},
+    {128, 0.6703},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H200
@@ -349,16 +370,16 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
-    {{256}, 1, 0.9693476207418374, 0},
-    {{288}, 8, 0.9693476207418374, 0},
-    {{320}, 4, 0.9693476207418374, 0},
-    {{352}, 2, 0.9693476207418374, 0},
-    {{384}, 4, 0.9693476207418374, 0},
-    {{416}, 5, 0.9693476207418374, 0},
-    {{448}, 7, 0.9693476207418374, 0},
-    {{480}, 7, 0.9693476207418374, 0},
-    {{372}, 4, 0.9693476207418374, 0},
-    {{0}, 0, -1, -1}  // ends the table
+    {{256}, 1, 2147483647, 0, 3, 0},
+    {{288}, 8, 2147483647, 0, 3, 0},
+    {{320}, 4, 2147483647, 0, 3, 0},
+    {{352}, 2, 2147483647, 0, 3, 0},
+    {{384}, 4, 2147483647, 0, 3, 0},
+    {{416}, 5, 2147483647, 0, 3, 0},
+    {{448}, 7, 2147483647, 0, 3, 0},
+    {{480}, 7, 2147483647, 0, 3, 0},
+    {{372}, 4, 2147483647, 0, 3, 0},
+    {{0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -461,7 +482,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.008);
     case 5:
       return (estimate{0.003244 + 9.115e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 2.69e-05))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 2.69e-05)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), 0.0))
           * unless_multiple(n, 4, 1.008);
     case 6:
       return (estimate{0.003738 + 9.708e-10 * n}
@@ -478,7 +500,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
     case 9:
       return (estimate{0.002713 + 9.174e-10 * n}
           + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{132}), 9.749e-05)
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{1056}), 0.0))
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{528}), 0.0))
           * unless_multiple(n, 4, 1.01);
     case 10:
       return (estimate{0.003135 + 9.536e-10 * n}
@@ -486,7 +508,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.016);
     case 11:
       return (estimate{0.003317 + 9.638e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{528}), 0.0))
           * unless_multiple(n, 4, 1.008);
     case 12:
       return estimate{0.002818 + 8.404e-10 * n}
@@ -581,9 +604,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

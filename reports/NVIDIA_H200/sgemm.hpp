@@ -117,7 +117,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -364,9 +364,34 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.6752},
+    {16, 0.5767},
+    {16, 0.3723},
+    {16, 0.5836},
+    {16, 0.431},
+    {16, 0.1964},
+    {16, 0.0551},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H200
@@ -410,42 +435,48 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
-    {{128, 128, 128}, 10, 0.9868744980709583, 0},
-    {{144, 144, 144}, 10, 0.9868744980709583, 0},
-    {{160, 160, 160}, 10, 0.9868744980709583, 0},
-    {{176, 176, 176}, 10, 0.9868744980709583, 0},
-    {{192, 192, 192}, 10, 0.9868744980709583, 0},
-    {{208, 208, 208}, 10, 0.9868744980709583, 0},
-    {{159, 159, 159}, 10, 0.9868744980709583, 0},
-    {{159, 160, 160}, 10, 0.9868744980709583, 0},
-    {{192, 192, 96}, 5, 0.9868744980709583, 0},
-    {{112, 192, 192}, 10, 0.9868744980709583, 0},
-    {{192, 112, 192}, 10, 0.9868744980709583, 0},
-    {{224, 144, 160}, 10, 0.9868744980709583, 0},
-    {{111, 134, 175}, 10, 0.9868744980709583, 0},
-    {{112, 112, 112}, 10, 0.9868744980709583, 0},
-    {{153, 153, 153}, 10, 0.9868744980709583, 0},
-    {{169, 169, 169}, 10, 0.9868744980709583, 0},
-    {{184, 184, 184}, 10, 0.9868744980709583, 0},
-    {{176, 176, 176}, 10, 0.9868744980709583, 0},
-    {{134, 153, 145}, 10, 0.9868744980709583, 0},
-    {{191, 122, 175}, 10, 0.9868744980709583, 0},
-    {{160, 160, 96}, 5, 0.9868744980709583, 0},
-    {{208, 208, 112}, 5, 0.9868744980709583, 0},
-    {{212, 96, 96}, 5, 0.9868744980709583, 0},
-    {{96, 212, 96}, 5, 0.9868744980709583, 0},
-    {{175, 106, 184}, 10, 0.9868744980709583, 0},
-    {{131, 176, 175}, 10, 0.9868744980709583, 0},
-    {{59, 112, 175}, 10, 0.9868744980709583, 0},
-    {{80, 192, 192}, 10, 0.9868744980709583, 0},
-    {{192, 80, 192}, 10, 0.9868744980709583, 0},
-    {{0, 192, 192}, 10, 0.9868744980709583, 0},
-    {{192, 0, 192}, 10, 0.9868744980709583, 0},
-    {{112, 112, 224}, 10, 0.9868744980709583, 0},
-    {{128, 128, 208}, 10, 0.9868744980709583, 0},
-    {{144, 144, 240}, 10, 0.9868744980709583, 0},
-    {{96, 96, 256}, 10, 0.9868744980709583, 0},
-    {{0, 0, 0}, 0, -1, -1}  // ends the table
+    {{111, 134, 175}, 6, 32, 0, 0, -1},
+    {{59, 112, 175}, 2, 32, 0, 0, -1},
+    {{0, 192, 192}, 1, 32, 0, 0, -1},
+    {{192, 0, 192}, 22, 32, 0, 0, -1},
+    {{112, 112, 224}, 8, 32, 0, 0, -1},
+    {{96, 96, 256}, 4, 32, 0, 0, -1},
+    {{128, 128, 128}, 10, 2147483647, 0, 1, 0},
+    {{144, 144, 144}, 10, 2147483647, 0, 1, 0},
+    {{160, 160, 160}, 10, 2147483647, 0, 1, 0},
+    {{176, 176, 176}, 10, 2147483647, 0, 1, 0},
+    {{192, 192, 192}, 10, 2147483647, 0, 1, 0},
+    {{208, 208, 208}, 10, 2147483647, 0, 1, 0},
+    {{159, 159, 159}, 10, 2147483647, 0, 1, 0},
+    {{159, 160, 160}, 10, 2147483647, 0, 1, 0},
+    {{192, 192, 96}, 5, 2147483647, 0, 1, 0},
+    {{112, 192, 192}, 10, 2147483647, 0, 1, 0},
+    {{192, 112, 192}, 10, 2147483647, 0, 1, 0},
+    {{224, 144, 160}, 10, 2147483647, 0, 1, 0},
+    {{111, 134, 175}, 10, 2147483647, 1, 2, 0},
+    {{112, 112, 112}, 10, 2147483647, 0, 1, 0},
+    {{153, 153, 153}, 10, 2147483647, 0, 1, 0},
+    {{169, 169, 169}, 10, 2147483647, 0, 1, 0},
+    {{184, 184, 184}, 10, 2147483647, 0, 1, 0},
+    {{176, 176, 176}, 10, 2147483647, 0, 1, 0},
+    {{134, 153, 145}, 10, 2147483647, 0, 1, 0},
+    {{191, 122, 175}, 10, 2147483647, 0, 1, 0},
+    {{160, 160, 96}, 5, 2147483647, 0, 1, 0},
+    {{208, 208, 112}, 5, 2147483647, 0, 1, 0},
+    {{212, 96, 96}, 5, 2147483647, 0, 1, 0},
+    {{96, 212, 96}, 5, 2147483647, 0, 1, 0},
+    {{175, 106, 184}, 10, 2147483647, 0, 1, 0},
+    {{131, 176, 175}, 10, 2147483647, 0, 1, 0},
+    {{59, 112, 175}, 10, 2147483647, 2, 3, 0},
+    {{80, 192, 192}, 10, 2147483647, 0, 1, 0},
+    {{192, 80, 192}, 10, 2147483647, 0, 1, 0},
+    {{0, 192, 192}, 10, 2147483647, 3, 4, 0},
+    {{192, 0, 192}, 10, 2147483647, 4, 5, 0},
+    {{112, 112, 224}, 10, 2147483647, 5, 6, 0},
+    {{128, 128, 208}, 10, 2147483647, 0, 1, 0},
+    {{144, 144, 240}, 10, 2147483647, 0, 1, 0},
+    {{96, 96, 256}, 10, 2147483647, 6, 7, 0},
+    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -455,11 +486,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 35, 0, 35}  // NVIDIA_H200
+    {90, 0, 35, 0, 41}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 35, 0, 35},
+    {90, 0, 35, 0, 41},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -653,9 +684,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

@@ -101,7 +101,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -260,11 +260,11 @@ struct plan {
 
 inline constexpr plan plans[] = {
     {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 2, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 2, 0, 1023ULL, true},
     {256, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
     {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 4, -1, 1022ULL, true},
     {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 4, -1, 1022ULL, true},
     {128, 16, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 5, -1, 1023ULL, true},
@@ -275,11 +275,11 @@ inline constexpr plan plans[] = {
     {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 6, -1, 1023ULL, true},
     {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
     {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, 1, 1023ULL, true},
     {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 7, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
     {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, 6, -1, 1023ULL, true},
     {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1022ULL, true},
     {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 6, -1, 1022ULL, true},
@@ -335,9 +335,38 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.8094},
+    {32, 0.6392},
+    {64, 0.1697},
+    {16, 0.6876},
+    {32, 0.6392},
+    {64, 0.1697},
+    {16, 0.8175},
+    {32, 0.6962},
+    {64, 0.3773},
+    {32, 0.6284},
+    {64, 0.3773},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -402,63 +431,69 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160}, 6, 0.9290753022602408, 0},
-    {{192, 192}, 7, 0.9290753022602408, 0},
-    {{208, 208}, 7, 0.9290753022602408, 0},
-    {{224, 224}, 11, 0.9290753022602408, 0},
-    {{320, 96}, 17, 0.9290753022602408, 0},
-    {{96, 320}, 3, 0.9290753022602408, 0},
-    {{240, 128}, 17, 0.9290753022602408, 0},
-    {{265, 64}, 15, 0.9290753022602408, 0},
-    {{192, 191}, 7, 0.9290753022602408, 0},
-    {{159, 159}, 6, 0.9290753022602408, 0},
-    {{176, 176}, 7, 0.9290753022602408, 0},
-    {{320, 25}, 16, 0.9290753022602408, 0},
-    {{288, 64}, 15, 0.9290753022602408, 0},
-    {{192, 112}, 17, 0.9290753022602408, 0},
-    {{112, 192}, 10, 0.9290753022602408, 0},
-    {{144, 256}, 11, 0.9290753022602408, 0},
-    {{64, 288}, 3, 0.9290753022602408, 0},
-    {{25, 318}, 3, 0.9290753022602408, 0},
+    {{64, 288}, 2, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 0, 3, 0},
+    {{192, 192}, 7, 2147483647, 0, 3, 0},
+    {{208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 224}, 11, 2147483647, 0, 3, 0},
+    {{320, 96}, 17, 2147483647, 0, 3, 0},
+    {{96, 320}, 3, 2147483647, 0, 3, 0},
+    {{240, 128}, 17, 2147483647, 0, 3, 0},
+    {{265, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 191}, 7, 2147483647, 0, 3, 0},
+    {{159, 159}, 6, 2147483647, 0, 3, 0},
+    {{176, 176}, 7, 2147483647, 0, 3, 0},
+    {{320, 25}, 16, 2147483647, 0, 3, 0},
+    {{288, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 112}, 17, 2147483647, 0, 3, 0},
+    {{112, 192}, 10, 2147483647, 0, 3, 0},
+    {{144, 256}, 11, 2147483647, 0, 3, 0},
+    {{64, 288}, 3, 2147483647, 3, 6, 0},
+    {{25, 318}, 3, 2147483647, 0, 3, 0},
     // NVIDIA_H200
-    {{160, 160}, 6, 0.958883315338519, 1},
-    {{192, 192}, 22, 0.958883315338519, 1},
-    {{208, 208}, 25, 0.958883315338519, 1},
-    {{224, 224}, 12, 0.958883315338519, 1},
-    {{320, 96}, 28, 0.958883315338519, 1},
-    {{96, 320}, 20, 0.958883315338519, 1},
-    {{240, 128}, 26, 0.958883315338519, 1},
-    {{265, 64}, 15, 0.958883315338519, 1},
-    {{192, 191}, 22, 0.958883315338519, 1},
-    {{159, 159}, 6, 0.958883315338519, 1},
-    {{176, 176}, 6, 0.958883315338519, 1},
-    {{320, 25}, 15, 0.958883315338519, 1},
-    {{288, 64}, 15, 0.958883315338519, 1},
-    {{192, 112}, 0, 0.958883315338519, 1},
-    {{112, 192}, 22, 0.958883315338519, 1},
-    {{144, 256}, 22, 0.958883315338519, 1},
-    {{64, 288}, 20, 0.958883315338519, 1},
-    {{25, 318}, 20, 0.958883315338519, 1},
+    {{320, 25}, 16, 32, 0, 0, -1},
+    {{25, 318}, 18, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 6, 9, 1},
+    {{192, 192}, 22, 2147483647, 6, 9, 1},
+    {{208, 208}, 25, 2147483647, 6, 9, 1},
+    {{224, 224}, 12, 2147483647, 6, 9, 1},
+    {{320, 96}, 28, 2147483647, 6, 9, 1},
+    {{96, 320}, 20, 2147483647, 6, 9, 1},
+    {{240, 128}, 26, 2147483647, 6, 9, 1},
+    {{265, 64}, 15, 2147483647, 6, 9, 1},
+    {{192, 191}, 22, 2147483647, 6, 9, 1},
+    {{159, 159}, 6, 2147483647, 6, 9, 1},
+    {{176, 176}, 6, 2147483647, 6, 9, 1},
+    {{320, 25}, 15, 2147483647, 9, 11, 1},
+    {{288, 64}, 15, 2147483647, 6, 9, 1},
+    {{192, 112}, 0, 2147483647, 6, 9, 1},
+    {{112, 192}, 22, 2147483647, 6, 9, 1},
+    {{144, 256}, 22, 2147483647, 6, 9, 1},
+    {{64, 288}, 20, 2147483647, 6, 9, 1},
+    {{25, 318}, 20, 2147483647, 8, 9, 1},
     // sm_90
-    {{160, 160}, 6, 0.9290753022602408, 0},
-    {{192, 192}, 7, 0.9290753022602408, 0},
-    {{208, 208}, 7, 0.9290753022602408, 0},
-    {{224, 224}, 12, 0.958883315338519, 1},
-    {{320, 96}, 17, 0.9290753022602408, 0},
-    {{96, 320}, 3, 0.9290753022602408, 0},
-    {{240, 128}, 17, 0.9290753022602408, 0},
-    {{265, 64}, 15, 0.9290753022602408, 0},
-    {{192, 191}, 7, 0.9290753022602408, 0},
-    {{159, 159}, 6, 0.9290753022602408, 0},
-    {{176, 176}, 6, 0.958883315338519, 1},
-    {{320, 25}, 16, 0.9290753022602408, 0},
-    {{288, 64}, 15, 0.9290753022602408, 0},
-    {{192, 112}, 0, 0.958883315338519, 1},
-    {{112, 192}, 10, 0.9290753022602408, 0},
-    {{144, 256}, 11, 0.9290753022602408, 0},
-    {{64, 288}, 3, 0.9290753022602408, 0},
-    {{25, 318}, 3, 0.9290753022602408, 0},
-    {{0, 0}, 0, -1, -1}  // ends the table
+    {{64, 288}, 2, 32, 0, 0, -1},
+    {{320, 25}, 16, 32, 0, 0, -1},
+    {{25, 318}, 18, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 0, 3, 0},
+    {{192, 192}, 7, 2147483647, 0, 3, 0},
+    {{208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 224}, 12, 2147483647, 6, 9, 1},
+    {{320, 96}, 17, 2147483647, 0, 3, 0},
+    {{96, 320}, 3, 2147483647, 0, 3, 0},
+    {{240, 128}, 17, 2147483647, 0, 3, 0},
+    {{265, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 191}, 7, 2147483647, 0, 3, 0},
+    {{159, 159}, 6, 2147483647, 0, 3, 0},
+    {{176, 176}, 6, 2147483647, 6, 9, 1},
+    {{320, 25}, 16, 2147483647, 0, 3, 0},
+    {{288, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 112}, 0, 2147483647, 6, 9, 1},
+    {{112, 192}, 10, 2147483647, 0, 3, 0},
+    {{144, 256}, 11, 2147483647, 0, 3, 0},
+    {{64, 288}, 3, 2147483647, 3, 6, 0},
+    {{25, 318}, 3, 2147483647, 0, 3, 0},
+    {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -468,12 +503,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 18, 0, 18},  // NVIDIA_H100_80GB_HBM3
-    {90, 18, 36, 18, 36}  // NVIDIA_H200
+    {90, 0, 18, 0, 19},  // NVIDIA_H100_80GB_HBM3
+    {90, 18, 36, 19, 39}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 36, 54, 36, 54},
+    {90, 36, 54, 39, 60},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -486,7 +521,8 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   (void)asked_;
   number met_{1};
   switch (p_.condition) {
-    case 0: met_ = (n <= number{64}); break;
+    case 0: met_ = (number{1} <= n); break;
+    case 1: met_ = (n <= number{64}); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -656,7 +692,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.07);
     case 21:
       return (estimate{0.00226 + 2.515e-08 * m + 2.906e-06 * n + 4.479e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001197 + 8.226e-07 * n))
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001197 + 8.226e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{528}), 0.0))
           * unless_multiple(n, 4, 1.041);
     case 22:
       return estimate{0.001542 + 6.052e-06 * n + 7.997e-10 * m * n}
@@ -720,9 +757,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

@@ -78,7 +78,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -288,9 +288,29 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {128, 0.877},
+    {128, 0.8729},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -328,36 +348,36 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{416, 0, 32}, 1, 0.9990494386660226, -1},
-    {{416, 48, 32}, 1, 0.9990494386660226, -1},
-    {{416, 80, 32}, 1, 0.9990494386660226, -1},
-    {{416, 96, 32}, 1, 0.9990494386660226, -1},
-    {{416, 0, 0}, 1, 0.9990494386660226, -1},
-    {{416, 48, 0}, 1, 0.9990494386660226, -1},
-    {{416, 80, 0}, 1, 0.9990494386660226, -1},
-    {{416, 96, 0}, 1, 0.9990494386660226, -1},
-    {{372, 80, 32}, 1, 0.9990494386660226, -1},
+    {{416, 0, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 48, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 80, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 96, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 0, 0}, 1, 2147483647, 0, 1, -1},
+    {{416, 48, 0}, 1, 2147483647, 0, 1, -1},
+    {{416, 80, 0}, 1, 2147483647, 0, 1, -1},
+    {{416, 96, 0}, 1, 2147483647, 0, 1, -1},
+    {{372, 80, 32}, 1, 2147483647, 0, 1, -1},
     // NVIDIA_H200
-    {{416, 0, 32}, 6, 0.9917061956535801, 0},
-    {{416, 48, 32}, 6, 0.9917061956535801, 0},
-    {{416, 80, 32}, 1, 0.9917061956535801, 0},
-    {{416, 96, 32}, 1, 0.9917061956535801, 0},
-    {{416, 0, 0}, 1, 0.9917061956535801, 0},
-    {{416, 48, 0}, 6, 0.9917061956535801, 0},
-    {{416, 80, 0}, 6, 0.9917061956535801, 0},
-    {{416, 96, 0}, 6, 0.9917061956535801, 0},
-    {{372, 80, 32}, 1, 0.9917061956535801, 0},
+    {{416, 0, 32}, 6, 2147483647, 1, 2, 0},
+    {{416, 48, 32}, 6, 2147483647, 1, 2, 0},
+    {{416, 80, 32}, 1, 2147483647, 1, 2, 0},
+    {{416, 96, 32}, 1, 2147483647, 1, 2, 0},
+    {{416, 0, 0}, 1, 2147483647, 1, 2, 0},
+    {{416, 48, 0}, 6, 2147483647, 1, 2, 0},
+    {{416, 80, 0}, 6, 2147483647, 1, 2, 0},
+    {{416, 96, 0}, 6, 2147483647, 1, 2, 0},
+    {{372, 80, 32}, 1, 2147483647, 1, 2, 0},
     // sm_90
-    {{416, 0, 32}, 1, 0.9990494386660226, -1},
-    {{416, 48, 32}, 1, 0.9990494386660226, -1},
-    {{416, 80, 32}, 1, 0.9990494386660226, -1},
-    {{416, 96, 32}, 1, 0.9990494386660226, -1},
-    {{416, 0, 0}, 1, 0.9990494386660226, -1},
-    {{416, 48, 0}, 1, 0.9990494386660226, -1},
-    {{416, 80, 0}, 1, 0.9990494386660226, -1},
-    {{416, 96, 0}, 1, 0.9990494386660226, -1},
-    {{372, 80, 32}, 1, 0.9990494386660226, -1},
-    {{0, 0, 0}, 0, -1, -1}  // ends the table
+    {{416, 0, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 48, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 80, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 96, 32}, 1, 2147483647, 0, 1, -1},
+    {{416, 0, 0}, 1, 2147483647, 0, 1, -1},
+    {{416, 48, 0}, 1, 2147483647, 0, 1, -1},
+    {{416, 80, 0}, 1, 2147483647, 0, 1, -1},
+    {{416, 96, 0}, 1, 2147483647, 0, 1, -1},
+    {{372, 80, 32}, 1, 2147483647, 0, 1, -1},
+    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -516,9 +536,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

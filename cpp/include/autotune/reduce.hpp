@@ -115,7 +115,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -345,9 +345,33 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.9128},
+    {32, 0.8398},
+    {128, 0.6158},
+    {16, 0.8739},
+    {32, 0.6842},
+    {128, 0.6703},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -385,36 +409,36 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{256}, 8, 0.9802974673331323, -1},
-    {{288}, 3, 0.9802974673331323, -1},
-    {{320}, 3, 0.9802974673331323, -1},
-    {{352}, 4, 0.9802974673331323, -1},
-    {{384}, 9, 0.9802974673331323, -1},
-    {{416}, 5, 0.9802974673331323, -1},
-    {{448}, 7, 0.9802974673331323, -1},
-    {{480}, 7, 0.9802974673331323, -1},
-    {{372}, 4, 0.9802974673331323, -1},
+    {{256}, 8, 2147483647, 0, 3, -1},
+    {{288}, 3, 2147483647, 0, 3, -1},
+    {{320}, 3, 2147483647, 0, 3, -1},
+    {{352}, 4, 2147483647, 0, 3, -1},
+    {{384}, 9, 2147483647, 0, 3, -1},
+    {{416}, 5, 2147483647, 0, 3, -1},
+    {{448}, 7, 2147483647, 0, 3, -1},
+    {{480}, 7, 2147483647, 0, 3, -1},
+    {{372}, 4, 2147483647, 0, 3, -1},
     // NVIDIA_H200
-    {{256}, 1, 0.9693476207418374, 0},
-    {{288}, 14, 0.9693476207418374, 0},
-    {{320}, 2, 0.9693476207418374, 0},
-    {{352}, 10, 0.9693476207418374, 0},
-    {{384}, 2, 0.9693476207418374, 0},
-    {{416}, 11, 0.9693476207418374, 0},
-    {{448}, 13, 0.9693476207418374, 0},
-    {{480}, 13, 0.9693476207418374, 0},
-    {{372}, 2, 0.9693476207418374, 0},
+    {{256}, 1, 2147483647, 3, 6, 0},
+    {{288}, 14, 2147483647, 3, 6, 0},
+    {{320}, 2, 2147483647, 3, 6, 0},
+    {{352}, 10, 2147483647, 3, 6, 0},
+    {{384}, 2, 2147483647, 3, 6, 0},
+    {{416}, 11, 2147483647, 3, 6, 0},
+    {{448}, 13, 2147483647, 3, 6, 0},
+    {{480}, 13, 2147483647, 3, 6, 0},
+    {{372}, 2, 2147483647, 3, 6, 0},
     // sm_90
-    {{256}, 1, 0.9693476207418374, 0},
-    {{288}, 14, 0.9693476207418374, 0},
-    {{320}, 2, 0.9693476207418374, 0},
-    {{352}, 4, 0.9802974673331323, -1},
-    {{384}, 2, 0.9693476207418374, 0},
-    {{416}, 11, 0.9693476207418374, 0},
-    {{448}, 13, 0.9693476207418374, 0},
-    {{480}, 13, 0.9693476207418374, 0},
-    {{372}, 2, 0.9693476207418374, 0},
-    {{0}, 0, -1, -1}  // ends the table
+    {{256}, 1, 2147483647, 3, 6, 0},
+    {{288}, 14, 2147483647, 3, 6, 0},
+    {{320}, 2, 2147483647, 3, 6, 0},
+    {{352}, 4, 2147483647, 0, 3, -1},
+    {{384}, 2, 2147483647, 3, 6, 0},
+    {{416}, 11, 2147483647, 3, 6, 0},
+    {{448}, 13, 2147483647, 3, 6, 0},
+    {{480}, 13, 2147483647, 3, 6, 0},
+    {{372}, 2, 2147483647, 3, 6, 0},
+    {{0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -452,18 +476,18 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of(minimum(ceil_div(n, number{4096}), number{1056}), number{1}, number{1});
-    case 1: return extent_of(ceil_div(n, number{2048}), number{1}, number{1});
-    case 2: return extent_of(ceil_div(n, number{8192}), number{1}, number{1});
-    case 3: return extent_of(ceil_div(n, number{4096}), number{1}, number{1});
-    case 4: return extent_of(ceil_div(n, number{16384}), number{1}, number{1});
-    case 5: return extent_of(ceil_div(n, number{6144}), number{1}, number{1});
-    case 6: return extent_of(ceil_div(n, number{1024}), number{1}, number{1});
-    case 7: return extent_of(minimum(ceil_div(n, number{8192}), number{4224}), number{1}, number{1});
-    case 8: return extent_of(ceil_div(n, number{32768}), number{1}, number{1});
-    case 9: return extent_of(minimum(ceil_div(n, number{4096}), number{4224}), number{1}, number{1});
-    case 10: return extent_of(ceil_div(n, number{24576}), number{1}, number{1});
-    case 11: return extent_of(ceil_div(n, number{512}), number{1}, number{1});
+    case 0: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1}, number{1});
+    case 1: return extent_of(maximum(number{1}, ceil_div(n, number{2048})), number{1}, number{1});
+    case 2: return extent_of(maximum(number{1}, ceil_div(n, number{8192})), number{1}, number{1});
+    case 3: return extent_of(maximum(number{1}, ceil_div(n, number{4096})), number{1}, number{1});
+    case 4: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
+    case 5: return extent_of(maximum(number{1}, ceil_div(n, number{6144})), number{1}, number{1});
+    case 6: return extent_of(maximum(number{1}, ceil_div(n, number{1024})), number{1}, number{1});
+    case 7: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{4224}), number{1}, number{1});
+    case 8: return extent_of(maximum(number{1}, ceil_div(n, number{32768})), number{1}, number{1});
+    case 9: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{1}, number{1});
+    case 10: return extent_of(maximum(number{1}, ceil_div(n, number{24576})), number{1}, number{1});
+    case 11: return extent_of(maximum(number{1}, ceil_div(n, number{512})), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -498,91 +522,93 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.002704 + 4.653e-10 * n}
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{1056}), number{132}), 0.0004453 + 1.906e-12 * n)
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{1056}), number{1056}), 0.001498 + 4.653e-10 * n))
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{132}), 0.0004453 + 1.906e-12 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1056}), 0.001498 + 4.653e-10 * n))
           * unless_multiple(n, 4, 1.01);
     case 1:
       return estimate{0.001668 + 8.196e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{132}), 0.0001697 + 9.75e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{528}), 0.0004624 + 8.196e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001697 + 9.75e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{528}), 0.0004624 + 8.196e-10 * n);
     case 2:
       return (estimate{0.002874 + 1.02e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.006);
     case 3:
       return (estimate{0.002748 + 9.469e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 5.995e-05))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 5.995e-05))
           * unless_multiple(n, 4, 1.022);
     case 4:
       return (estimate{0.002929 + 9.526e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.008);
     case 5:
       return (estimate{0.003244 + 9.115e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 2.69e-05))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 2.69e-05)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), 0.0))
           * unless_multiple(n, 4, 1.008);
     case 6:
       return (estimate{0.003738 + 9.708e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{32768}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{32768})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.037);
     case 7:
       return estimate{0.001559 + 7.035e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.000353 + 7.035e-10 * n)
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{264}), 0.000353 + 7.035e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.000353 + 7.035e-10 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.000353 + 7.035e-10 * n);
     case 8:
       return estimate{0.001828 + 3.091e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{132}), 0.0001936 + 1.085e-10 * n)
-          + in_waves(ceil_div(ceil_div(n, number{2048}), number{528}), 0.0006217 + 3.091e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001936 + 1.085e-10 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{528}), 0.0006217 + 3.091e-10 * n);
     case 9:
       return (estimate{0.002713 + 9.174e-10 * n}
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{4224}), number{132}), 9.749e-05)
-          + in_waves(ceil_div(minimum(ceil_div(n, number{4096}), number{4224}), number{1056}), 0.0))
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{132}), 9.749e-05)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{4224}), number{528}), 0.0))
           * unless_multiple(n, 4, 1.01);
     case 10:
       return (estimate{0.003135 + 9.536e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{16384}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0))
           * unless_multiple(n, 4, 1.016);
     case 11:
       return (estimate{0.003317 + 9.638e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{528}), 0.0))
           * unless_multiple(n, 4, 1.008);
     case 12:
       return estimate{0.002818 + 8.404e-10 * n}
-          + in_waves(ceil_div(minimum(ceil_div(n, number{8192}), number{4224}), number{132}), 0.0003758)
-          + in_waves(ceil_div(minimum(ceil_div(n, number{8192}), number{4224}), number{1056}), 0.0003119);
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{4224}), number{132}), 0.0003758)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{4224}), number{1056}), 0.0003119);
     case 13:
       return (estimate{0.002727 + 1.048e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 5.213e-06)
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{264}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 5.213e-06)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{264}), 0.0))
           * unless_multiple(n, 4, 1.02);
     case 14:
       return (estimate{0.003697 + 9.753e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{24576}), number{132}), 2.117e-05))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 2.117e-05))
           * unless_multiple(n, 4, 1.037);
     case 15:
       return estimate{0.001821 + 8.08e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{512}), number{132}), 5.295e-05 + 4.251e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{512}), number{528}), 0.0006151 + 8.08e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{512})), number{132}), 5.295e-05 + 4.251e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{512})), number{528}), 0.0006151 + 8.08e-10 * n);
     case 16:
       return estimate{0.001768 + 8.013e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{132}), 0.0001024 + 4.713e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{1056}), 0.0005621 + 8.013e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{132}), 0.0001024 + 4.713e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{1056}), 0.0005621 + 8.013e-10 * n);
     case 17:
       return (estimate{0.002732 + 1.054e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{4096}), number{132}), 5.054e-06))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 5.054e-06))
           * unless_multiple(n, 4, 1.017);
     case 18:
       return (estimate{0.002714 + 1.019e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0)
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{264}), 0.0))
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.0))
           * unless_multiple(n, 4, 1.006);
     case 19:
       return estimate{0.00281 + 1.009e-09 * n}
-          + in_waves(ceil_div(ceil_div(n, number{8192}), number{132}), 0.0);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0);
     case 20:
       return estimate{0.00181 + 8.51e-10 * n}
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{132}), 9.291e-05 + 1.113e-11 * n)
-          + in_waves(ceil_div(ceil_div(n, number{1024}), number{528}), 0.0005439 + 1.656e-10 * n);
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{132}), 9.291e-05 + 1.113e-11 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{528}), 0.0005439 + 1.656e-10 * n);
     default:
       return {0, false};
   }
@@ -639,9 +665,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

@@ -154,7 +154,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -326,52 +326,52 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 2, 0, {128, 1, 1}, 37632, false, 0, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 75776, false, 1, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {64, 1, 1}, 10880, true, 2, 1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 3, 2, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 8, 15, 4, 1, 0, {256, 1, 1}, 69632, true, 4, 3, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 2, false, 2, LANES_value::rows, 1, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 5, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 64, 48, 8, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 53248, false, 6, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 7, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {128, 1, 1}, 32000, true, 8, 4, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 9, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 10, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 15, 4, 2, 0, {256, 1, 1}, 69632, true, 11, 5, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 4, 0, {128, 1, 1}, 51200, false, 12, -1, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 38400, false, 5, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 37120, false, 13, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 0, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 153600, false, 14, -1, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, false, 4, LANES_value::rows, 8, 1, 1, 1, 1, 0, {128, 1, 1}, 21120, false, 15, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {256, 1, 1}, 83968, false, 16, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 17, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {256, 1, 1}, 75264, false, 18, -1, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {64, 1, 1}, 43008, false, 19, 6, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 4, 0, {128, 1, 1}, 37632, false, 0, -1, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 17, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 17, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 2, 1, 0, {128, 1, 1}, 44544, false, 6, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 56832, true, 20, 7, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 42240, true, 21, 8, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 22, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 1, 0, {128, 1, 1}, 34816, false, 23, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, 2, 0, {128, 1, 1}, 33792, true, 24, 9, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, false, 4, LANES_value::pairs, 1, 4, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 25, 10, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 51200, false, 12, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 26, -1, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 34816, false, 15, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {64, 1, 1}, 22272, false, 27, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 135168, false, 0, -1, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 43008, false, 28, 6, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {64, 1, 1}, 19200, true, 29, 11, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, 0, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 148992, false, 17, -1, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 1, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 7, -1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 30, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 0, -1, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 26, -1, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 18, -1, 496ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 2, 0, {128, 1, 1}, 37632, false, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 75776, false, 1, 1, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {64, 1, 1}, 10880, true, 2, 2, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 3, 3, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 8, 15, 4, 1, 0, {256, 1, 1}, 69632, true, 4, 4, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 2, false, 2, LANES_value::rows, 1, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 5, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 64, 48, 8, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 53248, false, 6, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 7, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {128, 1, 1}, 32000, true, 8, 5, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 9, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 10, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 15, 4, 2, 0, {256, 1, 1}, 69632, true, 11, 6, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 4, 0, {128, 1, 1}, 51200, false, 12, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 38400, false, 5, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 37120, false, 13, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 153600, false, 14, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, false, 4, LANES_value::rows, 8, 1, 1, 1, 1, 0, {128, 1, 1}, 21120, false, 15, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {256, 1, 1}, 83968, false, 16, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 17, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {256, 1, 1}, 75264, false, 18, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {64, 1, 1}, 43008, false, 19, 7, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 4, 0, {128, 1, 1}, 37632, false, 0, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 17, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 17, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 20, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 2, 1, 0, {128, 1, 1}, 44544, false, 6, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 56832, true, 21, 8, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 42240, true, 22, 9, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 23, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 1, 0, {128, 1, 1}, 34816, false, 24, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, 2, 0, {128, 1, 1}, 33792, true, 25, 10, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, false, 4, LANES_value::pairs, 1, 4, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 26, 11, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 51200, false, 12, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 20, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 34816, false, 15, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {64, 1, 1}, 22272, false, 27, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 135168, false, 0, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 43008, false, 28, 7, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {64, 1, 1}, 19200, true, 29, 12, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 148992, false, 17, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 1, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 7, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 30, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 18, 0, 496ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -420,9 +420,38 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.7935},
+    {32, 0.6699},
+    {64, 0.5236},
+    {128, 0.2985},
+    {16, 0.6752},
+    {16, 0.5767},
+    {16, 0.3723},
+    {16, 0.5836},
+    {16, 0.431},
+    {16, 0.1964},
+    {16, 0.0551},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -462,37 +491,37 @@ inline constexpr exact_row exact_rows[] = {
     {{10000, 64, 64}, 5, 1.0, {0, 0, 0}},
     {{16384, 512, 1024}, 24, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{1, 4096, 4096}, 26, 1.0, {0, 0, 0}},
+    {{1, 4096, 4096}, 27, 1.0, {0, 0, 0}},
     {{13, 128, 2000}, 2, 1.0, {0, 0, 0}},
-    {{32, 4096, 4096}, 27, 1.0, {0, 0, 0}},
+    {{32, 4096, 4096}, 28, 1.0, {0, 0, 0}},
     {{64, 64, 65536}, 4, 1.0, {0, 0, 0}},
     {{64, 10000, 64}, 13, 1.0, {0, 0, 0}},
-    {{127, 333, 2047}, 28, 1.0, {0, 0, 0}},
-    {{128, 128, 128}, 29, 1.0, {0, 0, 0}},
-    {{128, 128, 16384}, 30, 1.0, {0, 0, 0}},
+    {{127, 333, 2047}, 29, 1.0, {0, 0, 0}},
+    {{128, 128, 128}, 30, 1.0, {0, 0, 0}},
+    {{128, 128, 16384}, 31, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 9, 1.0, {0, 0, 0}},
     {{256, 256, 256}, 10, 1.0, {0, 0, 0}},
-    {{256, 256, 8192}, 31, 1.0, {0, 0, 0}},
-    {{300, 2100, 2000}, 32, 1.0, {0, 0, 0}},
+    {{256, 256, 8192}, 32, 1.0, {0, 0, 0}},
+    {{300, 2100, 2000}, 33, 1.0, {0, 0, 0}},
     {{333, 777, 555}, 10, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 13, 1.0, {0, 0, 0}},
     {{512, 512, 32768}, 3, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 33, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 34, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 15, 1.0, {0, 0, 0}},
     {{1023, 1025, 1027}, 16, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 34, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 35, 1.0, {0, 0, 0}},
     {{1024, 1024, 1024}, 15, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 16, 1.0, {0, 0, 0}},
     {{2000, 100, 3000}, 18, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 19, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 35, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 36, 1.0, {0, 0, 0}},
     {{3000, 3000, 3000}, 0, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 36, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 37, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 38, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 37, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 38, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 39, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 9, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 39, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 40, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 40, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 41, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 23, 1.0, {0, 0, 0}},
     {{10000, 64, 64}, 13, 1.0, {0, 0, 0}},
@@ -527,7 +556,7 @@ inline constexpr exact_row exact_rows[] = {
     {{4096, 1, 4096}, 21, 1.0, {0, 0, 0}},
     {{4096, 32, 4096}, 10, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 9, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 39, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 40, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 23, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 23, 1.0, {0, 0, 0}},
@@ -538,114 +567,126 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{128, 128, 128}, 10, 0.9356752802917969, 0},
-    {{144, 144, 144}, 10, 0.9356752802917969, 0},
-    {{160, 160, 160}, 10, 0.9356752802917969, 0},
-    {{176, 176, 176}, 12, 0.9356752802917969, 0},
-    {{192, 192, 192}, 12, 0.9356752802917969, 0},
-    {{208, 208, 208}, 20, 0.9356752802917969, 0},
-    {{159, 159, 159}, 10, 0.9356752802917969, 0},
-    {{159, 160, 160}, 10, 0.9356752802917969, 0},
-    {{192, 192, 96}, 22, 0.9356752802917969, 0},
-    {{112, 192, 192}, 12, 0.9356752802917969, 0},
-    {{192, 112, 192}, 10, 0.9356752802917969, 0},
-    {{224, 144, 160}, 12, 0.9356752802917969, 0},
-    {{111, 134, 175}, 25, 0.9356752802917969, 0},
-    {{112, 112, 112}, 10, 0.9356752802917969, 0},
-    {{153, 153, 153}, 10, 0.9356752802917969, 0},
-    {{169, 169, 169}, 12, 0.9356752802917969, 0},
-    {{184, 184, 184}, 12, 0.9356752802917969, 0},
-    {{176, 176, 176}, 12, 0.9356752802917969, 0},
-    {{134, 153, 145}, 10, 0.9356752802917969, 0},
-    {{191, 122, 175}, 10, 0.9356752802917969, 0},
-    {{160, 160, 96}, 13, 0.9356752802917969, 0},
-    {{208, 208, 112}, 0, 0.9356752802917969, 0},
-    {{212, 96, 96}, 13, 0.9356752802917969, 0},
-    {{96, 212, 96}, 13, 0.9356752802917969, 0},
-    {{175, 106, 184}, 12, 0.9356752802917969, 0},
-    {{131, 176, 175}, 10, 0.9356752802917969, 0},
-    {{59, 112, 175}, 25, 0.9356752802917969, 0},
-    {{80, 192, 192}, 12, 0.9356752802917969, 0},
-    {{192, 80, 192}, 10, 0.9356752802917969, 0},
-    {{0, 192, 192}, 12, 0.9356752802917969, 0},
-    {{192, 0, 192}, 25, 0.9356752802917969, 0},
-    {{112, 112, 224}, 25, 0.9356752802917969, 0},
-    {{128, 128, 208}, 25, 0.9356752802917969, 0},
-    {{144, 144, 240}, 25, 0.9356752802917969, 0},
-    {{96, 96, 256}, 6, 0.9356752802917969, 0},
+    {{128, 128, 128}, 10, 2147483647, 0, 4, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 4, 0},
+    {{160, 160, 160}, 16, 2147483647, 0, 4, 0},
+    {{176, 176, 176}, 20, 2147483647, 0, 4, 0},
+    {{192, 192, 192}, 0, 2147483647, 0, 4, 0},
+    {{208, 208, 208}, 19, 2147483647, 0, 4, 0},
+    {{159, 159, 159}, 16, 2147483647, 0, 4, 0},
+    {{159, 160, 160}, 16, 2147483647, 0, 4, 0},
+    {{192, 192, 96}, 22, 2147483647, 0, 4, 0},
+    {{112, 192, 192}, 9, 2147483647, 0, 4, 0},
+    {{192, 112, 192}, 9, 2147483647, 0, 4, 0},
+    {{224, 144, 160}, 19, 2147483647, 0, 4, 0},
+    {{111, 134, 175}, 6, 2147483647, 0, 4, 0},
+    {{112, 112, 112}, 7, 2147483647, 0, 4, 0},
+    {{153, 153, 153}, 25, 2147483647, 0, 4, 0},
+    {{169, 169, 169}, 16, 2147483647, 0, 4, 0},
+    {{184, 184, 184}, 0, 2147483647, 0, 4, 0},
+    {{176, 176, 176}, 20, 2147483647, 0, 4, 0},
+    {{134, 153, 145}, 10, 2147483647, 0, 4, 0},
+    {{191, 122, 175}, 26, 2147483647, 0, 4, 0},
+    {{160, 160, 96}, 13, 2147483647, 0, 4, 0},
+    {{208, 208, 112}, 0, 2147483647, 0, 4, 0},
+    {{212, 96, 96}, 5, 2147483647, 0, 4, 0},
+    {{96, 212, 96}, 5, 2147483647, 0, 4, 0},
+    {{175, 106, 184}, 18, 2147483647, 0, 4, 0},
+    {{131, 176, 175}, 12, 2147483647, 0, 4, 0},
+    {{59, 112, 175}, 8, 2147483647, 0, 4, 0},
+    {{80, 192, 192}, 3, 2147483647, 0, 4, 0},
+    {{192, 80, 192}, 10, 2147483647, 0, 4, 0},
+    {{0, 192, 192}, 1, 2147483647, 0, 4, 0},
+    {{192, 0, 192}, 21, 2147483647, 0, 4, 0},
+    {{112, 112, 224}, 8, 2147483647, 0, 4, 0},
+    {{128, 128, 208}, 11, 2147483647, 0, 4, 0},
+    {{144, 144, 240}, 3, 2147483647, 0, 4, 0},
+    {{96, 96, 256}, 4, 2147483647, 0, 4, 0},
     // NVIDIA_H200
-    {{128, 128, 128}, 10, 0.9868744980709583, 1},
-    {{144, 144, 144}, 10, 0.9868744980709583, 1},
-    {{160, 160, 160}, 10, 0.9868744980709583, 1},
-    {{176, 176, 176}, 10, 0.9868744980709583, 1},
-    {{192, 192, 192}, 10, 0.9868744980709583, 1},
-    {{208, 208, 208}, 10, 0.9868744980709583, 1},
-    {{159, 159, 159}, 10, 0.9868744980709583, 1},
-    {{159, 160, 160}, 10, 0.9868744980709583, 1},
-    {{192, 192, 96}, 13, 0.9868744980709583, 1},
-    {{112, 192, 192}, 10, 0.9868744980709583, 1},
-    {{192, 112, 192}, 10, 0.9868744980709583, 1},
-    {{224, 144, 160}, 10, 0.9868744980709583, 1},
-    {{111, 134, 175}, 10, 0.9868744980709583, 1},
-    {{112, 112, 112}, 10, 0.9868744980709583, 1},
-    {{153, 153, 153}, 10, 0.9868744980709583, 1},
-    {{169, 169, 169}, 10, 0.9868744980709583, 1},
-    {{184, 184, 184}, 10, 0.9868744980709583, 1},
-    {{176, 176, 176}, 10, 0.9868744980709583, 1},
-    {{134, 153, 145}, 10, 0.9868744980709583, 1},
-    {{191, 122, 175}, 10, 0.9868744980709583, 1},
-    {{160, 160, 96}, 13, 0.9868744980709583, 1},
-    {{208, 208, 112}, 13, 0.9868744980709583, 1},
-    {{212, 96, 96}, 13, 0.9868744980709583, 1},
-    {{96, 212, 96}, 13, 0.9868744980709583, 1},
-    {{175, 106, 184}, 10, 0.9868744980709583, 1},
-    {{131, 176, 175}, 10, 0.9868744980709583, 1},
-    {{59, 112, 175}, 10, 0.9868744980709583, 1},
-    {{80, 192, 192}, 10, 0.9868744980709583, 1},
-    {{192, 80, 192}, 10, 0.9868744980709583, 1},
-    {{0, 192, 192}, 10, 0.9868744980709583, 1},
-    {{192, 0, 192}, 10, 0.9868744980709583, 1},
-    {{112, 112, 224}, 10, 0.9868744980709583, 1},
-    {{128, 128, 208}, 10, 0.9868744980709583, 1},
-    {{144, 144, 240}, 10, 0.9868744980709583, 1},
-    {{96, 96, 256}, 10, 0.9868744980709583, 1},
+    {{111, 134, 175}, 29, 32, 0, 0, -1},
+    {{59, 112, 175}, 2, 32, 0, 0, -1},
+    {{0, 192, 192}, 27, 32, 0, 0, -1},
+    {{192, 0, 192}, 38, 32, 0, 0, -1},
+    {{112, 112, 224}, 31, 32, 0, 0, -1},
+    {{96, 96, 256}, 4, 32, 0, 0, -1},
+    {{128, 128, 128}, 10, 2147483647, 4, 5, 1},
+    {{144, 144, 144}, 10, 2147483647, 4, 5, 1},
+    {{160, 160, 160}, 10, 2147483647, 4, 5, 1},
+    {{176, 176, 176}, 10, 2147483647, 4, 5, 1},
+    {{192, 192, 192}, 10, 2147483647, 4, 5, 1},
+    {{208, 208, 208}, 10, 2147483647, 4, 5, 1},
+    {{159, 159, 159}, 10, 2147483647, 4, 5, 1},
+    {{159, 160, 160}, 10, 2147483647, 4, 5, 1},
+    {{192, 192, 96}, 13, 2147483647, 4, 5, 1},
+    {{112, 192, 192}, 10, 2147483647, 4, 5, 1},
+    {{192, 112, 192}, 10, 2147483647, 4, 5, 1},
+    {{224, 144, 160}, 10, 2147483647, 4, 5, 1},
+    {{111, 134, 175}, 10, 2147483647, 5, 6, 1},
+    {{112, 112, 112}, 10, 2147483647, 4, 5, 1},
+    {{153, 153, 153}, 10, 2147483647, 4, 5, 1},
+    {{169, 169, 169}, 10, 2147483647, 4, 5, 1},
+    {{184, 184, 184}, 10, 2147483647, 4, 5, 1},
+    {{176, 176, 176}, 10, 2147483647, 4, 5, 1},
+    {{134, 153, 145}, 10, 2147483647, 4, 5, 1},
+    {{191, 122, 175}, 10, 2147483647, 4, 5, 1},
+    {{160, 160, 96}, 13, 2147483647, 4, 5, 1},
+    {{208, 208, 112}, 13, 2147483647, 4, 5, 1},
+    {{212, 96, 96}, 13, 2147483647, 4, 5, 1},
+    {{96, 212, 96}, 13, 2147483647, 4, 5, 1},
+    {{175, 106, 184}, 10, 2147483647, 4, 5, 1},
+    {{131, 176, 175}, 10, 2147483647, 4, 5, 1},
+    {{59, 112, 175}, 10, 2147483647, 6, 7, 1},
+    {{80, 192, 192}, 10, 2147483647, 4, 5, 1},
+    {{192, 80, 192}, 10, 2147483647, 4, 5, 1},
+    {{0, 192, 192}, 10, 2147483647, 7, 8, 1},
+    {{192, 0, 192}, 10, 2147483647, 8, 9, 1},
+    {{112, 112, 224}, 10, 2147483647, 9, 10, 1},
+    {{128, 128, 208}, 10, 2147483647, 4, 5, 1},
+    {{144, 144, 240}, 10, 2147483647, 4, 5, 1},
+    {{96, 96, 256}, 10, 2147483647, 10, 11, 1},
     // sm_90
-    {{128, 128, 128}, 10, 0.9356752802917969, 0},
-    {{144, 144, 144}, 10, 0.9356752802917969, 0},
-    {{160, 160, 160}, 10, 0.9356752802917969, 0},
-    {{176, 176, 176}, 10, 0.9868744980709583, 1},
-    {{192, 192, 192}, 10, 0.9868744980709583, 1},
-    {{208, 208, 208}, 10, 0.9868744980709583, 1},
-    {{159, 159, 159}, 10, 0.9356752802917969, 0},
-    {{159, 160, 160}, 10, 0.9356752802917969, 0},
-    {{192, 192, 96}, 13, 0.9868744980709583, 1},
-    {{112, 192, 192}, 10, 0.9868744980709583, 1},
-    {{192, 112, 192}, 10, 0.9356752802917969, 0},
-    {{224, 144, 160}, 10, 0.9868744980709583, 1},
-    {{111, 134, 175}, 10, 0.9868744980709583, 1},
-    {{112, 112, 112}, 10, 0.9356752802917969, 0},
-    {{153, 153, 153}, 10, 0.9356752802917969, 0},
-    {{169, 169, 169}, 10, 0.9868744980709583, 1},
-    {{184, 184, 184}, 10, 0.9868744980709583, 1},
-    {{176, 176, 176}, 10, 0.9868744980709583, 1},
-    {{134, 153, 145}, 10, 0.9356752802917969, 0},
-    {{191, 122, 175}, 10, 0.9356752802917969, 0},
-    {{160, 160, 96}, 13, 0.9356752802917969, 0},
-    {{208, 208, 112}, 0, 0.9356752802917969, 0},
-    {{212, 96, 96}, 13, 0.9356752802917969, 0},
-    {{96, 212, 96}, 13, 0.9356752802917969, 0},
-    {{175, 106, 184}, 10, 0.9868744980709583, 1},
-    {{131, 176, 175}, 10, 0.9356752802917969, 0},
-    {{59, 112, 175}, 10, 0.9868744980709583, 1},
-    {{80, 192, 192}, 10, 0.9868744980709583, 1},
-    {{192, 80, 192}, 10, 0.9356752802917969, 0},
-    {{0, 192, 192}, 10, 0.9868744980709583, 1},
-    {{192, 0, 192}, 10, 0.9868744980709583, 1},
-    {{112, 112, 224}, 10, 0.9868744980709583, 1},
-    {{128, 128, 208}, 10, 0.9868744980709583, 1},
-    {{144, 144, 240}, 10, 0.9868744980709583, 1},
-    {{96, 96, 256}, 10, 0.9868744980709583, 1},
-    {{0, 0, 0}, 0, -1, -1}  // ends the table
+    {{111, 134, 175}, 29, 32, 0, 0, -1},
+    {{59, 112, 175}, 2, 32, 0, 0, -1},
+    {{0, 192, 192}, 27, 32, 0, 0, -1},
+    {{192, 0, 192}, 38, 32, 0, 0, -1},
+    {{112, 112, 224}, 31, 32, 0, 0, -1},
+    {{96, 96, 256}, 4, 32, 0, 0, -1},
+    {{128, 128, 128}, 10, 2147483647, 0, 4, 0},
+    {{144, 144, 144}, 13, 2147483647, 0, 4, 0},
+    {{160, 160, 160}, 10, 2147483647, 4, 5, 1},
+    {{176, 176, 176}, 10, 2147483647, 4, 5, 1},
+    {{192, 192, 192}, 0, 2147483647, 0, 4, 0},
+    {{208, 208, 208}, 19, 2147483647, 0, 4, 0},
+    {{159, 159, 159}, 10, 2147483647, 4, 5, 1},
+    {{159, 160, 160}, 16, 2147483647, 0, 4, 0},
+    {{192, 192, 96}, 13, 2147483647, 4, 5, 1},
+    {{112, 192, 192}, 9, 2147483647, 0, 4, 0},
+    {{192, 112, 192}, 9, 2147483647, 0, 4, 0},
+    {{224, 144, 160}, 19, 2147483647, 0, 4, 0},
+    {{111, 134, 175}, 10, 2147483647, 5, 6, 1},
+    {{112, 112, 112}, 10, 2147483647, 4, 5, 1},
+    {{153, 153, 153}, 10, 2147483647, 4, 5, 1},
+    {{169, 169, 169}, 16, 2147483647, 0, 4, 0},
+    {{184, 184, 184}, 0, 2147483647, 0, 4, 0},
+    {{176, 176, 176}, 10, 2147483647, 4, 5, 1},
+    {{134, 153, 145}, 10, 2147483647, 0, 4, 0},
+    {{191, 122, 175}, 10, 2147483647, 4, 5, 1},
+    {{160, 160, 96}, 13, 2147483647, 0, 4, 0},
+    {{208, 208, 112}, 0, 2147483647, 0, 4, 0},
+    {{212, 96, 96}, 13, 2147483647, 4, 5, 1},
+    {{96, 212, 96}, 13, 2147483647, 4, 5, 1},
+    {{175, 106, 184}, 18, 2147483647, 0, 4, 0},
+    {{131, 176, 175}, 10, 2147483647, 4, 5, 1},
+    {{59, 112, 175}, 10, 2147483647, 6, 7, 1},
+    {{80, 192, 192}, 10, 2147483647, 4, 5, 1},
+    {{192, 80, 192}, 10, 2147483647, 0, 4, 0},
+    {{0, 192, 192}, 10, 2147483647, 7, 8, 1},
+    {{192, 0, 192}, 10, 2147483647, 8, 9, 1},
+    {{112, 112, 224}, 10, 2147483647, 9, 10, 1},
+    {{128, 128, 208}, 10, 2147483647, 4, 5, 1},
+    {{144, 144, 240}, 3, 2147483647, 0, 4, 0},
+    {{96, 96, 256}, 4, 2147483647, 0, 4, 0},
+    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -656,11 +697,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 35, 0, 35},  // NVIDIA_H100_80GB_HBM3
-    {90, 35, 70, 35, 70}  // NVIDIA_H200
+    {90, 35, 70, 35, 76}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 70, 105, 70, 105},
+    {90, 70, 105, 76, 117},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -675,18 +716,19 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
   (void)asked_;
   number met_{1};
   switch (p_.condition) {
-    case 0: met_ = both(both(number{1}, (m <= number{64})), number{1}); break;
-    case 1: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{60}) <= number{1024}), (number{960} <= k)), number{1}), number{1}); break;
-    case 2: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{6}) <= number{1024}), (number{192} <= k)), number{1}), number{1}); break;
-    case 3: met_ = both(both(both((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{120}) <= number{1024}), (number{7680} <= k)), number{1}), number{1}); break;
-    case 4: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{60}) <= number{1024}), (number{1920} <= k)), number{1}), number{1}); break;
-    case 5: met_ = both(both(both((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) <= number{1024}), (number{960} <= k)), number{1}), number{1}); break;
-    case 6: met_ = both(number{1}, (n <= number{64})); break;
-    case 7: met_ = both(both(both((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{6}) <= number{1024}), (number{384} <= k)), (m <= number{64})), number{1}); break;
-    case 8: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{6}) <= number{1024}), (number{192} <= k)), number{1}), number{1}); break;
-    case 9: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{60}) <= number{1024}), (number{1920} <= k)), number{1}), number{1}); break;
-    case 10: met_ = both(both(both((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{12}) <= number{1024}), (number{384} <= k)), number{1}), number{1}); break;
-    case 11: met_ = both(both(both((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{6}) <= number{1024}), (number{192} <= k)), number{1}), number{1}); break;
+    case 0: met_ = (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0}); break;
+    case 1: met_ = both((m <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 2: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{60}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 3: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 4: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{120}) <= number{1024}), (number{7680} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 5: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}) * number{60}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 6: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{15}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 7: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 8: met_ = both(both(both(((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{1}) * number{6}) <= number{1024}), (number{384} <= k)), (m <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 9: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 10: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{60}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 11: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{12}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 12: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -720,13 +762,13 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 17: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1}, number{1});
     case 18: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{2});
     case 19: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{4});
-    case 20: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{128})), number{3}, number{2});
-    case 21: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 22: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{8});
-    case 23: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
-    case 24: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
-    case 25: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{3}, number{4});
-    case 26: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 20: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 21: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{128})), number{3}, number{2});
+    case 22: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
+    case 23: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{8});
+    case 24: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
+    case 25: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
+    case 26: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{3}, number{4});
     case 27: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{1}, number{1});
     case 28: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{2});
     case 29: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{32})), number{3}, number{2});
@@ -1023,8 +1065,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 10, 13, 15, 19, 23, 16, 22, 9, 24, 6, 7, 14, 20, 17, 5, 18, 12, 2, 3, 1, 21, 8, 11, 4, 25, 41, 42, 43, 44, 39, 45,
-    0, 10, 13, 15, 19, 40
+    0, 10, 13, 15, 19, 23, 16, 22, 9, 24, 6, 7, 14, 20, 17, 5, 18, 12, 2, 3, 1, 21, 8, 11, 4, 26, 42, 43, 44, 25, 40, 45,
+    0, 10, 13, 15, 19, 41
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1074,9 +1116,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }
@@ -1223,29 +1265,29 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 10000, 64, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 24);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 13, 128, 2000).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 13, 128, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 64, 64, 65536).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 64, 64, 65536).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 64, 10000, 64).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 64, 10000, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).plan == 28);
+static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).plan == 29);
+static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).plan == 31);
 static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 256, 256, 256).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 256, 256, 256).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).plan == 31);
+static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).plan == 32);
+static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).plan == 33);
 static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).hit == quality::exact);
@@ -1253,13 +1295,13 @@ static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
@@ -1269,21 +1311,21 @@ static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 36);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 36);
+static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 37);
 static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 37);
+static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 38);
 static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 38);
+static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 39);
 static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 39);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 40);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 40);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 41);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).hit == quality::exact);
@@ -1351,7 +1393,7 @@ static_assert(lookup(90, 4096, 32, 4096).plan == 10);
 static_assert(lookup(90, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(90, 4096, 128, 4096).plan == 9);
 static_assert(lookup(90, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 39);
+static_assert(lookup(90, 4096, 4096, 64).plan == 40);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
 static_assert(lookup(90, 4096, 4096, 4096).plan == 23);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);

@@ -81,7 +81,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -297,9 +297,37 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {64, 0.3549},
+    {128, 0.3544},
+    {16, 0.8685},
+    {32, 0.8498},
+    {64, 0.8253},
+    {128, 0.6344},
+    {16, 0.8613},
+    {32, 0.8498},
+    {64, 0.8253},
+    {128, 0.6344},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -343,42 +371,44 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160, 160}, 3, 0.9810880582759195, 0},
-    {{176, 176, 176}, 0, 0.9810880582759195, 0},
-    {{192, 192, 192}, 0, 0.9810880582759195, 0},
-    {{208, 208, 208}, 6, 0.9810880582759195, 0},
-    {{159, 159, 159}, 3, 0.9810880582759195, 0},
-    {{144, 144, 144}, 3, 0.9810880582759195, 0},
-    {{169, 169, 169}, 3, 0.9810880582759195, 0},
-    {{153, 164, 159}, 3, 0.9810880582759195, 0},
-    {{192, 192, 96}, 5, 0.9810880582759195, 0},
-    {{224, 144, 160}, 0, 0.9810880582759195, 0},
-    {{112, 192, 192}, 1, 0.9810880582759195, 0},
+    {{160, 160, 160}, 3, 2147483647, 0, 2, 0},
+    {{176, 176, 176}, 0, 2147483647, 0, 2, 0},
+    {{192, 192, 192}, 0, 2147483647, 0, 2, 0},
+    {{208, 208, 208}, 6, 2147483647, 0, 2, 0},
+    {{159, 159, 159}, 3, 2147483647, 0, 2, 0},
+    {{144, 144, 144}, 3, 2147483647, 0, 2, 0},
+    {{169, 169, 169}, 3, 2147483647, 0, 2, 0},
+    {{153, 164, 159}, 3, 2147483647, 0, 2, 0},
+    {{192, 192, 96}, 5, 2147483647, 0, 2, 0},
+    {{224, 144, 160}, 0, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 1, 2147483647, 0, 2, 0},
     // NVIDIA_H200
-    {{160, 160, 160}, 4, 0.9839684913098491, 1},
-    {{176, 176, 176}, 0, 0.9839684913098491, 1},
-    {{192, 192, 192}, 0, 0.9839684913098491, 1},
-    {{208, 208, 208}, 0, 0.9839684913098491, 1},
-    {{159, 159, 159}, 4, 0.9839684913098491, 1},
-    {{144, 144, 144}, 4, 0.9839684913098491, 1},
-    {{169, 169, 169}, 0, 0.9839684913098491, 1},
-    {{153, 164, 159}, 4, 0.9839684913098491, 1},
-    {{192, 192, 96}, 0, 0.9839684913098491, 1},
-    {{224, 144, 160}, 0, 0.9839684913098491, 1},
-    {{112, 192, 192}, 4, 0.9839684913098491, 1},
+    {{112, 192, 192}, 7, 32, 0, 0, -1},
+    {{160, 160, 160}, 4, 2147483647, 2, 6, 1},
+    {{176, 176, 176}, 0, 2147483647, 2, 6, 1},
+    {{192, 192, 192}, 0, 2147483647, 2, 6, 1},
+    {{208, 208, 208}, 0, 2147483647, 2, 6, 1},
+    {{159, 159, 159}, 4, 2147483647, 2, 6, 1},
+    {{144, 144, 144}, 4, 2147483647, 2, 6, 1},
+    {{169, 169, 169}, 0, 2147483647, 2, 6, 1},
+    {{153, 164, 159}, 4, 2147483647, 2, 6, 1},
+    {{192, 192, 96}, 0, 2147483647, 2, 6, 1},
+    {{224, 144, 160}, 0, 2147483647, 2, 6, 1},
+    {{112, 192, 192}, 4, 2147483647, 6, 10, 1},
     // sm_90
-    {{160, 160, 160}, 4, 0.9839684913098491, 1},
-    {{176, 176, 176}, 0, 0.9810880582759195, 0},
-    {{192, 192, 192}, 0, 0.9810880582759195, 0},
-    {{208, 208, 208}, 0, 0.9839684913098491, 1},
-    {{159, 159, 159}, 4, 0.9839684913098491, 1},
-    {{144, 144, 144}, 4, 0.9839684913098491, 1},
-    {{169, 169, 169}, 0, 0.9839684913098491, 1},
-    {{153, 164, 159}, 4, 0.9839684913098491, 1},
-    {{192, 192, 96}, 0, 0.9839684913098491, 1},
-    {{224, 144, 160}, 0, 0.9810880582759195, 0},
-    {{112, 192, 192}, 4, 0.9839684913098491, 1},
-    {{0, 0, 0}, 0, -1, -1}  // ends the table
+    {{112, 192, 192}, 7, 32, 0, 0, -1},
+    {{160, 160, 160}, 4, 2147483647, 2, 6, 1},
+    {{176, 176, 176}, 0, 2147483647, 0, 2, 0},
+    {{192, 192, 192}, 0, 2147483647, 0, 2, 0},
+    {{208, 208, 208}, 0, 2147483647, 2, 6, 1},
+    {{159, 159, 159}, 4, 2147483647, 2, 6, 1},
+    {{144, 144, 144}, 4, 2147483647, 2, 6, 1},
+    {{169, 169, 169}, 0, 2147483647, 2, 6, 1},
+    {{153, 164, 159}, 4, 2147483647, 2, 6, 1},
+    {{192, 192, 96}, 0, 2147483647, 2, 6, 1},
+    {{224, 144, 160}, 0, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 4, 2147483647, 6, 10, 1},
+    {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -389,11 +419,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 11, 0, 11},  // NVIDIA_H100_80GB_HBM3
-    {90, 11, 22, 11, 22}  // NVIDIA_H200
+    {90, 11, 22, 11, 23}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 22, 33, 22, 33},
+    {90, 22, 33, 23, 35},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -421,10 +451,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number k{asked_.k};
   (void)k;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 1: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 2: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 3: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 0: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -463,64 +493,64 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.006607 + 2.385e-10 * m * n + 2.546e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), 1.775e-07 * m + 3.415e-07 * n + 3.28e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.775e-07 * m + 3.415e-07 * n + 3.28e-05 * k))
           * unless_multiple(m, 4, 1.067)
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
     case 1:
       return (estimate{0.006607}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.595e-07 * m + 2.698e-07 * n + 2.199e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.595e-07 * m + 2.698e-07 * n + 2.199e-05 * k))
           * unless_multiple(m, 4, 1.06)
           * unless_multiple(n, 4, 1.06)
           * unless_multiple(k, 4, 1.06);
     case 2:
       return (estimate{0.006607 + 1.006e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{132}), 2.381e-07 * m + 6.822e-07 * n + 6.601e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{264}), 2.604e-07 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.381e-07 * m + 6.822e-07 * n + 6.601e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.604e-07 * n))
           * unless_multiple(m, 4, 1.084)
           * unless_multiple(n, 4, 1.084)
           * unless_multiple(k, 4, 1.084);
     case 3:
       return (estimate{0.006607 + 1.105e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{132}), 2.141e-07 * m + 6.212e-07 * n + 6.614e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{264}), 2.07e-07 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.141e-07 * m + 6.212e-07 * n + 6.614e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.07e-07 * n))
           * unless_multiple(m, 4, 1.084)
           * unless_multiple(n, 4, 1.084)
           * unless_multiple(k, 4, 1.084);
     case 4:
       return (estimate{0.006607}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.601e-07 * m + 2.587e-07 * n + 2.191e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.601e-07 * m + 2.587e-07 * n + 2.191e-05 * k))
           * unless_multiple(m, 4, 1.06)
           * unless_multiple(n, 4, 1.06)
           * unless_multiple(k, 4, 1.06);
     case 5:
       return (estimate{0.006607 + 2.173e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.867e-08 * m + 2.06e-07 * n + 1.776e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.867e-08 * m + 2.06e-07 * n + 1.776e-05 * k))
           * unless_multiple(m, 4, 1.108)
           * unless_multiple(n, 4, 1.108)
           * unless_multiple(k, 4, 1.108);
     case 6:
       return (estimate{0.007788 + 3.383e-10 * m * n + 2.444e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{132}), 1.09e-07 * m + 2.311e-07 * n + 3.277e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.09e-07 * m + 2.311e-07 * n + 3.277e-05 * k))
           * unless_multiple(m, 4, 1.064)
           * unless_multiple(n, 4, 1.064)
           * unless_multiple(k, 4, 1.064);
     case 7:
       return (estimate{0.007788}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.48e-07 * m + 2.317e-07 * n + 2.233e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.48e-07 * m + 2.317e-07 * n + 2.233e-05 * k))
           * unless_multiple(m, 4, 1.061)
           * unless_multiple(n, 4, 1.061)
           * unless_multiple(k, 4, 1.061);
     case 8:
       return (estimate{0.007788 + 2.859e-08 * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{132}), 8.707e-08 * m + 3.741e-07 * n + 6.671e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{128})), number{264}), 7.978e-07 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 8.707e-08 * m + 3.741e-07 * n + 6.671e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.978e-07 * n))
           * unless_multiple(m, 4, 1.083)
           * unless_multiple(n, 4, 1.083)
           * unless_multiple(k, 4, 1.083);
     case 9:
       return (estimate{0.007788}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 1.497e-07 * m + 2.429e-07 * n + 2.204e-05 * k))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.497e-07 * m + 2.429e-07 * n + 2.204e-05 * k))
           * unless_multiple(m, 4, 1.063)
           * unless_multiple(n, 4, 1.063)
           * unless_multiple(k, 4, 1.063);
@@ -582,9 +612,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }

@@ -94,7 +94,7 @@ struct config {
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
   quality hit;             ///< how good this answer is
-  double expected_fraction;  ///< expected share of the best possible speed; negative if unknown
+  double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
@@ -320,9 +320,31 @@ struct exact_row {
 struct near_row {
   place at;
   int plan;
-  double expected_fraction;
-  int prediction;  // what answers in place of the plan; negative: nothing does
+  int reach;                          // largest distance that it answers for
+  int promises_first, promises_last;  // [first, last)
+  int prediction;                     // what answers in place of the plan; negative: nothing does
 };
+
+/// Share of the best possible speed that is promised within a distance.
+struct promise {
+  int within;
+  double fraction;
+};
+
+inline constexpr promise promises[] = {
+    {16, 0.9387},
+    {64, 0.8454},
+    {16, 0.8746},
+    {64, 0.795},
+    {-1, -1}  // ends the table
+};
+
+/// Negative where nothing is promised.
+constexpr double promised(const near_row& row_, int away_) {
+  for (int i_ = row_.promises_first; i_ < row_.promises_last; ++i_)
+    if (away_ <= promises[i_].within) return promises[i_].fraction;
+  return -1;
+}
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
@@ -351,27 +373,27 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160}, 4, 0.9866705949040118, 0},
-    {{192, 192}, 4, 0.9866705949040118, 0},
-    {{208, 208}, 4, 0.9866705949040118, 0},
-    {{224, 224}, 4, 0.9866705949040118, 0},
-    {{191, 192}, 4, 0.9866705949040118, 0},
-    {{256, 160}, 4, 0.9866705949040118, 0},
+    {{160, 160}, 4, 2147483647, 0, 2, 0},
+    {{192, 192}, 4, 2147483647, 0, 2, 0},
+    {{208, 208}, 4, 2147483647, 0, 2, 0},
+    {{224, 224}, 4, 2147483647, 0, 2, 0},
+    {{191, 192}, 4, 2147483647, 0, 2, 0},
+    {{256, 160}, 4, 2147483647, 0, 2, 0},
     // NVIDIA_H200
-    {{160, 160}, 10, 0.9677410597179054, -1},
-    {{192, 192}, 11, 0.9677410597179054, -1},
-    {{208, 208}, 2, 0.9677410597179054, -1},
-    {{224, 224}, 2, 0.9677410597179054, -1},
-    {{191, 192}, 11, 0.9677410597179054, -1},
-    {{256, 160}, 4, 0.9677410597179054, -1},
+    {{160, 160}, 10, 2147483647, 2, 4, -1},
+    {{192, 192}, 11, 2147483647, 2, 4, -1},
+    {{208, 208}, 2, 2147483647, 2, 4, -1},
+    {{224, 224}, 2, 2147483647, 2, 4, -1},
+    {{191, 192}, 11, 2147483647, 2, 4, -1},
+    {{256, 160}, 4, 2147483647, 2, 4, -1},
     // sm_90
-    {{160, 160}, 4, 0.9866705949040118, 0},
-    {{192, 192}, 4, 0.9866705949040118, 0},
-    {{208, 208}, 4, 0.9866705949040118, 0},
-    {{224, 224}, 4, 0.9866705949040118, 0},
-    {{191, 192}, 4, 0.9866705949040118, 0},
-    {{256, 160}, 4, 0.9866705949040118, 0},
-    {{0, 0}, 0, -1, -1}  // ends the table
+    {{160, 160}, 4, 2147483647, 0, 2, 0},
+    {{192, 192}, 4, 2147483647, 0, 2, 0},
+    {{208, 208}, 4, 2147483647, 0, 2, 0},
+    {{224, 224}, 4, 2147483647, 0, 2, 0},
+    {{191, 192}, 4, 2147483647, 0, 2, 0},
+    {{256, 160}, 4, 2147483647, 0, 2, 0},
+    {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
 /// Rows of a device or architecture: [first, last) in each table. An architecture that is
@@ -410,14 +432,14 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   const number n{asked_.n};
   (void)n;
   switch (plans[number_of_plan_].shape) {
-    case 0: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 1: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 2: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 3: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 4: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{64})), number{1}, number{1});
-    case 5: return extent_of((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{1}, number{1});
-    case 6: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1}, number{1});
-    case 7: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{1}, number{1});
+    case 0: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 1: return extent_of(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}), number{1}, number{1});
+    case 4: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 5: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{32})) * number{1}), number{1}, number{1});
+    case 6: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 7: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -454,82 +476,82 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   switch (number_of_cost_) {
     case 0:
       return (estimate{0.00239 + 6.728e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0006022)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001064))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0006022)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001064))
           * unless_multiple(m, 4, 1.052)
           * unless_multiple(n, 4, 1.052);
     case 1:
       return (estimate{0.00239 + 6.38e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0003412 + 1.742e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{264}), 0.0005548 + 1.227e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0003412 + 1.742e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0005548 + 1.227e-09 * n))
           * unless_multiple(m, 4, 1.081)
           * unless_multiple(n, 4, 1.081);
     case 2:
       return (estimate{0.00239 + 6.752e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0006091)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001062))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0006091)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001062))
           * unless_multiple(m, 4, 1.046)
           * unless_multiple(n, 4, 1.046);
     case 3:
       return (estimate{0.00239 + 7.844e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005075 + 3.515e-10 * m + 1.98e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.0009814 + 6.453e-10 * m + 3.146e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005075 + 3.515e-10 * m + 1.98e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0009814 + 6.453e-10 * m + 3.146e-09 * n))
           * unless_multiple(m, 4, 1.019)
           * unless_multiple(n, 4, 1.019);
     case 4:
       return (estimate{0.00239 + 5.9e-07 * n + 7.071e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005615)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001028))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005615)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001028))
           * unless_multiple(m, 4, 1.031)
           * unless_multiple(n, 4, 1.031);
     case 5:
       return (estimate{0.00239 + 1.357e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{256}) * ceil_div(n, number{32})), number{132}), 0.001526 + 3.97e-10 * m + 3.165e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.001526 + 3.97e-10 * m + 3.165e-09 * n))
           * unless_multiple(m, 4, 1.01)
           * unless_multiple(n, 4, 1.01);
     case 6:
       return (estimate{0.00239 + 4.558e-08 * n + 1.271e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.001618 + 7.859e-10 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.001618 + 7.859e-10 * n))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.032);
     case 7:
       return (estimate{0.00239 + 8.062e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005142 + 2.205e-10 * m + 1.296e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.0009867 + 3.761e-10 * m + 1.628e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005142 + 2.205e-10 * m + 1.296e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.0009867 + 3.761e-10 * m + 1.628e-09 * n))
           * unless_multiple(m, 4, 1.016)
           * unless_multiple(n, 4, 1.016);
     case 8:
       return (estimate{0.00239 + 4.86e-07 * n + 7.109e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005597)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001034))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005597)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001034))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.032);
     case 9:
       return (estimate{0.00239 + 1.317e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{132}), 0.001516 + 5.422e-11 * m + 5.412e-10 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.001516 + 5.422e-11 * m + 5.412e-10 * n))
           * unless_multiple(m, 4, 1.013)
           * unless_multiple(n, 4, 1.013);
     case 10:
       return (estimate{0.00239 + 1.231e-09 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001683))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001683))
           * unless_multiple(m, 4, 1.05)
           * unless_multiple(n, 4, 1.05);
     case 11:
       return (estimate{0.00239 + 5.208e-07 * n + 6.984e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 0.0005686)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001036))
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0005686)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 0.001036))
           * unless_multiple(m, 4, 1.034)
           * unless_multiple(n, 4, 1.034);
     case 12:
       return (estimate{0.00239 + 8.168e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0004981 + 5.763e-10 * m + 2.93e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009855 + 1.132e-09 * m + 5.692e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.0004981 + 5.763e-10 * m + 2.93e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{264}), 0.0009855 + 1.132e-09 * m + 5.692e-09 * n))
           * unless_multiple(m, 4, 1.015)
           * unless_multiple(n, 4, 1.015);
     case 13:
       return (estimate{0.00239 + 8.296e-10 * m * n}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{132}), 0.0004974 + 5.431e-10 * m + 2.716e-09 * n)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{32})), number{264}), 0.0009837 + 1.068e-09 * m + 5.297e-09 * n))
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{132}), 0.0004974 + 5.431e-10 * m + 2.716e-09 * n)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{32})) * number{1}), number{264}), 0.0009837 + 1.068e-09 * m + 5.297e-09 * n))
           * unless_multiple(m, 4, 1.014)
           * unless_multiple(n, 4, 1.014);
     default:
@@ -588,9 +610,9 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
-    if (away_ < 0 || (best_.plan >= 0 && away_ >= best_distance_)) continue;
+    if (away_ < 0 || away_ > row_.reach || (best_.plan >= 0 && away_ >= best_distance_)) continue;
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
-    best_ = {row_.plan, row_.expected_fraction, false};
+    best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
     chooser_ = row_.prediction;
   }
