@@ -315,7 +315,12 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {64, 1, 1}, 19200, true, 21, 9, 496ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, 0, 0, 511ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 148992, false, 18, 0, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 18, 0, 511ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 18, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 51200, false, 5, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 4, 3, 2, 3, 0, {128, 1, 1}, 56832, true, 22, 10, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 4, 4, 0, {128, 1, 1}, 21760, true, 2, 11, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 64, 48, 8, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 53248, false, 23, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 2, 0, {128, 1, 1}, 34816, false, 7, 0, 496ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -376,13 +381,14 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {16, 0.6752},
-    {16, 0.5767},
-    {16, 0.3723},
-    {16, 0.5836},
-    {16, 0.431},
-    {16, 0.1964},
-    {16, 0.0551},
+    {16, 0.8683},
+    {32, 0.6283},
+    {64, 0.5307},
+    {128, 0.2437},
+    {16, 0.835},
+    {32, 0.6283},
+    {64, 0.5307},
+    {128, 0.2437},
     {-1, -1}  // ends the table
 };
 
@@ -435,47 +441,42 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
-    {{111, 134, 175}, 6, 32, 0, 0, -1},
-    {{59, 112, 175}, 2, 32, 0, 0, -1},
-    {{0, 192, 192}, 1, 32, 0, 0, -1},
-    {{192, 0, 192}, 22, 32, 0, 0, -1},
-    {{112, 112, 224}, 8, 32, 0, 0, -1},
-    {{96, 96, 256}, 4, 32, 0, 0, -1},
-    {{128, 128, 128}, 10, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 10, 2147483647, 0, 1, 0},
-    {{160, 160, 160}, 10, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 10, 2147483647, 0, 1, 0},
-    {{192, 192, 192}, 10, 2147483647, 0, 1, 0},
-    {{208, 208, 208}, 10, 2147483647, 0, 1, 0},
-    {{159, 159, 159}, 10, 2147483647, 0, 1, 0},
-    {{159, 160, 160}, 10, 2147483647, 0, 1, 0},
-    {{192, 192, 96}, 5, 2147483647, 0, 1, 0},
-    {{112, 192, 192}, 10, 2147483647, 0, 1, 0},
-    {{192, 112, 192}, 10, 2147483647, 0, 1, 0},
-    {{224, 144, 160}, 10, 2147483647, 0, 1, 0},
-    {{111, 134, 175}, 10, 2147483647, 1, 2, 0},
-    {{112, 112, 112}, 10, 2147483647, 0, 1, 0},
-    {{153, 153, 153}, 10, 2147483647, 0, 1, 0},
-    {{169, 169, 169}, 10, 2147483647, 0, 1, 0},
-    {{184, 184, 184}, 10, 2147483647, 0, 1, 0},
-    {{176, 176, 176}, 10, 2147483647, 0, 1, 0},
-    {{134, 153, 145}, 10, 2147483647, 0, 1, 0},
-    {{191, 122, 175}, 10, 2147483647, 0, 1, 0},
-    {{160, 160, 96}, 5, 2147483647, 0, 1, 0},
-    {{208, 208, 112}, 5, 2147483647, 0, 1, 0},
-    {{212, 96, 96}, 5, 2147483647, 0, 1, 0},
-    {{96, 212, 96}, 5, 2147483647, 0, 1, 0},
-    {{175, 106, 184}, 10, 2147483647, 0, 1, 0},
-    {{131, 176, 175}, 10, 2147483647, 0, 1, 0},
-    {{59, 112, 175}, 10, 2147483647, 2, 3, 0},
-    {{80, 192, 192}, 10, 2147483647, 0, 1, 0},
-    {{192, 80, 192}, 10, 2147483647, 0, 1, 0},
-    {{0, 192, 192}, 10, 2147483647, 3, 4, 0},
-    {{192, 0, 192}, 10, 2147483647, 4, 5, 0},
-    {{112, 112, 224}, 10, 2147483647, 5, 6, 0},
-    {{128, 128, 208}, 10, 2147483647, 0, 1, 0},
-    {{144, 144, 240}, 10, 2147483647, 0, 1, 0},
-    {{96, 96, 256}, 10, 2147483647, 6, 7, 0},
+    {{128, 128, 208}, 11, 32, 0, 0, -1},
+    {{0, 192, 192}, 12, 2147483647, 0, 4, 0},
+    {{59, 112, 175}, 6, 2147483647, 0, 4, 0},
+    {{80, 192, 192}, 12, 2147483647, 0, 4, 0},
+    {{96, 96, 256}, 6, 2147483647, 0, 4, 0},
+    {{96, 212, 96}, 5, 2147483647, 0, 4, 0},
+    {{111, 134, 175}, 6, 2147483647, 0, 4, 0},
+    {{112, 112, 112}, 10, 2147483647, 0, 4, 0},
+    {{112, 112, 224}, 6, 2147483647, 0, 4, 0},
+    {{112, 192, 192}, 12, 2147483647, 0, 4, 0},
+    {{128, 128, 128}, 10, 2147483647, 0, 4, 0},
+    {{128, 128, 208}, 6, 2147483647, 4, 8, 0},
+    {{131, 176, 175}, 12, 2147483647, 0, 4, 0},
+    {{134, 153, 145}, 10, 2147483647, 0, 4, 0},
+    {{144, 144, 144}, 10, 2147483647, 0, 4, 0},
+    {{144, 144, 240}, 12, 2147483647, 0, 4, 0},
+    {{153, 153, 153}, 10, 2147483647, 0, 4, 0},
+    {{159, 159, 159}, 12, 2147483647, 0, 4, 0},
+    {{159, 160, 160}, 12, 2147483647, 0, 4, 0},
+    {{160, 160, 96}, 5, 2147483647, 0, 4, 0},
+    {{160, 160, 160}, 12, 2147483647, 0, 4, 0},
+    {{169, 169, 169}, 12, 2147483647, 0, 4, 0},
+    {{175, 106, 184}, 12, 2147483647, 0, 4, 0},
+    {{176, 176, 176}, 12, 2147483647, 0, 4, 0},
+    {{176, 176, 176}, 12, 2147483647, 0, 4, 0},
+    {{184, 184, 184}, 12, 2147483647, 0, 4, 0},
+    {{191, 122, 175}, 10, 2147483647, 0, 4, 0},
+    {{192, 0, 192}, 10, 2147483647, 0, 4, 0},
+    {{192, 80, 192}, 10, 2147483647, 0, 4, 0},
+    {{192, 112, 192}, 12, 2147483647, 0, 4, 0},
+    {{192, 192, 96}, 24, 2147483647, 0, 4, 0},
+    {{192, 192, 192}, 12, 2147483647, 0, 4, 0},
+    {{208, 208, 112}, 0, 2147483647, 0, 4, 0},
+    {{208, 208, 208}, 12, 2147483647, 0, 4, 0},
+    {{212, 96, 96}, 27, 2147483647, 0, 4, 0},
+    {{224, 144, 160}, 12, 2147483647, 0, 4, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -486,11 +487,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 35, 0, 41}  // NVIDIA_H200
+    {90, 0, 35, 0, 36}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 35, 0, 41},
+    {90, 0, 35, 0, 36},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -515,6 +516,8 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 7: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 8: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 9: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{1}) * number{6}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 10: met_ = both(both(both(((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{1}) * number{12}) <= number{1024}), (number{768} <= k)), (m <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 11: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{60}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -550,6 +553,8 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 19: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{1}, number{1});
     case 20: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{2});
     case 21: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{32})), number{3}, number{2});
+    case 22: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{128})), number{3}, number{4});
+    case 23: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{1}, number{8});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -587,47 +592,202 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.003415 + 5.653e-06 * k + 1.1e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 3.931e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{264}), 0.001669))
+      return (estimate{0.003468 + 5.523e-06 * k + 1.134e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 3.928e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{264}), 0.001719))
           * unless_multiple(m, 4, 1.04)
-          * unless_multiple(n, 4, 1.249)
+          * unless_multiple(n, 4, 1.248)
           * unless_multiple(k, 4, 1.072);
     case 1:
-      return (estimate{0.002771 + 2.711e-08 * m + 9.916e-08 * n + 5.763e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 0.0006669 + 4.41e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{1056}), 0.0006116 + 1.669e-06 * k))
-          * unless_multiple(m, 4, 1.007)
-          * unless_multiple(n, 4, 1.139)
-          * unless_multiple(k, 4, 1.007);
+      return estimate{0.003478 + 1.093e-05 * m + 7.136e-07 * n + 6.921e-07 * k + 6.985e-09 * m * k + 1.807e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{132}), 0.001264 + 6.744e-08 * n + 6.492e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{528}), 0.001448 + 1.093e-05 * m + 7.136e-07 * n + 6.921e-07 * k);
     case 2:
-      return (estimate{0.002454 + 2.527e-06 * k + 1.189e-09 * m * k + 1.665e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.000153 + 1.035e-08 * n + 1.144e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0008515))
-          * unless_multiple(m, 4, 1.055)
+      return estimate{0.002709 + 1.387e-05 * m + 4.391e-06 * n + 1.027e-07 * k + 5.876e-08 * m * n + 1.462e-09 * m * k + 1.64e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0002447 + 4.498e-08 * m + 1.515e-06 * n + 2.231e-08 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.0006791 + 1.387e-05 * m + 4.391e-06 * n + 1.027e-07 * k);
+    case 3:
+      return (estimate{0.004277 + 2.196e-08 * k + 1.778e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 1.978e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{264}), 0.002677 + 9.421e-07 * n + 1.26e-06 * k))
+          * unless_multiple(n, 4, 1.251)
+          * unless_multiple(k, 4, 1.04);
+    case 4:
+      return estimate{0.004051 + 2.804e-05 * m + 2.804e-05 * n + 1.984e-08 * k + 1.802e-07 * m * n + 3.673e-10 * m * k + 3.673e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.000738 + 5.143e-06 * m + 5.143e-06 * n + 3.084e-08 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{528}), 0.002021 + 2.804e-05 * m + 2.804e-05 * n + 1.984e-08 * k);
+    case 5:
+      return (estimate{0.00203 + 2.539e-08 * n + 2.524e-06 * k + 1.231e-09 * m * k + 2.145e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0001532 + 8.755e-10 * n + 1.13e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.001283))
+          * unless_multiple(m, 4, 1.057)
           * unless_multiple(n, 4, 1.419)
           * unless_multiple(k, 4, 1.087);
-    case 3:
-      return (estimate{0.002454 + 1.884e-09 * n + 1.346e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002124 + 6.453e-10 * m + 2.415e-08 * n + 4.147e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1056}), 6.184e-09 * n + 6.87e-07 * k))
-          * unless_multiple(m, 4, 1.052)
-          * unless_multiple(n, 4, 1.24)
-          * unless_multiple(k, 4, 1.084);
-    case 4:
-      return (estimate{0.002454 + 2.719e-06 * k + 4.783e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005055 + 0.0001567 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{264}), 2.28e-06 * k))
-          * unless_multiple(m, 4, 1.04)
+    case 6:
+      return (estimate{0.002807 + 3.726e-07 * m + 3.242e-07 * n + 7.856e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.000286 + 1.339e-09 * n + 7.312e-07 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001198 + 3.815e-09 * n + 9.131e-07 * k))
+          * unless_multiple(n, 4, 1.124);
+    case 7:
+      return (estimate{0.002877 + 2.255e-07 * m + 2.826e-07 * n + 2.562e-07 * k + 1.098e-09 * m * k + 4.419e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.0006069 + 2.199e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 0.0003156))
+          * unless_multiple(n, 4, 1.185)
+          * unless_multiple(k, 4, 1.007);
+    case 8:
+      return estimate{0.003558 + 1.016e-05 * n + 1.476e-07 * k + 5.533e-10 * m * k + 1.125e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{132}), 0.0003476 + 1.405e-06 * m + 6.388e-07 * n + 1.014e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{264}), 0.001924 + 3.688e-06 * m + 2.525e-06 * n + 1.86e-07 * k);
+    case 9:
+      return (estimate{0.002642 + 1.465e-07 * m + 7.639e-08 * n + 1.599e-09 * m * n + 7.361e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00201 + 2.088e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001172 + 9.026e-08 * n))
+          * unless_multiple(m, 4, 1.038)
+          * unless_multiple(n, 4, 1.25)
+          * unless_multiple(k, 4, 1.07);
+    case 10:
+      return (estimate{0.002519 + 1.739e-08 * m + 1.127e-07 * n + 5.764e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 0.0006141 + 4.403e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{1056}), 0.001055 + 1.64e-06 * k))
+          * unless_multiple(m, 4, 1.009)
+          * unless_multiple(n, 4, 1.137)
+          * unless_multiple(k, 4, 1.006);
+    case 11:
+      return (estimate{0.003668}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{132}), 0.001704 + 2.285e-07 * n + 2.03e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{264}), 0.001366 + 4.189e-07 * m + 2.977e-07 * n + 3.208e-08 * k))
+          * unless_multiple(m, 4, 1.019)
+          * unless_multiple(n, 4, 1.035)
+          * unless_multiple(k, 4, 1.035);
+    case 12:
+      return (estimate{0.00328 + 9.175e-09 * m + 1.001e-07 * n + 5.185e-08 * k + 9.22e-10 * m * k + 1.801e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007606 + 4.295e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0004719 + 2.127e-06 * k))
+          * unless_multiple(m, 4, 1.023)
+          * unless_multiple(n, 4, 1.374)
+          * unless_multiple(k, 4, 1.046);
+    case 13:
+      return (estimate{0.003824 + 9.832e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{132}), 0.001568 + 5.785e-08 * n + 3.094e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{528}), 0.00204 + 9.435e-07 * k))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.319)
+          * unless_multiple(k, 4, 1.063);
+    case 14:
+      return (estimate{0.002484 + 2.147e-07 * k + 1.074e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{132}), 8.204e-10 * m + 2.219e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{264}), 0.00531 + 3.447e-08 * n + 3.113e-06 * k))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.192)
+          * unless_multiple(k, 4, 1.04);
+    case 15:
+      return (estimate{0.002208 + 5.295e-09 * n + 1.294e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002167 + 1.512e-08 * n + 4.14e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1056}), 0.0002435 + 9.71e-09 * n + 6.929e-07 * k))
+          * unless_multiple(m, 4, 1.05)
+          * unless_multiple(n, 4, 1.239)
+          * unless_multiple(k, 4, 1.083);
+    case 16:
+      return (estimate{0.00203 + 1.364e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002761 + 2.34e-08 * n + 4.487e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.0001314 + 2.254e-06 * k))
+          * unless_multiple(m, 4, 1.018)
+          * unless_multiple(n, 4, 1.187)
+          * unless_multiple(k, 4, 1.034);
+    case 17:
+      return (estimate{0.00203 + 3.224e-06 * k + 2.975e-11 * m * n + 8.713e-10 * m * k + 1.277e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 2.394e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001404 + 6.703e-08 * n))
+          * unless_multiple(m, 4, 1.032)
+          * unless_multiple(n, 4, 1.268)
+          * unless_multiple(k, 4, 1.05);
+    case 18:
+      return (estimate{0.00203 + 9.905e-08 * m + 1.152e-07 * n + 2.269e-10 * m * n + 8.849e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002938 + 1.221e-08 * n + 1.144e-05 * k))
+          * unless_multiple(m, 4, 1.033)
+          * unless_multiple(n, 4, 1.367)
+          * unless_multiple(k, 4, 1.07);
+    case 19:
+      return (estimate{0.00222 + 8.158e-07 * k + 3.478e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005181 + 0.0001567 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{264}), 4.192e-06 * k))
+          * unless_multiple(m, 4, 1.038)
           * unless_multiple(n, 4, 1.126)
-          * unless_multiple(k, 4, 1.077);
-    case 5:
-      return (estimate{0.02391 + 3.37e-06 * k + 1.886e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005222 + 0.0001516 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1056}), 0.009003 + 1.827e-06 * k))
-          * unless_multiple(m, 4, 1.025)
+          * unless_multiple(k, 4, 1.076);
+    case 20:
+      return (estimate{0.003373 + 7.599e-06 * k + 2.334e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{132}), 2.869e-08 * n + 2.419e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{264}), 0.000387 + 2.88e-05 * k))
+          * unless_multiple(m, 4, 1.008)
+          * unless_multiple(n, 4, 1.043)
+          * unless_multiple(k, 4, 1.007);
+    case 21:
+      return (estimate{0.002116 + 1.249e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002619 + 3.261e-08 * n + 4.153e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1056}), 0.0004074 + 2.795e-07 * k))
+          * unless_multiple(m, 4, 1.046)
+          * unless_multiple(n, 4, 1.232)
+          * unless_multiple(k, 4, 1.081);
+    case 22:
+      return estimate{0.004338 + 1.165e-07 * m + 1.734e-05 * n + 1.227e-06 * k + 1.053e-09 * m * n + 9.028e-10 * m * k + 8.626e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 7.157e-05 + 5.184e-09 * m + 8.212e-07 * n + 2.049e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{1056}), 0.0006728 + 3.868e-08 * m + 5.829e-06 * n + 1.231e-06 * k);
+    case 23:
+      return (estimate{0.005123 + 1.748e-06 * k + 5.45e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{3}) * number{2}), number{132}), 1.631e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{3}) * number{2}), number{264}), 0.001957 + 2.665e-07 * n + 2.776e-06 * k))
+          * unless_multiple(m, 4, 1.018)
+          * unless_multiple(n, 4, 1.126)
+          * unless_multiple(k, 4, 1.055);
+    case 24:
+      return (estimate{0.002977 + 1.085e-05 * k + 9.333e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 1.091e-08 * n + 4.021e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{264}), 0.001279 + 5.234e-07 * k))
+          * unless_multiple(m, 4, 1.032)
+          * unless_multiple(n, 4, 1.208)
+          * unless_multiple(k, 4, 1.061);
+    case 25:
+      return (estimate{0.02411 + 2.09e-06 * k + 1.555e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005282 + 0.0001512 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1056}), 0.008906 + 3.516e-06 * k))
+          * unless_multiple(m, 4, 1.022)
           * unless_multiple(n, 4, 1.116)
-          * unless_multiple(k, 4, 1.054);
+          * unless_multiple(k, 4, 1.051);
+    case 26:
+      return (estimate{0.009795 + 3.397e-07 * k + 9.896e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005496 + 0.0001549 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1056}), 0.002931 + 3.968e-06 * k))
+          * unless_multiple(m, 4, 1.041)
+          * unless_multiple(n, 4, 1.154)
+          * unless_multiple(k, 4, 1.081);
+    case 27:
+      return estimate{0.00293 + 6.358e-05 * m + 1.054e-06 * n + 2.961e-07 * k + 3.685e-09 * m * k + 2.765e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{132}), 0.0009584 + 1.154e-07 * n + 3.214e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{264}), 0.00108 + 9.187e-06 * m + 4.083e-07 * n + 3.16e-07 * k);
+    case 28:
+      return estimate{0.002571 + 2.23e-05 * m + 3.448e-06 * n + 5.653e-08 * k + 1.216e-07 * m * n + 8.88e-10 * m * k + 9.562e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0003223 + 1.132e-06 * m + 2.128e-06 * n + 3.162e-08 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.0005414 + 2.23e-05 * m + 3.448e-06 * n + 5.653e-08 * k);
+    case 29:
+      return (estimate{0.00246 + 2.039e-06 * k + 8.163e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 9.843e-05 + 9.593e-09 * n + 1.157e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.001177))
+          * unless_multiple(m, 4, 1.047)
+          * unless_multiple(n, 4, 1.44)
+          * unless_multiple(k, 4, 1.083);
+    case 30:
+      return (estimate{0.00203 + 3.21e-07 * m + 5.6e-09 * m * n + 1.593e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.0008044 + 2.175e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.002486 + 2.386e-08 * n))
+          * unless_multiple(m, 4, 1.02)
+          * unless_multiple(n, 4, 1.068)
+          * unless_multiple(k, 4, 1.02);
+    case 31:
+      return (estimate{0.002865 + 2.137e-07 * m + 2.849e-07 * n + 2.282e-07 * k + 1.072e-09 * m * k + 4.291e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.0006013 + 2.201e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 0.0003779))
+          * unless_multiple(n, 4, 1.186)
+          * unless_multiple(k, 4, 1.006);
     default:
       return {0, false};
   }
@@ -635,7 +795,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 10, 5, 15, 19, 25
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 28, 29, 27, 30, 31
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -644,7 +804,7 @@ struct prediction {
 };
 
 inline constexpr prediction predictions[] = {
-    {0, 6}
+    {0, 32}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.

@@ -231,7 +231,21 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 8, 1, {384, 1, 1}, 165888, false, 2, -1, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 4, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true}
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 133120, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 8, 1, {384, 1, 1}, 149504, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 4, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 16, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 8, 2, {128, 1, 1}, 73728, false, 1, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 8, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 8, 1, {256, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 128, 16, 16, 32, 4, 32, true, 4, 1, {512, 1, 1}, 57344, false, 4, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 4, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 128, 16, 32, 32, 3, 32, true, 8, 1, {256, 1, 1}, 43008, false, 4, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, false, 16, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 4, 2, {256, 1, 1}, 73728, false, 1, -1, 117ULL, true},
+    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 16, 1, {128, 1, 1}, 51200, false, 1, -1, 511ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -292,14 +306,9 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {16, 0.8685},
-    {32, 0.8498},
-    {64, 0.8253},
-    {128, 0.6344},
-    {16, 0.8613},
-    {32, 0.8498},
-    {64, 0.8253},
-    {128, 0.6344},
+    {16, 0.9318},
+    {32, 0.9086},
+    {128, 0.8714},
     {-1, -1}  // ends the table
 };
 
@@ -328,18 +337,17 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H200
-    {{112, 192, 192}, 1, 32, 0, 0, -1},
-    {{160, 160, 160}, 3, 2147483647, 0, 4, 0},
-    {{176, 176, 176}, 0, 2147483647, 0, 4, 0},
-    {{192, 192, 192}, 0, 2147483647, 0, 4, 0},
-    {{208, 208, 208}, 0, 2147483647, 0, 4, 0},
-    {{159, 159, 159}, 3, 2147483647, 0, 4, 0},
-    {{144, 144, 144}, 3, 2147483647, 0, 4, 0},
-    {{169, 169, 169}, 0, 2147483647, 0, 4, 0},
-    {{153, 164, 159}, 3, 2147483647, 0, 4, 0},
-    {{192, 192, 96}, 0, 2147483647, 0, 4, 0},
-    {{224, 144, 160}, 0, 2147483647, 0, 4, 0},
-    {{112, 192, 192}, 3, 2147483647, 4, 8, 0},
+    {{112, 192, 192}, 6, 2147483647, 0, 3, 0},
+    {{144, 144, 144}, 6, 2147483647, 0, 3, 0},
+    {{153, 164, 159}, 6, 2147483647, 0, 3, 0},
+    {{159, 159, 159}, 6, 2147483647, 0, 3, 0},
+    {{160, 160, 160}, 6, 2147483647, 0, 3, 0},
+    {{169, 169, 169}, 7, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 7, 2147483647, 0, 3, 0},
+    {{192, 192, 96}, 8, 2147483647, 0, 3, 0},
+    {{192, 192, 192}, 7, 2147483647, 0, 3, 0},
+    {{208, 208, 208}, 9, 2147483647, 0, 3, 0},
+    {{224, 144, 160}, 7, 2147483647, 0, 3, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -350,11 +358,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 11, 0, 12}  // NVIDIA_H200
+    {90, 0, 11, 0, 11}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 11, 0, 12},
+    {90, 0, 11, 0, 11},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -386,6 +394,7 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 3: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 4: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -423,30 +432,138 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.007788 + 3.383e-10 * m * n + 2.444e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.09e-07 * m + 2.311e-07 * n + 3.277e-05 * k))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.064)
-          * unless_multiple(k, 4, 1.064);
+      return (estimate{0.006634 + 3.607e-10 * m * n + 2.838e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.327e-07 * m + 2.147e-07 * n + 3.281e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
     case 1:
-      return (estimate{0.007788}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.48e-07 * m + 2.317e-07 * n + 2.233e-05 * k))
-          * unless_multiple(m, 4, 1.061)
-          * unless_multiple(n, 4, 1.061)
-          * unless_multiple(k, 4, 1.061);
+      return (estimate{0.006634 + 2.768e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.163e-07 * n + 1.778e-05 * k))
+          * unless_multiple(m, 4, 1.113)
+          * unless_multiple(n, 4, 1.113)
+          * unless_multiple(k, 4, 1.113);
     case 2:
-      return (estimate{0.007788 + 2.859e-08 * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 8.707e-08 * m + 3.741e-07 * n + 6.671e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.978e-07 * n))
-          * unless_multiple(m, 4, 1.083)
-          * unless_multiple(n, 4, 1.083)
-          * unless_multiple(k, 4, 1.083);
+      return (estimate{0.006634 + 2.699e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.195e-07 * n + 1.793e-05 * k))
+          * unless_multiple(m, 4, 1.11)
+          * unless_multiple(n, 4, 1.11)
+          * unless_multiple(k, 4, 1.11);
     case 3:
-      return (estimate{0.007788}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.497e-07 * m + 2.429e-07 * n + 2.204e-05 * k))
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.237e-07 * m + 2.757e-07 * n + 2.214e-05 * k))
           * unless_multiple(m, 4, 1.063)
           * unless_multiple(n, 4, 1.063)
           * unless_multiple(k, 4, 1.063);
+    case 4:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.269e-07 * m + 4.445e-07 * n + 6.626e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.252e-07 * n))
+          * unless_multiple(m, 4, 1.086)
+          * unless_multiple(n, 4, 1.086)
+          * unless_multiple(k, 4, 1.086);
+    case 5:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.276e-07 * m + 4.179e-07 * n + 6.683e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.911e-07 * n))
+          * unless_multiple(m, 4, 1.082)
+          * unless_multiple(n, 4, 1.082)
+          * unless_multiple(k, 4, 1.082);
+    case 6:
+      return (estimate{0.006634 + 2.612e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.227e-07 * n + 1.776e-05 * k))
+          * unless_multiple(m, 4, 1.111)
+          * unless_multiple(n, 4, 1.111)
+          * unless_multiple(k, 4, 1.111);
+    case 7:
+      return (estimate{0.006634 + 3.649e-10 * m * n + 2.736e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.184e-07 * m + 2.04e-07 * n + 3.284e-05 * k))
+          * unless_multiple(m, 4, 1.069)
+          * unless_multiple(n, 4, 1.069)
+          * unless_multiple(k, 4, 1.069);
+    case 8:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.314e-07 * m + 2.581e-07 * n + 2.241e-05 * k))
+          * unless_multiple(m, 4, 1.062)
+          * unless_multiple(n, 4, 1.062)
+          * unless_multiple(k, 4, 1.062);
+    case 9:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.485e-07 * m + 4.741e-07 * n + 6.682e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.733e-07 * n))
+          * unless_multiple(m, 4, 1.082)
+          * unless_multiple(n, 4, 1.082)
+          * unless_multiple(k, 4, 1.082);
+    case 10:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.53e-08 * m + 3.792e-07 * n + 2.001e-05 * k))
+          * unless_multiple(m, 4, 1.13)
+          * unless_multiple(n, 4, 1.13)
+          * unless_multiple(k, 4, 1.13);
+    case 11:
+      return (estimate{0.006634 + 7.69e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.151e-08 * m + 2.42e-07 * n + 4.148e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.153e-07 * n))
+          * unless_multiple(m, 4, 1.068)
+          * unless_multiple(n, 4, 1.068)
+          * unless_multiple(k, 4, 1.068);
+    case 12:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.364e-07 * m + 2.403e-07 * n + 2.239e-05 * k))
+          * unless_multiple(m, 4, 1.062)
+          * unless_multiple(n, 4, 1.062)
+          * unless_multiple(k, 4, 1.062);
+    case 13:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 9.083e-08 * m + 5.001e-07 * n + 7.06e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.214e-07 * n))
+          * unless_multiple(m, 4, 1.078)
+          * unless_multiple(n, 4, 1.078)
+          * unless_multiple(k, 4, 1.078);
+    case 14:
+      return (estimate{0.006634 + 6.357e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.194e-08 * m + 2.599e-07 * n + 3.59e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 1.826e-07 * n))
+          * unless_multiple(m, 4, 1.087)
+          * unless_multiple(n, 4, 1.087)
+          * unless_multiple(k, 4, 1.087);
+    case 15:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.201e-08 * m + 3.61e-07 * n + 2.556e-05 * k))
+          * unless_multiple(m, 4, 1.044)
+          * unless_multiple(n, 4, 1.044)
+          * unless_multiple(k, 4, 1.044);
+    case 16:
+      return (estimate{0.006634 + 3.248e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.161e-08 * m + 1.97e-07 * n + 1.969e-05 * k))
+          * unless_multiple(m, 4, 1.109)
+          * unless_multiple(n, 4, 1.109)
+          * unless_multiple(k, 4, 1.109);
+    case 17:
+      return (estimate{0.006634 + 2.563e-10 * m * n + 2.31e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.213e-07 * m + 2.789e-07 * n + 3.278e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
+    case 18:
+      return (estimate{0.006634 + 2.906e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 4.251e-09 * m + 2.093e-07 * n + 1.853e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 9.171e-09 * n))
+          * unless_multiple(m, 4, 1.107)
+          * unless_multiple(n, 4, 1.107)
+          * unless_multiple(k, 4, 1.107);
+    case 19:
+      return (estimate{0.006634}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.298e-07 * m + 2.716e-07 * n + 2.207e-05 * k))
+          * unless_multiple(m, 4, 1.062)
+          * unless_multiple(n, 4, 1.062)
+          * unless_multiple(k, 4, 1.062);
+    case 20:
+      return (estimate{0.006634 + 5.37e-10 * m * n + 1.759e-10 * m * k + 3.791e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 8.106e-08 * m + 2.457e-07 * n + 3.234e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
     default:
       return {0, false};
   }
@@ -454,7 +571,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 6, 4, 3
+    0, 1, 2, 3, 4, 5, 10, 8, 11, 12, 13, 14, 15, 16, 17, 18, 19, 7, 20, 6, 9
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -463,7 +580,7 @@ struct prediction {
 };
 
 inline constexpr prediction predictions[] = {
-    {0, 4}
+    {0, 21}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned recor
 #: Calls of each kernel.
 COUNTS = {"sgemm": 5000, "sgemm_tf32x3": 1500, "gemv": 1500, "transpose": 1000, "reduce": 1000}
 #: Calls that are enqueued before the first of them is looked at.
-BATCH = 100
+BATCH = 500
 SIDES = (1, 2, 3, 4, 7, 8, 16, 31, 33, 64, 100, 127, 128, 130, 256, 300)
 DEPTHS = (*SIDES, 1000, 4100)
 EPS = float(np.finfo(np.float32).eps)

@@ -288,7 +288,22 @@ inline constexpr plan plans[] = {
     {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 8, -1, 1022ULL, true},
     {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 9, -1, 1023ULL, true},
     {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 9, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true}
+    {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
+    {128, 32, 2, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 5, -1, 1023ULL, true},
+    {256, 4, 2, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 9, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 1, 1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
+    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, 10, 0, 1023ULL, true},
+    {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, 6, -1, 1022ULL, true},
+    {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, 6, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1022ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 6, -1, 1023ULL, true},
+    {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true},
+    {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
+    {256, 16, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 7, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -353,11 +368,8 @@ inline constexpr promise promises[] = {
     {16, 0.6876},
     {32, 0.6392},
     {64, 0.1697},
-    {16, 0.8175},
-    {32, 0.6962},
-    {64, 0.3773},
-    {32, 0.6284},
-    {64, 0.3773},
+    {32, 0.7699},
+    {64, 0.4681},
     {-1, -1}  // ends the table
 };
 
@@ -451,44 +463,40 @@ inline constexpr near_row near_rows[] = {
     {{64, 288}, 3, 2147483647, 3, 6, 0},
     {{25, 318}, 3, 2147483647, 0, 3, 0},
     // NVIDIA_H200
-    {{320, 25}, 16, 32, 0, 0, -1},
-    {{25, 318}, 18, 32, 0, 0, -1},
-    {{160, 160}, 6, 2147483647, 6, 9, 1},
-    {{192, 192}, 22, 2147483647, 6, 9, 1},
-    {{208, 208}, 25, 2147483647, 6, 9, 1},
-    {{224, 224}, 12, 2147483647, 6, 9, 1},
-    {{320, 96}, 28, 2147483647, 6, 9, 1},
-    {{96, 320}, 20, 2147483647, 6, 9, 1},
-    {{240, 128}, 26, 2147483647, 6, 9, 1},
-    {{265, 64}, 15, 2147483647, 6, 9, 1},
-    {{192, 191}, 22, 2147483647, 6, 9, 1},
-    {{159, 159}, 6, 2147483647, 6, 9, 1},
-    {{176, 176}, 6, 2147483647, 6, 9, 1},
-    {{320, 25}, 15, 2147483647, 9, 11, 1},
-    {{288, 64}, 15, 2147483647, 6, 9, 1},
-    {{192, 112}, 0, 2147483647, 6, 9, 1},
-    {{112, 192}, 22, 2147483647, 6, 9, 1},
-    {{144, 256}, 22, 2147483647, 6, 9, 1},
-    {{64, 288}, 20, 2147483647, 6, 9, 1},
-    {{25, 318}, 20, 2147483647, 8, 9, 1},
+    {{25, 318}, 18, 2147483647, 6, 8, 1},
+    {{64, 288}, 29, 2147483647, 6, 8, 1},
+    {{96, 320}, 19, 2147483647, 6, 8, 1},
+    {{112, 192}, 21, 2147483647, 6, 8, 1},
+    {{144, 256}, 30, 2147483647, 6, 8, 1},
+    {{159, 159}, 6, 2147483647, 6, 8, 1},
+    {{160, 160}, 6, 2147483647, 6, 8, 1},
+    {{176, 176}, 23, 2147483647, 6, 8, 1},
+    {{192, 112}, 24, 2147483647, 6, 8, 1},
+    {{192, 192}, 31, 2147483647, 6, 8, 1},
+    {{192, 191}, 31, 2147483647, 6, 8, 1},
+    {{208, 208}, 25, 2147483647, 6, 8, 1},
+    {{224, 224}, 12, 2147483647, 6, 8, 1},
+    {{240, 128}, 32, 2147483647, 6, 8, 1},
+    {{265, 64}, 15, 2147483647, 6, 8, 1},
+    {{288, 64}, 33, 2147483647, 6, 8, 1},
+    {{320, 25}, 34, 2147483647, 6, 8, 1},
+    {{320, 96}, 28, 2147483647, 6, 8, 1},
     // sm_90
     {{64, 288}, 2, 32, 0, 0, -1},
-    {{320, 25}, 16, 32, 0, 0, -1},
-    {{25, 318}, 18, 32, 0, 0, -1},
     {{160, 160}, 6, 2147483647, 0, 3, 0},
     {{192, 192}, 7, 2147483647, 0, 3, 0},
     {{208, 208}, 7, 2147483647, 0, 3, 0},
-    {{224, 224}, 12, 2147483647, 6, 9, 1},
+    {{224, 224}, 12, 2147483647, 6, 8, 1},
     {{320, 96}, 17, 2147483647, 0, 3, 0},
     {{96, 320}, 3, 2147483647, 0, 3, 0},
     {{240, 128}, 17, 2147483647, 0, 3, 0},
     {{265, 64}, 15, 2147483647, 0, 3, 0},
     {{192, 191}, 7, 2147483647, 0, 3, 0},
     {{159, 159}, 6, 2147483647, 0, 3, 0},
-    {{176, 176}, 6, 2147483647, 6, 9, 1},
+    {{176, 176}, 7, 2147483647, 0, 3, 0},
     {{320, 25}, 16, 2147483647, 0, 3, 0},
     {{288, 64}, 15, 2147483647, 0, 3, 0},
-    {{192, 112}, 0, 2147483647, 6, 9, 1},
+    {{192, 112}, 17, 2147483647, 0, 3, 0},
     {{112, 192}, 10, 2147483647, 0, 3, 0},
     {{144, 256}, 11, 2147483647, 0, 3, 0},
     {{64, 288}, 3, 2147483647, 3, 6, 0},
@@ -504,11 +512,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, 0, 18, 0, 19},  // NVIDIA_H100_80GB_HBM3
-    {90, 18, 36, 19, 39}  // NVIDIA_H200
+    {90, 18, 36, 19, 37}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 36, 54, 39, 60},
+    {90, 36, 54, 37, 56},
     {-1, 0, 0, 0, 0}  // ends the table
 };
 
@@ -544,6 +552,7 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 7: return extent_of(ceil_div(m, number{64}), number{1}, number{1});
     case 8: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
     case 9: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
+    case 10: return extent_of((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -651,54 +660,174 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 5.743e-11 * m + 1.358e-05 * n)
           + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001084 + 6.444e-10 * m + 1.23e-05 * n);
     case 14:
-      return (estimate{0.001832 + 9.365e-08 * m + 8.06e-07 * n + 8.183e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{132}), 0.000112 + 6.709e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{16}), number{1056}), 1.405e-07 * n))
+      return (estimate{0.001931 + 5.122e-08 * m + 9.095e-07 * n + 8.113e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{16}), number{132}), 0.0001237 + 1.11e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{16}), number{264}), 0.0001548))
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.085);
     case 15:
-      return (estimate{0.001996 + 1.622e-07 * m + 2.49e-07 * n + 3.249e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{132}), 2.624e-05 + 6.718e-12 * m + 2.76e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{4}), number{1056}), 0.0002917 + 6.922e-11 * m))
-          * unless_multiple(m, 4, 1.044)
-          * unless_multiple(n, 4, 1.083);
+      return (estimate{0.001488 + 1.254e-06 * m + 1.629e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.002821 + 9.444e-10 * m)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0006223))
+          * unless_multiple(m, 4, 1.055);
     case 16:
-      return (estimate{0.002299 + 8.006e-07 * m + 7.068e-08 * n + 2.141e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 7.071e-05 + 1.137e-11 * m + 6.095e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001124 + 2.254e-11 * m))
-          * unless_multiple(n, 4, 1.018);
+      return (estimate{0.001488 + 1.151e-06 * m + 5.008e-10 * n + 1.198e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001853 + 1.895e-09 * m + 5.006e-10 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001682 + 5.007e-10 * n))
+          * unless_multiple(n, 4, 1.006);
     case 17:
-      return (estimate{0.002499 + 2.293e-06 * m + 3.156e-08 * n + 1.82e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0001507 + 2.565e-11 * m + 5.336e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{528}), 1.065e-10 * m))
-          * unless_multiple(n, 4, 1.046);
+      return (estimate{0.002453 + 3.678e-08 * m + 3.417e-09 * n + 1.166e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001643 + 3.211e-09 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 3.395e-09 * n))
+          * unless_multiple(m, 4, 1.027)
+          * unless_multiple(n, 4, 1.066);
     case 18:
-      return (estimate{0.002476 + 1.905e-06 * m + 2.432e-08 * n + 1.94e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0002244 + 1.283e-11 * m + 6.269e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{1}), number{528}), 4.904e-11 * m))
-          * unless_multiple(m, 4, 1.013)
-          * unless_multiple(n, 4, 1.065);
+      return (estimate{0.001868 + 1.193e-06 * m + 5.865e-08 * n + 5.639e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0002013 + 4.417e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0003055 + 2.615e-08 * n))
+          * unless_multiple(m, 4, 1.014)
+          * unless_multiple(n, 4, 1.042);
     case 19:
-      return (estimate{0.002465 + 2.592e-08 * m + 3.327e-06 * n + 5.725e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 0.0)
-          + in_waves(ceil_div(ceil_div(m, number{128}), number{1056}), 7.969e-10 * m + 1.796e-06 * n))
-          * unless_multiple(m, 4, 1.103)
-          * unless_multiple(n, 4, 1.102);
+      return (estimate{0.002519 + 8.363e-07 * m + 7.018e-08 * n + 2.21e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 8.183e-05 + 1.078e-11 * m + 6.101e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 8.188e-05 + 2.133e-11 * m))
+          * unless_multiple(n, 4, 1.02);
     case 20:
-      return (estimate{0.002167 + 3.528e-08 * m + 3.243e-09 * n + 1.167e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001704 + 3.045e-09 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 3.221e-09 * n))
-          * unless_multiple(m, 4, 1.032)
-          * unless_multiple(n, 4, 1.07);
+      return (estimate{0.002038 + 1.512e-07 * m + 2.321e-07 * n + 3.079e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{4}), number{132}), 3.114e-05 + 6.862e-12 * m + 2.915e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{4}), number{1056}), 0.0002925 + 6.892e-11 * m))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.091);
     case 21:
-      return (estimate{0.00226 + 2.515e-08 * m + 2.906e-06 * n + 4.479e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001197 + 8.226e-07 * n)
-          + in_waves(ceil_div(ceil_div(m, number{32}), number{528}), 0.0))
-          * unless_multiple(n, 4, 1.041);
+      return (estimate{0.002289 + 2.752e-07 * m + 2.678e-08 * n + 8.335e-11 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.583e-05 + 6.764e-12 * m + 1.957e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.000282 + 5.839e-11 * m + 7.523e-08 * n))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.059);
     case 22:
-      return estimate{0.001542 + 6.052e-06 * n + 7.997e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 3.232e-11 * m + 1.199e-05 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.0009645 + 8.314e-10 * m + 1.505e-05 * n);
+      return (estimate{0.002118 + 8.438e-09 * m + 2.106e-06 * n + 3.666e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 5.033e-06 + 1.641e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{528}), 0.0003455 + 7.911e-07 * n))
+          * unless_multiple(n, 4, 1.05);
+    case 23:
+      return (estimate{0.002686 + 2.281e-06 * m + 3.299e-08 * n + 1.938e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0001506 + 2.636e-11 * m + 5.106e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{528}), 1.097e-10 * m))
+          * unless_multiple(n, 4, 1.045);
+    case 24:
+      return (estimate{0.002661 + 1.886e-06 * m + 2.47e-08 * n + 1.978e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0002291 + 1.12e-11 * m + 6.145e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 2.12e-11 * m))
+          * unless_multiple(m, 4, 1.014)
+          * unless_multiple(n, 4, 1.066);
+    case 25:
+      return (estimate{0.002288 + 2.381e-08 * m + 2.794e-06 * n + 4.351e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001253 + 9.398e-07 * n))
+          * unless_multiple(n, 4, 1.042);
+    case 26:
+      return estimate{0.001488 + 6.144e-06 * n + 8.262e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.438e-11 * m + 1.133e-05 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.0009254 + 8.369e-10 * m + 1.55e-05 * n);
+    case 27:
+      return estimate{0.002501 + 1.421e-05 * n + 7.225e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.062e-11 * m + 2.889e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.427e-10 * m + 1.388e-05 * n);
+    case 28:
+      return estimate{0.001488 + 7.234e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.248e-05 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.211e-05 * n);
+    case 29:
+      return (estimate{0.002636 + 2.573e-08 * m + 3.397e-06 * n + 5.741e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 0.0)
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{1056}), 8.063e-10 * m + 1.707e-06 * n))
+          * unless_multiple(m, 4, 1.103)
+          * unless_multiple(n, 4, 1.105);
+    case 30:
+      return (estimate{0.001488 + 8.552e-07 * m + 1.594e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.002954 + 5.301e-10 * m))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.013);
+    case 31:
+      return (estimate{0.001488 + 1.153e-06 * m + 5.726e-10 * n + 1.207e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001823 + 1.774e-09 * m + 5.725e-10 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001452 + 5.726e-10 * n))
+          * unless_multiple(m, 4, 1.006)
+          * unless_multiple(n, 4, 1.009);
+    case 32:
+      return (estimate{0.004041 + 6.747e-07 * m + 2.043e-09 * n + 7.253e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 0.0003228 + 9.757e-12 * m + 1.481e-10 * n)
+          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{264}), 0.0005243 + 1.554e-11 * m + 5.794e-10 * n))
+          * unless_multiple(n, 4, 1.005);
+    case 33:
+      return (estimate{0.001735 + 1.273e-06 * m + 3.024e-08 * n + 4.854e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0001036 + 9.847e-12 * m + 4.997e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0006983 + 9.35e-11 * m + 4.433e-08 * n))
+          * unless_multiple(n, 4, 1.025);
+    case 34:
+      return (estimate{0.001603 + 1.25e-06 * m + 2.562e-08 * n + 4.47e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 9.954e-05 + 6.148e-12 * m + 5.618e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0009017 + 7.004e-11 * m + 4.672e-08 * n))
+          * unless_multiple(n, 4, 1.022);
+    case 35:
+      return (estimate{0.001488 + 2.353e-07 * m + 9.748e-09 * n + 3.795e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 1.732e-11 * m + 5.201e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001137 + 1.327e-10 * m))
+          * unless_multiple(m, 4, 1.052)
+          * unless_multiple(n, 4, 1.093);
+    case 36:
+      return (estimate{0.001488 + 2.293e-07 * m + 1.918e-07 * n + 5.82e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 7.832e-05 + 3.495e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008641))
+          * unless_multiple(m, 4, 1.065)
+          * unless_multiple(n, 4, 1.107);
+    case 37:
+      return (estimate{0.002393 + 3.083e-07 * m + 4.127e-08 * n + 9.106e-11 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.463e-05 + 6.284e-12 * m + 1.931e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0002319 + 5.677e-11 * m + 6.184e-08 * n))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.058);
+    case 38:
+      return (estimate{0.001488 + 2.797e-08 * m + 4.738e-07 * n + 4.751e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.854e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001089))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.077);
+    case 39:
+      return (estimate{0.00251 + 8.016e-07 * m + 7.096e-08 * n + 2.194e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 6.41e-05 + 1.13e-11 * m + 5.993e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001252 + 2.24e-11 * m))
+          * unless_multiple(n, 4, 1.021);
+    case 40:
+      return (estimate{0.003506 + 4.229e-07 * m + 1.849e-08 * n + 8.813e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 1.822e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001122 + 1.846e-08 * n))
+          * unless_multiple(m, 4, 1.084)
+          * unless_multiple(n, 4, 1.073);
+    case 41:
+      return (estimate{0.001728 + 3.009e-08 * m + 6e-07 * n + 4.581e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.847e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008497))
+          * unless_multiple(m, 4, 1.01)
+          * unless_multiple(n, 4, 1.072);
+    case 42:
+      return (estimate{0.001698 + 2.048e-09 * m + 6.294e-06 * n + 6.935e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.314e-11 * m + 5.089e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001296 + 1.21e-09 * m + 6.628e-06 * n))
+          * unless_multiple(m, 4, 1.045)
+          * unless_multiple(n, 4, 1.033);
+    case 43:
+      return estimate{0.002384 + 1.528e-05 * n + 7.078e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.382e-11 * m + 3.234e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.553e-10 * m + 1.204e-05 * n);
+    case 44:
+      return estimate{0.001488 + 2.36e-08 * n + 7.051e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.178e-05 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.476e-05 * n);
+    case 45:
+      return (estimate{0.002487 + 1.391e-08 * m + 5.146e-06 * n + 3.849e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{64}), number{132}), 2.64e-05 + 6.517e-12 * m + 2.441e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{64}), number{1056}), 5.528e-10 * m))
+          * unless_multiple(n, 4, 1.016);
     default:
       return {0, false};
   }
@@ -706,8 +835,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 29, 9, 11, 12, 17, 3, 13, 14, 10, 6, 7, 16, 15,
-    0, 6, 22, 25, 12, 28, 20, 26, 15
+    0, 35, 9, 11, 12, 17, 3, 13, 14, 10, 6, 7, 16, 15,
+    0, 18, 19, 20, 21, 22, 6, 23, 24, 25, 12, 26, 15, 27, 16, 28, 29, 36, 37, 38, 39, 40, 35, 41, 42, 31, 30, 32, 43, 33, 34, 44
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -717,7 +846,7 @@ struct prediction {
 
 inline constexpr prediction predictions[] = {
     {0, 14},
-    {14, 23}
+    {14, 46}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.
