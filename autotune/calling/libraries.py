@@ -112,8 +112,9 @@ class Torch(Library):
 
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
         torch = self._torch
-        device = torch.device("cuda", index)
-        return partial(torch.empty, shape, dtype=getattr(torch, dtype), device=device)
+        # Of another tensor: that takes half of the time of finding type and device by name.
+        like = torch.empty(0, dtype=getattr(torch, dtype), device=torch.device("cuda", index))
+        return partial(like.new_empty, shape)
 
     def pointer(self, array: Any) -> int:
         return int(array.data_ptr())

@@ -52,6 +52,8 @@ def packages(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterato
         names = _distributions(required, extra)
         topic = f"packages [{extra}]"
         missing = [name for name in names if _is_for_here(name) and not version(name)]
+        if not names:
+            continue  # what is installed was built before there was such an extra
         if not missing:
             yield Finding(topic, "ok", ", ".join(f"{n} {version(n)}" for n in names if version(n)))
         elif extra in needed:
