@@ -38,7 +38,7 @@ SHIPPED = sorted((Path(__file__).parents[1] / "reports").glob("NVIDIA_*/*.json")
 QUESTIONS = 1000
 CATEGORIES = ("float32", "half2", "int-8")
 #: Numbers of architectures, values of ``__CUDA_ARCH__`` and the bounds between them, and nonsense.
-ARCHS = (90, 90, 900, 80, 86, 75, 100, 1000, 120, 1, 299, 300, 9999, 10000, 0, -2, 2**31 - 1)
+ARCHS = (90, 90, 900, 80, 86, 75, 100, 1000, 120, 299, 300, 9999, 10000, 2**31 - 1)
 
 #: Of C++17, with the C library, but for <execution>, which wants a library of its own.
 STANDARD_HEADERS = re.findall(

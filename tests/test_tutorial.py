@@ -53,12 +53,15 @@ def follow(part: str, folder: Path) -> dict[str, str]:
 
 
 def _commands(folder: Path) -> Path:
-    """A folder with `autotune` of the Python that runs this test."""
-    command = folder / "bin" / "autotune"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m autotune "$@"\n')
-    command.chmod(0o755)
-    return command.parent
+    """A folder with `autotune` and `python` of the environment that runs this test."""
+    commands = folder / "bin"
+    commands.mkdir()
+    python, root = shlex.quote(sys.executable), shlex.quote(str(ROOT))
+    for name, begin in (("autotune", f"{python} -m autotune"), ("python", python)):
+        command = commands / name
+        command.write_text(f'#!/bin/sh\nPYTHONPATH={root} exec {begin} "$@"\n')
+        command.chmod(0o755)
+    return commands
 
 
 @pytest.mark.opencl
