@@ -6,7 +6,7 @@ In all of them a contrast shows that the launches do meet: the same without what
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
@@ -117,18 +117,17 @@ def ticket(kind: str) -> TunedKernel:
 
 
 class Calls:
-    """What four callers call one function with, and what each call must return."""
+    """What four callers call one function with, and what all elements of each one's results must be."""
 
-    def __init__(self, cupy: Any, function: TunedKernel, arguments: list[tuple[Any, ...]]) -> None:
-        self.cupy, self.function, self.arguments = cupy, function, arguments
-        self.expected = [self._exact(*mine) for mine in arguments]
-
-    def _exact(self, first: Any, *others: Any) -> float:
-        """All elements of the result are equal: a sum of one value, or a product of two such matrices."""
-        one = float(first.ravel()[0])
-        return (
-            one * first.size if not others else one * first.shape[1] * float(others[0].ravel()[0])
-        )
+    def __init__(
+        self,
+        cupy: Any,
+        function: TunedKernel,
+        arguments: list[tuple[Any, ...]],
+        expected: list[float],
+    ) -> None:
+        self.cupy, self.function = cupy, function
+        self.arguments, self.expected = arguments, expected
 
     def wrong(self, results: list[list[Any]]) -> int:
         """How many results, listed by caller, are not what they must be."""
@@ -184,34 +183,61 @@ class Calls:
 
 def sums(cupy: Any, function: TunedKernel, n: int) -> Calls:
     """Sums of n equal numbers, small enough for float32 to hold them."""
-    return Calls(cupy, function, [(cupy.full(n, i, cupy.float32),) for i in range(1, 5)])
+    arguments = [(cupy.full(n, i, cupy.float32),) for i in range(1, 5)]
+    return Calls(cupy, function, arguments, [float(i * n) for i in range(1, 5)])
 
 
-@pytest.fixture(params=["reduce", "sgemm", "ticket"])
-def calls(cupy: Any, request: pytest.FixtureRequest) -> Iterator[Calls]:
-    """Of configurations that keep state in their module."""
-    if request.param == "ticket":
-        yield sums(cupy, ticket("declared"), 1 << 16)
-        return
-    function = load(request.param)
-    fields = {"reduce": {"n": 1 << 16}, "sgemm": {"m": 64, "n": 64, "k": 65536}}[request.param]
-    tuned = function.choice(fields).tuned
-    if tuned is None or not tuned.exclusive:
-        pytest.skip(f"{request.param}: what is tuned for {Problem(fields)} here is not exclusive")
-    if request.param == "reduce":
-        yield sums(cupy, function, fields["n"])
-        return
-    m, n, k = fields.values()
-    pairs = [(cupy.full((m, k), i), cupy.full((k, n), 0.5)) for i in range(1, 5)]
-    yield Calls(cupy, function, [(a.astype("f"), b.astype("f")) for a, b in pairs])
+def products(cupy: Any, name: str, m: int, k: int, *n: int) -> Calls:
+    """Products of equal numbers with halves."""
+    arguments = [
+        (cupy.full((m, k), i, cupy.float32), cupy.full((k, *n), 0.5, cupy.float32))
+        for i in range(1, 5)
+    ]
+    return Calls(cupy, load(name), arguments, [0.5 * i * k for i in range(1, 5)])
 
 
-def test_calls_on_four_streams_are_right(calls: Calls, gate: Callable[[], None]) -> None:
-    assert calls.on_streams(gate, 100, 4) == 0
+def alike(cupy: Any, name: str, shape: tuple[int, ...], *scalars: float) -> Calls:
+    """Results that are the input, somewhere else; of prefetch and ffma after no step at all."""
+    arguments = [(cupy.full(shape, i, cupy.float32), *scalars) for i in range(1, 5)]
+    return Calls(cupy, load(name), arguments, [1.0, 2.0, 3.0, 4.0])
+
+
+#: By kernel and size; of those that keep state in their module, and of those that have workspaces.
+EVERY: dict[str, Callable[[Any], Calls]] = {
+    "reduce 2^16": lambda cupy: sums(cupy, load("reduce"), 1 << 16),
+    "reduce 2^20": lambda cupy: sums(cupy, load("reduce"), 1 << 20),
+    "sgemm split over the grid": lambda cupy: products(cupy, "sgemm", 64, 65536, 64),
+    "sgemm": lambda cupy: products(cupy, "sgemm", 96, 200, 64),
+    "sgemm_tf32x3": lambda cupy: products(cupy, "sgemm_tf32x3", 128, 256, 128),
+    "gemv": lambda cupy: products(cupy, "gemv", 300, 5000),
+    "gemv, a few rows": lambda cupy: products(cupy, "gemv", 3, 65536),
+    "transpose": lambda cupy: alike(cupy, "transpose", (100, 60)),
+    "copy": lambda cupy: alike(cupy, "copy", (10000,)),
+    "prefetch": lambda cupy: alike(cupy, "prefetch", (10000,), 1.0, 0.0, 8),
+    "ticket": lambda cupy: sums(cupy, ticket("declared"), 1 << 16),
+}
+
+
+@pytest.fixture(params=EVERY)
+def calls(cupy: Any, request: pytest.FixtureRequest) -> Calls:
+    return EVERY[request.param](cupy)
+
+
+def test_five_thousand_calls_on_each_of_four_streams_are_right(
+    calls: Calls, gate: Callable[[], None]
+) -> None:
+    assert calls.on_streams(gate, 250, 20) == 0
 
 
 def test_four_graphs_of_a_hundred_calls_replayed_at_once_are_right(calls: Calls) -> None:
-    assert calls.in_graphs(100, 50) == 0
+    assert calls.in_graphs(100, 200) == 0
+
+
+def test_exclusive_winners_are_among_them(cupy: Any) -> None:
+    """Of reduce and sgemm; else the tests above would show little."""
+    for name, fields in (("reduce", {"n": 1 << 16}), ("sgemm", {"m": 64, "n": 64, "k": 65536})):
+        tuned = load(name).choice(fields).tuned
+        assert tuned is not None and tuned.exclusive
 
 
 def test_without_the_declaration_the_same_calls_go_wrong(

@@ -116,7 +116,8 @@ def test_gradient_of_a_gradient(device: str) -> None:
 
 def test_a_factor_is_kept_only_where_a_gradient_needs_it(device: str) -> None:
     weights, x = normal(device, 5, 7), normal(device, 9, 5, gradient=True)
-    saved = torch_ops.matmul(x, weights).grad_fn.saved_tensors
+    result = torch_ops.matmul(x, weights)
+    saved = result.grad_fn.saved_tensors
     assert saved[0] is None and saved[1].data_ptr() == weights.data_ptr()
 
 
