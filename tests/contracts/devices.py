@@ -59,8 +59,16 @@ class SeveralDevicesContract:
         )
 
     def tuned(self, request: Request, file: Path, listener: Listener = ignore) -> RunResult:
+        waited: list[int] = []
+
+        def together(event: object) -> None:
+            """After the first result wait for all: else a quick device may do what is there alone."""
+            if isinstance(event, Measured) and not waited:
+                waited.extend(worker.run(60, os.getpid) for worker in self.tuning.workers)
+            listener(event)
+
         with Store.open(file) as store:
-            tuning = Run(request, store, listener)
+            tuning = Run(request, store, together)
             self.tuning = tuning
             try:
                 return tuning.run()
@@ -173,14 +181,7 @@ class SeveralDevicesContract:
             strategy=strategy,
             budget=Budget(evaluations=7),
         )
-
-        def wait_for_both(event: object) -> None:
-            """Else a quick device has measured all before the other's process runs."""
-            if isinstance(event, SearchStarted):
-                for worker in self.tuning.workers:
-                    worker.run(60, os.getpid)
-
-        (result,) = self.tuned(request, tmp_path / "s.sqlite", wait_for_both).problems
+        (result,) = self.tuned(request, tmp_path / "s.sqlite").problems
         assert len(result.measured) == 7
         assert {measurement.device_uuid for measurement in result.measured} == {
             request.device.uuid,
