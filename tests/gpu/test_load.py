@@ -189,3 +189,57 @@ def test_lookup_in_a_process_with_cuda(cupy: Any) -> None:
     except UsageError:
         pytest.skip("sgemm is not tuned anywhere yet")
     assert found.quality in ("exact", "nearest_problem", "same_arch", "nearest_arch", "default")
+
+
+class Interface:
+    """An array of a library that nobody knows, by ``__cuda_array_interface__`` only."""
+
+    def __init__(self, array: Any) -> None:
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+        self._array = array
+
+
+class Exchange:
+    """The same by DLPack only."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return self._array.__dlpack__(**named)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("wrapped", [Interface, Exchange])
+def test_arrays_of_unknown_libraries_are_seen_where_they_are(cupy: Any, wrapped: Any) -> None:
+    """And written there; what is made for them is of CuPy, where they take nothing."""
+    x = cupy.arange(600, dtype=cupy.float32).reshape(20, 30)
+    out = cupy.zeros((30, 20), cupy.float32)
+    given = wrapped(out)
+    assert load("transpose")(wrapped(x), out=given) is given
+    cupy.testing.assert_array_equal(out, x.T)
+    cupy.testing.assert_array_equal(load("transpose")(wrapped(x)), x.T)
+
+
+def test_threads_and_their_first_calls(cupy: Any) -> None:
+    """A thread that has used no CUDA before; many at once on one stream, with workspaces and without."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    gemm, gemv = load("sgemm"), load("gemv")
+    a = cupy.full((96, 4096), 2, cupy.float32)
+    b, x = cupy.full((4096, 64), 0.5, cupy.float32), cupy.full(4096, 0.5, cupy.float32)
+    outs = [(cupy.empty((96, 64), cupy.float32), cupy.empty(96, cupy.float32)) for _ in range(8)]
+    cupy.cuda.Device().synchronize()
+
+    def calls(mine: tuple[Any, Any]) -> None:
+        for _ in range(200):
+            gemm(a, b, out=mine[0])
+            gemv(a, x, out=mine[1])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(calls, outs))
+    cupy.cuda.Device().synchronize()
+    for c, y in outs:
+        assert bool((c == 4096).all()) and bool((y == 4096).all())
