@@ -72,6 +72,11 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
         configuration = Configuration(dict(found))
         if kernel.allows(configuration, problem):
             return Choice(kernel.name, problem, configuration, found)
+    elif found is not None and found.quality == DEFAULT:
+        warn(
+            f"{kernel.name}: nothing is recorded for {device.name}; it runs in its default "
+            f"configuration, tune it: autotune run {kernel.name}"
+        )
     elif found is not None:
         warn(
             f"{kernel.name}: the recorded configuration {Configuration(dict(found))} is not in its "
