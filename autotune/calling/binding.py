@@ -30,6 +30,8 @@ class Passed:
     operand: Operand
     #: What is passed is a contiguous aligned copy, read from the operand, written back, or both.
     is_copied: bool = False
+    #: The copy is of memory that holds more than the kernel writes.
+    has_gaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,18 +178,20 @@ def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) 
         len(shape) == 1
         and operand.shape != shape
         and operand.span == shape[0]
-        and min(operand.strides, default=0) >= 0
+        and not operand.runs_backwards
     )
     if operand.dtype != dtype.name or not (operand.shape == shape or is_flat):
         raise UsageError(f"{kernel.name}: {argument.name} is {operand}, {needed}")
-    if argument.kind in OUTPUTS and operand.span < operand.size:
+    if argument.kind in OUTPUTS and operand.overlaps_itself:
         raise UsageError(
             f"{kernel.name}: the output {argument.name} is {operand}: it overlaps itself"
         )
     is_aligned = not operand.offset or f"offset_{argument.name}" in kernel.layout
     if argument.kind == "constant" or (is_aligned and (is_flat or operand.is_contiguous)):
         return Passed(operand)
-    return Passed(operand.memory if is_flat else operand, is_copied=True)
+    if is_flat:
+        return Passed(operand.memory, is_copied=True, has_gaps=operand.span != operand.size)
+    return Passed(operand, is_copied=True)
 
 
 # ---------------------------------------------------------------------- declared arguments

@@ -390,11 +390,11 @@ class GpuCall:
         begin = self._count + len(self._made)
         places: dict[str, int] = {}
         for name in copied:
-            kind, operand = prepared.arguments[name].kind, bound.arrays[name].operand
-            is_gappy = operand.span != operand.size
-            is_read = kind != "out" or is_gappy
+            kind, passed = prepared.arguments[name].kind, bound.arrays[name]
+            is_read = kind != "out" or passed.has_gaps
             places[name] = begin + len(self._copies)
-            self._copies.append(_Copy(operand.source, operand, is_read, kind in OUTPUTS))
+            copy = _Copy(passed.operand.source, passed.operand, is_read, kind in OUTPUTS)
+            self._copies.append(copy)
         begin += len(self._copies)
         for number, (name, argument) in enumerate(prepared.scratch.items()):
             places[name] = begin + number
