@@ -548,7 +548,8 @@ def arguments(p, rng):
     """
     adds = p.view or p.m * p.n * p.k < 1 << 22
     shape_of_c = shape(p, "c", p.m, p.n)
-    c = rng.standard_normal(shape_of_c) if adds else np.full(shape_of_c, np.nan, np.float32)
+    # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
+    c = rng.standard_normal(shape_of_c) if adds else np.broadcast_to(np.float32(np.nan), shape_of_c)
     return {
         "a": rng.standard_normal(shape(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))),
         "b": rng.standard_normal(shape(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))),

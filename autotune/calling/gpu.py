@@ -351,6 +351,9 @@ class GpuCall:
 
     def _again(self, error: Exception, values: Sequence[Any], pointers: list[Any]) -> Any:
         """The first call of all in this thread: CUDA does not know its device yet."""
+        if isinstance(error, OverflowError):
+            name = self._loaded.prepared.choice.kernel
+            raise UsageError(f"{name}: a number is too large for its type: {error}") from error
         if getattr(error, "status", None) != _NO_CONTEXT:
             raise error
         self._runtime.setDevice(self._index)

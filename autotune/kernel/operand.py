@@ -170,6 +170,16 @@ class Operand:
             begin=self.begin + moved,
         )
 
+    def __bool__(self) -> bool:
+        """Nobody knows what is in it, and its length is no answer to ``if out``.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        raise ValueError(f"{self} is neither true nor false: a number is needed, or is None")
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("an array without axes has no length")
