@@ -509,10 +509,23 @@ def test_fields_of_another_type_are_refused(axpy: Kernel, opencl_device: str, va
             ask()
 
 
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_a_call_function_that_knows_nothing_of_empty_arrays(
+    axpy: Kernel, opencl_device: str
+) -> None:
+    """The caller hears what cannot be launched, and its author what to return."""
+    empty = np.zeros(0, np.float32)
+    with pytest.raises(UsageError, match=r"nothing can be launched for \(n=0\).*NothingToDo"):
+        load(axpy)(empty, empty)
+
+
 def test_what_is_no_kernel_is_not_loaded(axpy: Kernel, opencl_device: str) -> None:
     with pytest.raises(UsageError, match="3 is neither a kernel's name nor a kernel"):
         load(3)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"\(m=0, n=1, k=1\) launches nothing"), pytest.warns():
+    with (
+        pytest.raises(UsageError, match=r"sgemm: nothing can be launched for \(m=0"),
+        pytest.warns(),
+    ):
         load("sgemm", m=0, n=1, k=1)
     with pytest.raises(UsageError, match=r"sgemm: a problem of \(m, n, k\) is needed, not \(m=1\)"):
         load("sgemm").choice(m=1)

@@ -93,7 +93,11 @@ class Torch(Library):
         pointer = array.data_ptr()
         pointers.append(pointer)
         # Asking for the number of the device takes as long as all the rest.
-        place = array.get_device() if self._several else array.is_cuda
+        place: object = array.is_cuda
+        if not place:
+            place = array.device.type
+        elif self._several:
+            place = array.get_device()
         # Strides do not tell the imaginary part of a conjugate, whose sign memory has otherwise.
         lies = array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT
         return (*lies, _NEGATED) if array.is_neg() else lies

@@ -271,7 +271,15 @@ class TunedKernel:
         if key in self._ready:
             self._ready.move_to_end(key)
             return self._ready[key]
-        prepared = Prepared.of(bound, _device(index, bound.kernel))
+        try:
+            prepared = Prepared.of(bound, _device(index, bound.kernel))
+        except SpecError as error:
+            if 0 not in bound.problem.values():
+                raise
+            raise UsageError(
+                f"{bound.kernel.name}: nothing can be launched for ({bound.problem}), for which its "
+                f"call function may return NothingToDo(…): {error}"
+            ) from error
         made = prepared if index is None else Loaded(prepared, index)
         self._ready[key] = made
         if len(self._ready) > MAX_READY:
@@ -283,14 +291,7 @@ class TunedKernel:
         device = choose_device(None, self.kernel.backends)
         arguments = declared_arguments(self.kernel, problem)
         index = device.index if device.backend == "cuda" else None
-        try:
-            self._prepared(Bound(self.kernel, problem, arguments, {}, {}), index)
-        except SpecError as error:
-            if 0 not in problem.values():
-                raise
-            raise UsageError(
-                f"{self.kernel.name}: ({problem}) launches nothing; load it without a problem"
-            ) from error
+        self._prepared(Bound(self.kernel, problem, arguments, {}, {}), index)
 
 
 class _Nothing:
