@@ -456,6 +456,18 @@ def test_a_problem_fixed_ahead_may_be_another_kernels(axpy: Kernel, opencl_devic
         assert (load("sgemm", m=8, n=1, k=8)(a, a[:, :1]) == 8).all()
 
 
+def test_a_problem_fixed_ahead_may_be_scaled_by_nothing(axpy: Kernel, opencl_device: str) -> None:
+    """Then neither matrix is read, and it is a problem without k."""
+    a, out = np.full((8, 8), np.nan, np.float32), np.ones((8, 8), np.float32)
+    with pytest.warns(RuntimeWarning):
+        gemm = load("sgemm", m=8, n=8, k=8)
+        assert (gemm(a, a, out=out, alpha=0.0, beta=0.5) == 0.5).all()
+    with pytest.raises(
+        UsageError, match=r"loaded for \(m=8, n=8, k=8\), called with \(m=8, n=8, k=4"
+    ):
+        gemm(a[:, :4], a[:4])
+
+
 # ---------------------------------------------------------------------- mistakes
 
 

@@ -129,7 +129,8 @@ class _Stream:
 class _Arena:
     """Memory for the workspaces of one stream, in turn: what is enqueued on it is done in order."""
 
-    #: Whoever enqueues several launches that share a workspace is not interrupted by another thread.
+    #: Whoever enqueues several steps that share a workspace, or what a module holds, is not
+    #: interrupted by another thread.
     lock: RLock = field(default_factory=RLock)
     buffer: Any = None
     nbytes: int = 0
@@ -465,10 +466,7 @@ class GpuCall:
     ) -> None:
         """With the modules and workspaces of a place."""
         functions = self._functions or self._loaded.functions(place)
-        if not self._workspaces:
-            self._launch(pointers, stream, functions)
-            return
-        arena = _arena((self._index, self._library, place))
+        arena = self._arena_at(place)
         with arena.lock:
             if arena.nbytes < self._workspace_bytes:
                 if is_captured:
@@ -477,6 +475,9 @@ class GpuCall:
                     arena.grow(self._workspace_bytes)
             pointers.extend([arena.begin + offset for offset in self._workspaces])
             self._launch(pointers, stream, functions)
+
+    def _arena_at(self, place: object) -> _Arena:
+        return _arena((self._index, self._library, place))
 
     def _make(self, pointers: list[Any]) -> list[Any]:
         """Make new arrays, and add their pointers."""
@@ -514,9 +515,14 @@ class GpuCall:
             made = self._make(pointers)
             copies = [self._copy(copy, values) for copy in self._copies]
             pointers.extend(library.pointer(array) for library, array in copies)
+            if self._constants:  # no other thread sets them before this one has launched
+                stack.enter_context(self._arena_at(place).lock)
             for name, source in self._constants:
                 self._set_constant(self._loaded.module(place), name, source, values, is_captured)
-            self._launch_with_state(pointers, stream, place, is_captured)
+            if self._has_state:
+                self._launch_with_state(pointers, stream, place, is_captured)
+            else:
+                self._launch(pointers, stream, self._functions)
             for copy, (library, array) in zip(self._copies, copies, strict=True):
                 if copy.is_written:
                     library.assign(self._seen(copy, values), array)

@@ -247,7 +247,9 @@ class TunedKernel:
         """Refuse another problem than the fixed one, and host arrays beside those of a device."""
         sizes = Problem({name: bound.problem[name] for name in bound.kernel.fields})
         is_own = bound.kernel is self.kernel  # another's fields tell nothing of this one's
-        if self.problem is not None and is_own and sizes != self.problem:
+        # Of a product by alpha = 0 nothing is read: its k is 0, whatever the arrays.
+        fixed = {} if self.problem is None or not is_own else self.problem
+        if any(sizes[name] not in (0, value) for name, value in fixed.items()):
             raise UsageError(
                 f"{self.kernel.name}: loaded for ({self.problem}), called with ({sizes}); load it "
                 "without a problem to call it with any"
