@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from autotune.calling.load import load
     from autotune.kernel.expression import ceil_div, maximum, minimum
     from autotune.kernel.operand import Instead, NothingToDo, Operand
+    from autotune.kernel.products import matrix_product
     from autotune.kernel.spec import Constant, Fill, InOut, Kernel, Launch, Out, Work
     from autotune.tuned.config import TunedConfig
     from autotune.tuned.lookup import lookup
@@ -35,6 +36,7 @@ __all__ = [
     "ceil_div",
     "load",
     "lookup",
+    "matrix_product",
     "maximum",
     "minimum",
     "tune",
@@ -44,6 +46,7 @@ _NAMES = {
     "api": ("tune",),
     "kernel.expression": ("ceil_div", "maximum", "minimum"),
     "kernel.operand": ("Instead", "NothingToDo", "Operand"),
+    "kernel.products": ("matrix_product",),
     "kernel.spec": ("Constant", "Fill", "InOut", "Kernel", "Launch", "Out", "Work"),
     "calling.load": ("load",),
     "tuned.config": ("TunedConfig",),

@@ -33,7 +33,7 @@ def matmul(
     Parameters
     ----------
     a : array
-        float32, (m, k) or a batch of such, (..., m, k); ``a.T`` and other views are read where they are.
+        float32, (m, k) or a batch of such, (batch, m, k); ``a.T`` and other views are read where they are.
     b : array
         float32, (k, n) or a batch of such; a matrix, or a batch of one, goes with every matrix of a batch.
     out : array, optional
@@ -89,9 +89,9 @@ def transpose(x: Any, out: Any = None) -> Any:
     Parameters
     ----------
     x : array
-        float32, (m, n) or a batch of such, (..., m, n).
+        float32, (m, n) or a batch of such, (batch, m, n).
     out : array, optional
-        float32, (..., n, m); written.
+        float32, (n, m) or (batch, n, m); written.
 
     Returns
     -------

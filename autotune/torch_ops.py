@@ -322,18 +322,22 @@ def _stand_ins(precision: str) -> dict[str, Callable[..., Any]]:
     matmul = partial(linalg.matmul, precision=precision)
 
     def mm(a: Any, b: Any, *, out: Any = None) -> Any:
-        return matmul(a, b, out) if _are_float32(2, 2, a, b) else None
+        fits = _are_float32(2, 2, a, b) and not _share_memory(out, a, b)
+        return matmul(a, b, out) if fits else None
 
     def bmm(a: Any, b: Any, *, out: Any = None) -> Any:
         fits = _are_float32(3, 3, a, b) and a.shape[0] == b.shape[0]
+        fits = fits and not _share_memory(out, a, b)
         return matmul(a, b, out) if fits else None
 
     def mv(a: Any, x: Any) -> Any:
         return linalg.matvec(a, x) if _are_float32(2, 1, a, x) else None
 
     def addmm(c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any = None) -> Any:
-        shape = (a.shape[0], b.shape[-1])
-        if not _are_float32(2, 2, a, b) or (out is not None and out.shape != shape):
+        if not _are_float32(2, 2, a, b) or _share_memory(out, a, b):
+            return None
+        shape = (a.shape[0], b.shape[1])
+        if out is not None and out.shape != shape:
             return None
         if out is None:
             out = a.new_empty(shape)
@@ -350,6 +354,14 @@ def _stand_ins(precision: str) -> dict[str, Callable[..., Any]]:
         "addmm.out": addmm,
         "mv": mv,
     }
+
+
+def _share_memory(out: Any, a: Any, b: Any) -> bool:
+    """Whether an output may overlap what is read, which torch refuses."""
+    if out is None:
+        return False
+    memory = out.untyped_storage().data_ptr()
+    return memory in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr())
 
 
 def _are_float32(axes_a: int, axes_b: int, a: Any, b: Any) -> bool:

@@ -131,5 +131,5 @@ def call(x, y, steps, shear, out=None):
     arrays = {"x": x, "y": y, "out": out}
     if x.ndim != 1:
         arrays = {name: array.reshape(x.size) for name, array in arrays.items()}
-    scalars = {"n": np.int64(x.size), "steps": int(steps), "shear": np.float32(shear)}
-    return points(x.size, int(steps)), {**arrays, **scalars}
+    scalars = {"n": np.int64(x.size), "steps": steps, "shear": shear}
+    return points(x.size, steps), {**arrays, **scalars}

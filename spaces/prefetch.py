@@ -228,6 +228,6 @@ def call(x, scale, shift, intensity, warps_per_sm=0, out=None):
     arrays = {"x": x, "out": out}
     if x.ndim != 1:
         arrays = {name: array.reshape(x.size) for name, array in arrays.items()}
-    scalars = {"scale": np.float32(scale), "shift": np.float32(shift), "n": np.int64(x.size)}
+    scalars = {"scale": scale, "shift": shift, "n": np.int64(x.size)}
     problem = chain(x.size, intensity, warps_per_sm)
     return problem, {**arrays, **scalars, "intensity": intensity}

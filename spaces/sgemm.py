@@ -6,22 +6,20 @@ over a cluster and over the grid. Tuned are matrices that lie row by row without
 take rows (or columns, with ``trans_a`` and ``trans_b``) any distance apart, and batches.
 """
 
-from dataclasses import dataclass, replace
-
 import numpy as np
 
 from autotune import (
     InOut,
-    Instead,
     Kernel,
     Launch,
-    NothingToDo,
-    Operand,
     Out,
     Problem,
     Work,
     ceil_div,
+    matrix_product,
 )
+from autotune.kernel.operand import either
+from autotune.kernel.products import MatrixProduct
 
 
 def square(n):
@@ -68,9 +66,6 @@ MOST_SHARES = 1024
 #: What the kernels take, in order, and of a view besides.
 ARGUMENTS = ("a", "b", "c", "alpha", "beta", "m", "n", "k")
 DISTANCES = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
-
-#: Rows or columns of a matrix.
-MOST_ROWS = 2**30
 
 #: Bytes of shared memory that a block may have, on architectures that have cp.async. Source: CUDA C++
 #: Programming Guide, "Technical Specifications per Compute Capability".
@@ -553,7 +548,8 @@ def arguments(p, rng):
     """
     adds = p.view or p.m * p.n * p.k < 1 << 22
     shape_of_c = shape(p, "c", p.m, p.n)
-    c = rng.standard_normal(shape_of_c) if adds else np.full(shape_of_c, np.nan, np.float32)
+    # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
+    c = rng.standard_normal(shape_of_c) if adds else np.broadcast_to(np.float32(np.nan), shape_of_c)
     return {
         "a": rng.standard_normal(shape(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))),
         "b": rng.standard_normal(shape(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))),
@@ -607,7 +603,7 @@ def reference(
     of_a = matrices(a, batch, m, k, lda, stride_a, trans_a)
     of_b = matrices(b, batch, k, n, ldb, stride_b, trans_b)
     of_c = matrices(expected, batch, m, n, ldc, stride_c)
-    of_c[...] = alpha * (of_a @ of_b) + beta * of_c
+    of_c[...] = alpha * (of_a @ of_b) + (beta * of_c if beta else 0)
     return expected
 
 
@@ -644,154 +640,14 @@ def work(p):
 @sgemm.call
 def call(a, b, out=None, alpha=1.0, beta=0.0, c=None):
     """``c`` is an older name of ``out``."""
-    if c is not None:
-        if out is not None:
-            raise ValueError("c is another name of out: give one of the two")
-        out = c
-    shape = shape_of_product(a, b, out)
-    if out is None and beta != 0:
-        raise ValueError(f"beta={beta} adds to what is in out: give out")
-    result = Operand.new(shape) if out is None else out
-    if 0 in shape:
-        return NothingToDo((result,))
-    if (tall := as_one_product(a, b, result)) is not None:
-        a, b, result = tall
-    if result.ndim == 2 and result.shape[1] == 1:
-        b, result = b.select(1, 0), result.select(1, 0)
-        return Instead("gemv", a, b, out=result, alpha=alpha, beta=beta)
-    if result.ndim == 2 and result.shape[0] == 1:
-        a, result = a.select(0, 0), result.select(0, 0)
-        return Instead("gemv", b.T, a, out=result, alpha=alpha, beta=beta)
-    if not lies_by_rows(result) and lies_by_rows(result.T):
-        a, b, result = b.T, a.T, result.T
-    return as_problem(a, b, result, alpha, beta)
-
-
-def shape_of_product(a, b, out):
-    """Of C; all three are checked."""
-    arrays = {"a": a, "b": b} if out is None else {"a": a, "b": b, "out": out}
-    for name, array in arrays.items():
-        if not isinstance(array, Operand):
-            raise ValueError(f"{name} is {array!r:.40}: an array is needed")
-        if array.dtype != "float32":
-            raise ValueError(f"{name} is {array.dtype}: float32 is needed")
-    shapes = f"a {list(a.shape)} and b {list(b.shape)}"
-    if not {a.ndim, b.ndim} <= {2, 3}:
-        raise ValueError(f"{shapes}: matrices (2-D) or batches of them (3-D) are needed")
-    if a.shape[-1] != b.shape[-2]:
-        raise ValueError(f"{shapes}: as many columns of a as rows of b are needed")
-    batches = {array.shape[0] for array in (a, b) if array.ndim == 3}
-    if len(batches - {1}) > 1:
-        raise ValueError(f"{shapes}: batches of one length are needed, or of length 1")
-    batch = (next(iter(batches - {1}), 1),) if batches else ()
-    shape = (*batch, a.shape[-2], b.shape[-1])
-    if out is not None and out.shape != shape:
-        raise ValueError(f"{shapes} give {list(shape)}, and out is {list(out.shape)}")
-    if out is not None and overlaps_itself(out):
-        raise ValueError(f"out is {out}: some elements share memory")
-    return shape
-
-
-def overlaps_itself(array):
-    """Whether two elements may share memory, going by its strides."""
-    reach = 0
-    for step, count in sorted(
-        (abs(step), count) for step, count in zip(array.strides, array.shape, strict=True)
-    ):
-        if count > 1 and step <= reach:
-            return array.size > 0
-        reach += (count - 1) * step
-    return False
-
-
-def lies_by_rows(matrix):
-    """Whether neighbours in a row are neighbours in memory; true of each matrix of a batch."""
-    return matrix.shape[-1] == 1 or matrix.strides[-1] == 1
-
-
-def as_one_product(a, b, c):
-    """The same without a batch, where it is one tall matrix times another, or of length 1; else None."""
-    if c.ndim == 2:
-        return None
-    batch, m, _ = c.shape
-    if batch == 1:
-        return first_of(a), first_of(b), first_of(c)
-    if a.ndim == 3 and is_tall(a) and is_tall(c) and is_shared(b) and batch * m <= MOST_ROWS:
-        return tall(a), first_of(b), tall(c)
-    return None
-
-
-def is_shared(array):
-    """Whether all products of a batch read the same matrix."""
-    return array.ndim == 2 or array.shape[0] == 1 or array.strides[0] == 0
-
-
-def first_of(array):
-    """The first matrix of a batch; a matrix itself."""
-    return array.select(0, 0) if array.ndim == 3 else array
-
-
-def is_tall(array):
-    """Whether the first row of each matrix of a batch comes as far after the row before it as others do."""
-    batch, rows, _ = array.shape
-    follows = rows == 1 or array.strides[0] == rows * array.strides[1]
-    return batch > 1 and follows and lies_by_rows(array)
-
-
-def tall(array):
-    """A batch as one matrix; see `is_tall`."""
-    batch, rows, columns = array.shape
-    apart = array.strides[0] if rows == 1 else array.strides[1]
-    return replace(array, shape=(batch * rows, columns), strides=(apart, array.strides[2]))
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A matrix, or a batch, as the kernel finds it: row by row, perhaps after a copy."""
-
-    operand: Operand
-    is_transposed: int
-    apart: int
-    stride: int
-    offset: int
-
-    @classmethod
-    def of(cls, array, may_transpose=True):
-        """As it lies where the kernel can read it so, else without gaps: then it is copied."""
-        if is_shared(array):
-            array = first_of(array)
-        transposed = int(may_transpose and not lies_by_rows(array) and lies_by_rows(array.T))
-        stored = array.T if transposed else array
-        *batch, rows, columns = stored.shape
-        if not lies_by_rows(stored) or min(array.strides) < 0:
-            return cls(array, 0, columns, rows * columns * len(batch), 0)
-        apart = stored.strides[-2] if rows > 1 else columns
-        return cls(stored, transposed, apart, stored.strides[0] if batch else 0, stored.offset)
-
-
-def as_problem(a, b, c, alpha, beta):
-    """The problem, and what each argument of the kernel gets."""
-    (m, n), k = c.shape[-2:], a.shape[-1] if alpha != 0 else 0
-    batch = c.shape[0] if c.ndim == 3 else 1
-    given = {"c": c, "alpha": alpha if k else 0.0, "beta": beta}
-    if k == 0:  # neither is read
-        of_a, of_b = Stored(None, 0, k, 0, 0), Stored(None, 0, n, 0, 0)
-    else:
-        of_a, of_b = Stored.of(a), Stored.of(b)
-        given |= {"a": of_a.operand, "b": of_b.operand}
-    of_c = Stored.of(c, may_transpose=False)
-    problem = Problem(m=m, n=n, k=k)
-    plain = (of_a.is_transposed, of_b.is_transposed, batch) == (0, 0, 1)
-    plain &= (of_a.apart, of_b.apart, of_c.apart) == (k, n, n)
-    if plain and (n % 4 or of_b.offset == of_c.offset == 0):
-        return problem, given
-    layout = {
-        "trans_a": of_a.is_transposed,
-        "trans_b": of_b.is_transposed,
-        **{"lda": of_a.apart, "ldb": of_b.apart, "ldc": of_c.apart},
-        **{"stride_a": of_a.stride, "stride_b": of_b.stride, "stride_c": of_c.stride},
-    }
-    return problem.replace(view=1, batch=batch, **layout), given
+    product = matrix_product(a, b, either(out, c=c), alpha, beta)
+    if not isinstance(product, MatrixProduct):
+        return product
+    problem = Problem(m=product.m, n=product.n, k=product.k)
+    reads_vectors = product.n % 4 == 0 and product.b.offset + product.c.offset > 0
+    if not product.is_plain or reads_vectors:
+        problem = problem.replace(view=1, **product.layout)
+    return problem, product.given
 
 
 @sgemm.baseline("cublas")

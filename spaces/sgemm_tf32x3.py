@@ -6,11 +6,11 @@ same arguments: `mma` (kernels/sgemm_tf32x3.cu) for every GPU since sm_80, `wgmm
 (kernels/sgemm_tf32x3_wgmma.cu) for sm_90a.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from autotune import InOut, Instead, Kernel, Launch, NothingToDo, Operand, Problem, Work, ceil_div
+from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div, matrix_product
+from autotune.kernel.operand import either
+from autotune.kernel.products import MatrixProduct
 
 
 def square(n):
@@ -258,7 +258,9 @@ def arguments(p, rng):
         if rng.exact and p.k <= DEEPEST_LOW_BITS:
             a[:, ::2] *= np.float32(1 + 2.0**-12)
             b[1::2] *= np.float32(1 + 2.0**-12)
-        c = rng.standard_normal((p.m, p.n)) if adds else np.full((p.m, p.n), np.nan, np.float32)
+        # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
+        nothing = np.broadcast_to(np.float32(np.nan), (p.m, p.n))
+        c = rng.standard_normal((p.m, p.n)) if adds else nothing
         return {"a": a, "b": b, "c": InOut(c), **given}
     of_a = (p.k, p.m) if p.trans_a else (p.m, p.k)
     of_b = (p.n, p.k) if p.trans_b else (p.k, p.n)
@@ -333,98 +335,12 @@ def work(p):
 
 @sgemm_tf32x3.call
 def call(a, b, out=None, alpha=1.0, beta=0.0, c=None):
-    """C = alpha A B + beta C, of matrices or of several each; c is an older name of out."""
-    if out is not None and c is not None:
-        raise ValueError("out and c are the same: give one of them")
-    out = c if out is None else out
-    for name, array in {"a": a, "b": b, "out": out}.items():
-        if array is not None and array.dtype != "float32":
-            raise ValueError(f"{name} is {array}; float32 is needed")
-    lengths = {len(array) for array in (a, b) if array.ndim == 3} - {1}
-    fit = a.ndim in (2, 3) and b.ndim in (2, 3) and a.shape[-1] == b.shape[-2]
-    if not fit or len(lengths) > 1:
-        raise ValueError(f"a is {a} and b is {b}: a @ b is not possible")
-    batch = max(lengths, default=1)
-    matrix = (a.shape[-2], b.shape[-1])
-    shape = matrix if a.ndim == b.ndim == 2 else (batch, *matrix)
-    if out is None:
-        if beta != 0:
-            raise ValueError(f"beta is {beta}, so out is needed: C = alpha A B + beta C")
-        out = Operand.new(shape)
-    if out.shape != shape:
-        raise ValueError(f"out is {out}; the product of {a} and {b} is float32{list(shape)}")
-    if out.size == 0:
-        return NothingToDo((out,))
-    if any(length > 1 > stride for length, stride in zip(out.shape, out.strides, strict=True)):
-        raise ValueError(f"out is {out}; two elements are one, or run backwards: pass another")
-    return product_of(*map(unbatched, (a, b, out)), alpha, beta)
-
-
-def product_of(a, b, out, alpha, beta):
-    """The call for matrices, or stacks of more than one, that fit each other."""
-    if not is_by_rows(out) and is_by_rows(out.T):
-        a, b, out = b.T, a.T, out.T
-    if not is_by_rows(out):
-        raise ValueError(
-            f"out is {out}; neighbours in a row or a column must be neighbours in memory"
-        )
-    if b.ndim == 2 and is_tall(a) and is_tall(out):
-        a, out = as_one(a), as_one(out)
-    (m, n), k = out.shape[-2:], a.shape[-1]
-    if out.ndim == 2 and n == 1:
-        return Instead("gemv", a, b.select(1, 0), out=out.select(1, 0), alpha=alpha, beta=beta)
-    if out.ndim == 2 and m == 1:
-        x, y = a.select(0, 0), out.select(0, 0)
-        return Instead("gemv", b, x, out=y, alpha=alpha, beta=beta, trans=True)
-    given = {"c": out, "alpha": alpha, "beta": beta}
-    layout = {"trans_a": 0, "trans_b": 0, "lda": k, "ldb": n, "ldc": rows_apart(out)}
-    if out.ndim == 3:
-        layout |= {"batch": len(out), "stride_c": out.strides[0]}
-    if alpha == 0 or k == 0:  # then neither A nor B is read
-        k, given["alpha"] = 0, 0.0
-    else:
-        for name, array in {"a": a, "b": b}.items():
-            by_columns = not is_by_rows(array) and is_by_rows(array.T)
-            stored = given[name] = array.T if by_columns else array
-            is_copied = not is_by_rows(stored)
-            layout[f"trans_{name}"] = int(by_columns)
-            layout[f"ld{name}"] = stored.shape[-1] if is_copied else rows_apart(stored)
-            if array.ndim == 3:
-                size = stored.shape[-2] * stored.shape[-1]
-                layout[f"stride_{name}"] = size if is_copied else stored.strides[0]
-    is_plain = layout == {"trans_a": 0, "trans_b": 0, "lda": k, "ldb": n, "ldc": n}
-    return Problem(m=m, n=n, k=k, **({} if is_plain else {"view": 1, **layout})), given
-
-
-def unbatched(array):
-    """A stack of one matrix, or of the same again and again, is that matrix."""
-    is_one = array.ndim == 3 and (len(array) == 1 or array.strides[0] == 0)
-    return array.select(0, 0) if is_one else array
-
-
-def is_by_rows(array):
-    """Whether neighbours in a row of a matrix are neighbours in memory, and nothing runs backwards."""
-    return (array.shape[-1] == 1 or array.strides[-1] == 1) and min(array.strides) >= 0
-
-
-def rows_apart(array):
-    """Floats between the rows of a matrix."""
-    return array.strides[-2] if array.shape[-2] > 1 else array.shape[-1]
-
-
-def is_tall(array):
-    """Whether the rows of several matrices are as far apart as those of one that has all of them."""
-    return (
-        array.ndim == 3
-        and is_by_rows(array)
-        and array.strides[0] == array.shape[1] * rows_apart(array)
-    )
-
-
-def as_one(array):
-    """The matrix of all rows of a stack."""
-    batch, rows, cols = array.shape
-    return replace(array, shape=(batch * rows, cols), strides=(rows_apart(array), array.strides[2]))
+    """``c`` is an older name of ``out``."""
+    product = matrix_product(a, b, either(out, c=c), alpha, beta)
+    if not isinstance(product, MatrixProduct):
+        return product
+    layout = {} if product.is_plain else {"view": 1, **product.layout}
+    return Problem(m=product.m, n=product.n, k=product.k, **layout), product.given
 
 
 @sgemm_tf32x3.baseline("cublas")

@@ -3,6 +3,7 @@
 What runs on device arrays is in tests/gpu.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune import load
-from autotune.calling.binding import declared_arguments
+from autotune import Out, load
+from autotune.calling.binding import Bound, bind, declared_arguments
 from autotune.calling.choice import choose
+from autotune.calling.libraries import Numpy
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import NothingValidError, SpecError, UsageError
-from autotune.kernel.catalog import bundled_folder
+from autotune.kernel.catalog import bundled_folder, find_kernel
 from autotune.kernel.membership import is_member, valid_archs
 from autotune.kernel.operand import Instead, NothingToDo, Operand
 from autotune.kernel.space import enumerate_space
@@ -308,7 +310,7 @@ def test_arrays_that_do_not_fit_are_refused(axpy: Kernel, opencl_device: str) ->
     x.flags.writeable = False
     with pytest.raises(UsageError, match="output y is read-only"):
         tuned_axpy(x, x)
-    with pytest.raises(UsageError, match="a='two' is no float32"):
+    with pytest.raises(UsageError, match="a is 'two': a number is needed"):
         tuned_axpy(x, x.copy(), a="two")
 
 
@@ -419,7 +421,162 @@ def test_old_launches_are_forgotten(
     assert len(tuned_axpy._ready) == 2
 
 
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_threads_may_call_while_calls_are_forgotten(
+    axpy: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each its own arrays, of more lengths than are kept."""
+    monkeypatch.setattr("autotune.calling.load.MAX_CALLS", 2)
+    monkeypatch.setattr("autotune.calling.load.MAX_READY", 2)
+    tuned_axpy = load(axpy)
+
+    def calls(first: int) -> bool:
+        sizes = [first + i % 3 for i in range(20)]
+        ones = [np.ones(n, np.float32) for n in sizes]
+        return all((tuned_axpy(x, x.copy())[0] == 3).all() for x in ones)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(calls, (5, 6, 7, 8)))
+
+
+def test_what_is_made_of_nothing_is_of_the_callers_library(
+    axpy: Kernel, opencl_device: str
+) -> None:
+    """On the host too, where no device makes it."""
+    jax = pytest.importorskip("jax")
+    result = load("transpose")(jax.numpy.zeros((0, 3), "float32"))
+    assert isinstance(result, jax.Array)
+    assert result.shape == (3, 0)
+
+
+def test_a_problem_fixed_ahead_may_be_another_kernels(axpy: Kernel, opencl_device: str) -> None:
+    """One column is for gemv, whose fields are others."""
+    a = np.ones((8, 8), np.float32)
+    with pytest.warns(RuntimeWarning):
+        assert (load("sgemm", m=8, n=1, k=8)(a, a[:, :1]) == 8).all()
+
+
+def test_a_problem_fixed_ahead_may_be_scaled_by_nothing(axpy: Kernel, opencl_device: str) -> None:
+    """Then neither matrix is read, and it is a problem without k."""
+    a, out = np.full((8, 8), np.nan, np.float32), np.ones((8, 8), np.float32)
+    with pytest.warns(RuntimeWarning):
+        gemm = load("sgemm", m=8, n=8, k=8)
+        assert (gemm(a, a, out=out, alpha=0.0, beta=0.5) == 0.5).all()
+    with pytest.raises(
+        UsageError, match=r"loaded for \(m=8, n=8, k=8\), called with \(m=8, n=8, k=4"
+    ):
+        gemm(a[:, :4], a[:4])
+
+
 # ---------------------------------------------------------------------- mistakes
+
+
+X = np.ones((4, 4), np.float32)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("kernel", "args", "named", "message"),
+    [
+        ("sgemm", (X, [1.0]), {}, r"sgemm: b is a list, \[1.0\]: pass np.asarray of it"),
+        ("sgemm", (X, X), {"alpha": 1j}, "sgemm: alpha is a complex, 1j: neither an array nor"),
+        ("sgemm", (X, np.ma.ones((4, 4))), {}, r"sgemm: b is a masked array: pass its data"),
+        ("sgemm", (X, X.astype(">f4")), {}, "sgemm: b is an array of >f4, which no kernel takes"),
+        ("sgemm", (X, X), {"alpha": None}, "sgemm: alpha is None: a number is needed"),
+        ("sgemm", (X, X), {"alpha": "1"}, "sgemm: alpha is '1': a number is needed"),
+        ("sgemm", (X, X), {"alpha": X}, r"sgemm: alpha is float32\[4, 4\]: a number is needed"),
+        ("gemv", (X, 3), {}, "gemv: x is 3: an array is needed"),
+        ("gemv", (X, X[0]), {"trans": X[0]}, r"float32\[4\] is neither true nor false"),
+        ("transpose", (X,), {"out": "X"}, "transpose: out is 'X': an array is needed"),
+        ("copy", (X,), {"out": 3}, "copy: out is 3: an array is needed"),
+        ("ffma", (X, None, 3, 1.0), {}, "ffma: y is None: an array is needed"),
+        ("ffma", (X, X, 2.5, 1.0), {}, "ffma: steps is 2.5: an integer is needed"),
+        ("ffma", (X, X, 3, X), {}, r"ffma: shear is float32\[4, 4\]: a number is needed"),
+        ("prefetch", (X, 2.0, 1.0, X), {}, r"prefetch: intensity is float32.*: an integer is"),
+        ("prefetch", (X, 2.0, 1.0, 4, -1), {}, "prefetch: warps_per_sm is -1: an integer is"),
+    ],
+)
+def test_what_no_kernel_takes_is_named(
+    opencl_device: str, kernel: str, args: tuple[Any, ...], named: dict[str, Any], message: str
+) -> None:
+    """By kernel and argument, with what is needed."""
+    with pytest.raises(UsageError, match=message):
+        load(kernel)(*args, **named)
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_an_integer_is_not_cut_off(axpy: Kernel, opencl_device: str) -> None:
+    axpy.hooks["call"] = lambda x, y, n: (Problem(n=len(x)), {"x": x, "y": y, "n": n})
+    x = np.ones(4, np.float32)
+    load(axpy)(x, x.copy(), 4.0)
+    with pytest.raises(UsageError, match=r"axpy: n=3.5 is no int32"):
+        load(axpy)(x, x.copy(), 3.5)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "x", True, None])
+def test_fields_of_another_type_are_refused(axpy: Kernel, opencl_device: str, value: Any) -> None:
+    """Ahead and when asked for a choice; before any hook sees them."""
+    for ask in (lambda: load(axpy, n=value), lambda: load(axpy).choice(n=value)):
+        with pytest.raises(UsageError, match=f"axpy: n is {value!r}: an integer is needed"):
+            ask()
+
+
+@pytest.mark.filterwarnings("ignore:no tuned record")
+def test_a_call_function_that_knows_nothing_of_empty_arrays(
+    axpy: Kernel, opencl_device: str
+) -> None:
+    """The caller hears what cannot be launched, and its author what to return."""
+    empty = np.zeros(0, np.float32)
+    with pytest.raises(UsageError, match=r"nothing can be launched for \(n=0\).*NothingToDo"):
+        load(axpy)(empty, empty)
+
+
+def test_what_is_no_kernel_is_not_loaded(axpy: Kernel, opencl_device: str) -> None:
+    with pytest.raises(UsageError, match="3 is neither a kernel's name nor a kernel"):
+        load(3)  # type: ignore[arg-type]
+    with (
+        pytest.raises(UsageError, match=r"sgemm: nothing can be launched for \(m=0"),
+        pytest.warns(),
+    ):
+        load("sgemm", m=0, n=1, k=1)
+    with pytest.raises(UsageError, match=r"sgemm: a problem of \(m, n, k\) is needed, not \(m=1\)"):
+        load("sgemm").choice(m=1)
+
+
+# ---------------------------------------------------------------------- operands
+
+
+def test_how_operands_lie() -> None:
+    """By strides alone; an axis of one element may have any."""
+    matrix = Operand((3, 4), (4, 1))
+    assert matrix.is_by_rows
+    assert not matrix.T.is_by_rows
+    assert Operand((1, 4), (-9, 1)).is_by_rows
+    assert not Operand((3, 4), (-4, 1)).is_by_rows
+    assert (Operand((3, 4), (7, 1)).rows_apart, Operand((1, 4), (7, 1)).rows_apart) == (7, 4)
+    for shape, strides in (((3, 4), (3, 1)), ((3, 4), (0, 1)), ((2, 2, 9), (4, 4, 100))):
+        assert Operand(shape, strides).overlaps_itself
+    for shape, strides in (((3, 4), (-4, 1)), ((0, 4), (0, 0)), ((), ()), ((1, 1), (0, 0))):
+        assert not Operand(shape, strides).overlaps_itself
+
+
+def test_views_of_views_that_run_backwards() -> None:
+    """As NumPy has them."""
+    memory = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
+    for array in (memory, memory[::-1], memory[:, ::-1, ::-2], memory[:, :, ::3]):
+        operand = Numpy().operand(array, 0)
+        for axis, index in ((0, 2), (1, 1), (2, 1)):
+            view = Numpy().view(array, operand.select(axis, index).T)
+            np.testing.assert_array_equal(view, array.take(index, axis).T)
+
+
+def test_copies_of_memory_with_gaps_are_read(axpy: Kernel) -> None:
+    """Only then does what lies between stay what it is."""
+    axpy.hooks["arguments"] = lambda p, rng: {"y": Out((p.n,))}
+    axpy.hooks["call"] = lambda y: (Problem(n=2 * y.size - 1), {"y": y})
+    bound = bind(axpy, (Operand((5, 1), (2, 1), offset=1, source=0),), {}, find_kernel)
+    assert isinstance(bound, Bound)
+    assert (bound.arrays["y"].is_copied, bound.arrays["y"].has_gaps) == (True, True)
 
 
 def test_a_kernel_that_cannot_be_called_says_what_to_add(axpy: Kernel) -> None:

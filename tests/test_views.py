@@ -1,4 +1,4 @@
-"""gemv, transpose and sgemm_tf32x3 on arrays that are part of others, or lie column by column.
+"""gemv, transpose, sgemm and sgemm_tf32x3 on arrays that are part of others, or lie column by column.
 
 What their `call` functions make of such arrays. That kernels then do what the references do is for
 `autotune check` and, on a GPU, for the finals of a run: both go through the edge problems.
@@ -17,7 +17,8 @@ from autotune.calling.binding import Bound, bind
 from autotune.calling.libraries import Numpy
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.operand import NewArray, NothingToDo
+from autotune.kernel.operand import NewArray, NothingToDo, Operand
+from autotune.kernel.products import MatrixProduct, matrix_product
 from autotune.values import Problem
 
 pytestmark = pytest.mark.filterwarnings("ignore:no tuned record")
@@ -162,7 +163,7 @@ def test_transpose_refuses_what_does_not_fit(x: Any, out: Any, message: str) -> 
         load("transpose")(x, out=out)
 
 
-# ---------------------------------------------------------------- sgemm_tf32x3
+# ---------------------------------------------------------------- products of matrices
 
 
 #: Reading a space file takes longer than what is tested.
@@ -170,10 +171,10 @@ known = cache(find_kernel)
 
 
 class Called:
-    """A call of sgemm_tf32x3, done by the reference of the kernel that it ends at."""
+    """A call of a kernel, done by the reference of the one that it ends at."""
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        kernel, values = known("sgemm_tf32x3"), {**dict(enumerate(args)), **named}
+    def __init__(self, *args: Any, of: str = "sgemm_tf32x3", **named: Any) -> None:
+        kernel, values = known(of), {**dict(enumerate(args)), **named}
         seen = {
             place: Numpy().operand(value, place) if isinstance(value, np.ndarray) else value
             for place, value in values.items()
@@ -227,30 +228,72 @@ def lying(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray[Any, A
     gaps, steps = rng.integers(0, 2, len(shape)), 1 + rng.integers(0, 4, len(shape)) // 3
     size = [(shape[axis] + gaps[axis]) * steps[axis] for axis in order]
     array = rng.standard_normal(size, dtype=np.float32).transpose(np.argsort(order))
-    return array[tuple(slice(0, n * step, step) for n, step in zip(shape, steps, strict=True))]
+    array = array[tuple(slice(0, n * step, step) for n, step in zip(shape, steps, strict=True))]
+    return array[tuple(slice(None, None, 1 - 2 * (rng.integers(8) // 7)) for _ in shape)]
 
 
-def test_products_of_any_arrays_are_right() -> None:
+@pytest.mark.parametrize("kernel", ["sgemm", "sgemm_tf32x3"])
+def test_products_of_any_arrays_are_right(kernel: str) -> None:
+    """Whatever axis runs backwards or has gaps; what lies in no way that a kernel takes is copied."""
     rng = np.random.default_rng(3)
     kernels, copies = set(), 0
-    for _ in range(1000):
+    for _ in range(500):
         m, n, k, batch = (int(size) for size in rng.integers(1, [6, 6, 6, 4]))
         stacks = rng.integers(0, 2, 2)
         a = lying((batch, m, k) if stacks[0] else (m, k), rng)
         b = lying((batch, k, n) if stacks[1] else (k, n), rng)
         expected = a.astype(float) @ b
-        plain = Called(a, b)
+        plain = Called(a, b, of=kernel)
         assert np.allclose(plain.result, expected, atol=1e-5)
         kernels.add(plain.kernel)
         copies += len(plain.copied)
         out, around = inside(expected.shape)
         out = np.swapaxes(out, -1, -2) if m == n and rng.integers(2) else out
         out[...] = old = rng.standard_normal(out.shape, dtype=np.float32)
-        assert Called(a, b, out=out, alpha=2.0, beta=0.5).result is out
+        assert Called(a, b, of=kernel, out=out, alpha=2.0, beta=0.5).result is out
         assert np.allclose(out, 2 * expected + 0.5 * old, atol=1e-5)
         assert is_intact(out, around)
-    assert kernels == {"gemv", "sgemm_tf32x3"}
-    assert 0 < copies < 1000
+        if min(m, n) > 1:  # gemv takes no y that runs backwards
+            out = lying(expected.shape, rng)
+            if out.flags.writeable:
+                assert Called(a, b, of=kernel, out=out).result is out
+                assert np.allclose(out, expected, atol=1e-5)
+    assert kernels == {"gemv", kernel}
+    assert 0 < copies < 500
+
+
+def test_an_output_with_gaps_everywhere_is_written_through_a_copy() -> None:
+    for kernel in ("sgemm", "sgemm_tf32x3"):
+        around = np.full((40, 160), 7, np.float32)
+        out = around[:, ::4]
+        called = Called(MATRIX, MATRIX.T, of=kernel, out=out)
+        assert called.copied == {"c"}
+        assert np.allclose(out, MATRIX @ MATRIX.T, atol=1e-4)
+        assert is_intact(out, around)
+
+
+def test_one_matrix_times_a_batch_is_one_product_where_c_lies_by_columns() -> None:
+    b = np.ascontiguousarray(STACK.transpose(0, 2, 1)).transpose(0, 2, 1)
+    called = Called(
+        np.ones((50, 40), np.float32), b, out=np.empty((3, 60, 50), np.float32).transpose(0, 2, 1)
+    )
+    assert (called.problem["m"], called.problem["n"], called.problem.get("batch", 1)) == (
+        180,
+        50,
+        1,
+    )
+
+
+def test_a_product_for_kernels_of_other_types() -> None:
+    """Users' own: another type, and none for vectors."""
+    a, b = Operand.new((5, 7), "float16"), Operand.new((7, 1), "float16")
+    found = matrix_product(a, b, dtype="float16", by_vector=None)
+    assert isinstance(found, MatrixProduct)
+    assert (found.m, found.n, found.k, found.is_plain) == (5, 1, 7, True)
+    assert found.c.operand is not None
+    assert found.c.operand.dtype == "float16"
+    with pytest.raises(ValueError, match="a is float16: float32 is needed"):
+        matrix_product(a, b)
 
 
 def test_operands_are_read_where_they_are() -> None:
@@ -294,15 +337,15 @@ def test_a_product_of_nothing_reads_nothing() -> None:
 @pytest.mark.parametrize(
     ("args", "named", "message"),
     [
-        ((MATRIX, MATRIX), {}, r"float32\[40, 60\] and b is float32\[40, 60\]: a @ b is not"),
-        ((STACK[:2], np.swapaxes(STACK, 1, 2)), {}, "a @ b is not possible"),
-        ((MATRIX, VECTOR[:60]), {}, "a @ b is not possible"),
-        ((MATRIX, MATRIX.T.astype(float)), {}, "b is float64.*; float32 is needed"),
-        ((MATRIX, MATRIX.T), {"beta": 1.0}, "beta is 1.0, so out is needed"),
-        ((MATRIX, MATRIX.T), {"out": MATRIX}, r"is float32\[40, 40\]"),
-        ((MATRIX, MATRIX.T), {"out": MATRIX[:, :40], "c": MATRIX[:, :40]}, "are the same"),
-        ((MATRIX, MATRIX.T), {"out": STACK[0, :, :40].repeat(4, 1)[::, ::4]}, "neighbours"),
-        ((MATRIX, MATRIX.T), {"out": np.broadcast_to(VECTOR[:40], (40, 40))}, "are one"),
+        ((MATRIX, MATRIX), {}, r"a \[40, 60\] and b \[40, 60\]: as many columns of a as"),
+        ((STACK[:2], np.swapaxes(STACK, 1, 2)), {}, "batches of one length are needed"),
+        ((MATRIX, VECTOR[:60]), {}, "matrices .* or batches of them .* are needed"),
+        ((MATRIX, MATRIX.T.astype(float)), {}, "b is float64: float32 is needed"),
+        ((MATRIX, 3), {}, "b is 3: an array of float32 is needed"),
+        ((MATRIX, MATRIX.T), {"beta": 1.0}, "beta=1.0 adds to what is in out: give out"),
+        ((MATRIX, MATRIX.T), {"out": MATRIX}, r"give \[40, 40\], and out is \[40, 60\]"),
+        ((MATRIX, MATRIX.T), {"out": MATRIX[:, :40], "c": MATRIX[:, :40]}, "another name of out"),
+        ((MATRIX, MATRIX.T), {"out": np.broadcast_to(VECTOR[:40], (40, 40))}, "share memory"),
     ],
 )
 def test_products_that_are_not_possible_are_refused(

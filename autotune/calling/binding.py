@@ -30,6 +30,8 @@ class Passed:
     operand: Operand
     #: What is passed is a contiguous aligned copy, read from the operand, written back, or both.
     is_copied: bool = False
+    #: The copy is of memory that holds more than the kernel writes.
+    has_gaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def bind(
         if isinstance(asked, NothingToDo):
             return asked
         if not isinstance(asked, Instead):
-            problem, given = asked[0], {n: v for n, v in asked[1].items() if v is not None}
+            problem, given = asked
             if not has_addresses:
                 given = {name: _without_offset(value) for name, value in given.items()}
             return _checked(kernel, problem, given)
@@ -98,7 +100,7 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
     """What the call function says."""
     function = kernel.hook("call")
     try:
-        signature(function).bind(*args, **named)
+        passed = signature(function).bind(*args, **named).arguments
     except TypeError as error:
         raise UsageError(f"{kernel.name}{signature(function)}: {error}") from error
     try:
@@ -106,6 +108,7 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
     except SpecError as error:
         if isinstance(error.__cause__, ValueError):  # it says that it cannot be called so
             raise UsageError(f"{kernel.name}: {error.__cause__}") from error
+        _refuse_other_than_arrays(kernel, error.__cause__, passed)
         raise
     if isinstance(answer, Instead | NothingToDo):
         return answer
@@ -122,12 +125,22 @@ def _asked(kernel: Kernel, args: tuple[Any, ...], named: Mapping[str, Any]) -> A
     return answer
 
 
+def _refuse_other_than_arrays(kernel: Kernel, error: Any, passed: Mapping[str, Any]) -> None:
+    """Say so where a call function failed as it asked what is no array for its shape, say."""
+    has = {*dir(Operand), *Operand.__dataclass_fields__}
+    if isinstance(error, AttributeError) and error.name in has:
+        for name, value in passed.items():
+            if value is error.obj and not isinstance(value, Operand):
+                raise UsageError(f"{kernel.name}: {name} is {value!r:.40}: an array is needed")
+
+
 def _without_offset(value: Any) -> Any:
     return replace(value, offset=0) if isinstance(value, Operand) else value
 
 
 def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Bound:
     """What every argument gets, and the problem with the offsets of its arrays."""
+    problem = checked_problem(kernel, problem)
     arguments = declared_arguments(kernel, problem)
     known = {*arguments, *kernel.fields}
     for name in given:
@@ -136,6 +149,8 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Boun
                 f"{kernel.name}: call gives {name!r} (arguments: {', '.join(arguments)})"
             )
     arrays = {}
+    is_array = {name for name, argument in arguments.items() if argument.kind != "scalar"}
+    given = {n: v for n, v in given.items() if v is not None or n not in is_array}
     for name, argument in arguments.items():
         if argument.kind == "scalar" or not (name in given or _is_needed(argument)):
             continue
@@ -155,7 +170,37 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Boun
         for name, argument in arguments.items()
         if argument.kind == "scalar" and name in given
     }
+    for name, value in scalars.items():
+        if not isinstance(value, int | float | np.generic):
+            raise UsageError(f"{kernel.name}: {name} is {_shown(value)}: a number is needed")
     return Bound(kernel, kernel.normal(problem.replace(**offsets)), arguments, arrays, scalars)
+
+
+def checked_problem(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
+    """A problem whose fields have the types of those that were declared.
+
+    Raises
+    ------
+    UsageError
+        If one has not, or is negative.
+    """
+    declared: Mapping[str, Any] = {**kernel.layout, **next(iter(kernel.all_problems()), {})}
+    checked = dict(problem)
+    for name, value in problem.items():
+        if isinstance(declared.get(name), str):
+            if not isinstance(value, str):
+                raise UsageError(f"{kernel.name}: {name} is {_shown(value)}: a string is needed")
+        elif isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
+            raise UsageError(
+                f"{kernel.name}: {name} is {_shown(value)}: an integer is needed, 0 or larger"
+            )
+        else:
+            checked[name] = int(value)
+    return Problem(checked)
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, Operand) else f"{value!r:.40}"
 
 
 def _is_needed(argument: Argument) -> bool:
@@ -176,18 +221,20 @@ def _passed(kernel: Kernel, problem: Problem, argument: Argument, operand: Any) 
         len(shape) == 1
         and operand.shape != shape
         and operand.span == shape[0]
-        and min(operand.strides, default=0) >= 0
+        and not operand.runs_backwards
     )
     if operand.dtype != dtype.name or not (operand.shape == shape or is_flat):
         raise UsageError(f"{kernel.name}: {argument.name} is {operand}, {needed}")
-    if argument.kind in OUTPUTS and operand.span < operand.size:
+    if argument.kind in OUTPUTS and operand.overlaps_itself:
         raise UsageError(
             f"{kernel.name}: the output {argument.name} is {operand}: it overlaps itself"
         )
     is_aligned = not operand.offset or f"offset_{argument.name}" in kernel.layout
     if argument.kind == "constant" or (is_aligned and (is_flat or operand.is_contiguous)):
         return Passed(operand)
-    return Passed(operand.memory if is_flat else operand, is_copied=True)
+    if is_flat:
+        return Passed(operand.memory, is_copied=True, has_gaps=operand.span != operand.size)
+    return Passed(operand, is_copied=True)
 
 
 # ---------------------------------------------------------------------- declared arguments
@@ -218,7 +265,7 @@ def declared_arguments(kernel: Kernel, problem: Problem) -> dict[str, Argument]:
     """
     try:
         declared = kernel.hook("arguments")(kernel.filled(problem), _Shapes())
-    except ValueError:  # "assignment destination is read-only"
+    except Exception:  # "assignment destination is read-only"; or what it raises then too
         declared = kernel.call_hook("arguments", problem, Draw(exact=False, key=0))
     return {name: declared_argument(kernel, name, value) for name, value in declared.items()}
 

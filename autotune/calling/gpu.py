@@ -129,7 +129,8 @@ class _Stream:
 class _Arena:
     """Memory for the workspaces of one stream, in turn: what is enqueued on it is done in order."""
 
-    #: Whoever enqueues several launches that share a workspace is not interrupted by another thread.
+    #: Whoever enqueues several steps that share a workspace, or what a module holds, is not
+    #: interrupted by another thread.
     lock: RLock = field(default_factory=RLock)
     buffer: Any = None
     nbytes: int = 0
@@ -351,6 +352,9 @@ class GpuCall:
 
     def _again(self, error: Exception, values: Sequence[Any], pointers: list[Any]) -> Any:
         """The first call of all in this thread: CUDA does not know its device yet."""
+        if isinstance(error, OverflowError):
+            name = self._loaded.prepared.choice.kernel
+            raise UsageError(f"{name}: a number is too large for its type: {error}") from error
         if getattr(error, "status", None) != _NO_CONTEXT:
             raise error
         self._runtime.setDevice(self._index)
@@ -390,11 +394,11 @@ class GpuCall:
         begin = self._count + len(self._made)
         places: dict[str, int] = {}
         for name in copied:
-            kind, operand = prepared.arguments[name].kind, bound.arrays[name].operand
-            is_gappy = operand.span != operand.size
-            is_read = kind != "out" or is_gappy
+            kind, passed = prepared.arguments[name].kind, bound.arrays[name]
+            is_read = kind != "out" or passed.has_gaps
             places[name] = begin + len(self._copies)
-            self._copies.append(_Copy(operand.source, operand, is_read, kind in OUTPUTS))
+            copy = _Copy(passed.operand.source, passed.operand, is_read, kind in OUTPUTS)
+            self._copies.append(copy)
         begin += len(self._copies)
         for number, (name, argument) in enumerate(prepared.scratch.items()):
             places[name] = begin + number
@@ -462,10 +466,7 @@ class GpuCall:
     ) -> None:
         """With the modules and workspaces of a place."""
         functions = self._functions or self._loaded.functions(place)
-        if not self._workspaces:
-            self._launch(pointers, stream, functions)
-            return
-        arena = _arena((self._index, self._library, place))
+        arena = self._arena_at(place)
         with arena.lock:
             if arena.nbytes < self._workspace_bytes:
                 if is_captured:
@@ -474,6 +475,9 @@ class GpuCall:
                     arena.grow(self._workspace_bytes)
             pointers.extend([arena.begin + offset for offset in self._workspaces])
             self._launch(pointers, stream, functions)
+
+    def _arena_at(self, place: object) -> _Arena:
+        return _arena((self._index, self._library, place))
 
     def _make(self, pointers: list[Any]) -> list[Any]:
         """Make new arrays, and add their pointers."""
@@ -511,9 +515,14 @@ class GpuCall:
             made = self._make(pointers)
             copies = [self._copy(copy, values) for copy in self._copies]
             pointers.extend(library.pointer(array) for library, array in copies)
+            if self._constants:  # no other thread sets them before this one has launched
+                stack.enter_context(self._arena_at(place).lock)
             for name, source in self._constants:
                 self._set_constant(self._loaded.module(place), name, source, values, is_captured)
-            self._launch_with_state(pointers, stream, place, is_captured)
+            if self._has_state:
+                self._launch_with_state(pointers, stream, place, is_captured)
+            else:
+                self._launch(pointers, stream, self._functions)
             for copy, (library, array) in zip(self._copies, copies, strict=True):
                 if copy.is_written:
                     library.assign(self._seen(copy, values), array)

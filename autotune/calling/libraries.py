@@ -19,6 +19,8 @@ from autotune.kernel.operand import ALIGNMENT, Operand, itemsize_of
 
 #: What is the same of all values that a call treats alike.
 Seen = Hashable
+#: Of a tensor that is read with the other sign.
+_NEGATED = "negated"
 
 
 class Library(ABC):
@@ -91,8 +93,14 @@ class Torch(Library):
         pointer = array.data_ptr()
         pointers.append(pointer)
         # Asking for the number of the device takes as long as all the rest.
-        place = array.get_device() if self._several else array.is_cuda
-        return array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT
+        place: object = array.is_cuda
+        if not place:
+            place = array.device.type
+        elif self._several:
+            place = array.get_device()
+        # Strides do not tell the imaginary part of a conjugate, whose sign memory has otherwise.
+        lies = array.shape, array.stride(), array.dtype, place, pointer % ALIGNMENT
+        return (*lies, _NEGATED) if array.is_neg() else lies
 
     def operand(self, array: Any, source: object) -> Operand:
         if array.layout is not self._torch.strided or array.is_conj() or array.is_neg():
@@ -241,8 +249,7 @@ class Numpy(Library):
         size = itemsize_of(operand.dtype)
         strides = tuple(stride * size for stride in operand.strides)
         if operand.begin:
-            memory = (operand.begin + operand.span,)
-            array = np.lib.stride_tricks.as_strided(array, memory, (size,))[operand.begin :]
+            array = np.lib.stride_tricks.as_strided(array, (2,), (operand.begin * size,))[1:]
         return np.lib.stride_tricks.as_strided(array, operand.shape, strides)
 
     def copied(self, array: Any) -> Any:
@@ -288,7 +295,8 @@ def _operand_of_strided(array: Any, pointer: int, source: object) -> Operand:
     size = array.dtype.itemsize
     if any(stride % size for stride in array.strides):
         raise UsageError(
-            f"an array of {array.dtype} with strides {array.strides}: no whole elements"
+            f"an array of {array.dtype} with strides of {array.strides} bytes: whole elements are "
+            "needed"
         )
     strides = tuple(stride // size for stride in array.strides)
     return _operand(array.shape, strides, str(array.dtype), pointer, source)
@@ -300,10 +308,11 @@ def _operand(
     try:
         size = itemsize_of(dtype)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(f"an array of {dtype}, which no kernel takes") from error
     if pointer % min(size, ALIGNMENT):
         raise UsageError(
-            f"an array of {dtype} at address {pointer:#x}: not aligned to its elements"
+            f"an array of {dtype} at address {pointer:#x}, which is not aligned to its elements: "
+            "copy it"
         )
     return Operand(shape, tuple(strides), dtype, pointer % ALIGNMENT // size, source)
 
@@ -372,6 +381,8 @@ def kind_of(value: Any) -> Library | Scalar | Factor:
         KINDS[kind] = _shared("torch", Torch)
     elif loaded_cupy is not None and isinstance(value, loaded_cupy.ndarray):
         KINDS[kind] = _shared("cupy", Cupy)
+    elif isinstance(value, np.ma.MaskedArray):
+        raise UsageError("a masked array: pass its data, or what filled() gives")
     elif isinstance(value, np.ndarray | np.generic):
         KINDS[kind] = KINDS[np.ndarray if isinstance(value, np.ndarray) else int]
     else:
@@ -387,8 +398,8 @@ def _foreign(value: Any, kind: type) -> Library:
     if hasattr(value, "__array__"):
         return _shared(name, lambda: ForeignOnHost(name))
     if isinstance(value, list | tuple):
-        raise UsageError(f"{value!r:.40} is a {kind.__name__}: pass np.asarray of it")
-    raise UsageError(f"a {kind.__module__}.{kind.__name__} is neither an array nor a number")
+        raise UsageError(f"a {kind.__name__}, {value!r:.40}: pass np.asarray of it")
+    raise UsageError(f"a {kind.__name__}, {value!r:.40}: neither an array nor a real number")
 
 
 def _shared(name: str, library: Callable[[], Library]) -> Library:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from inspect import signature
+from threading import Lock
 from typing import Any
 
-from autotune.calling.binding import Bound, bind
+import numpy as np
+
+from autotune.calling.binding import Bound, bind, checked_problem, declared_arguments
 from autotune.calling.choice import Choice, choose, explained
 from autotune.calling.gpu import GpuCall, Loaded, device_index
 from autotune.calling.host import HostCall
@@ -19,7 +23,7 @@ from autotune.calling.libraries import KINDS, Library, Numpy, kind_of
 from autotune.calling.prepared import Prepared
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device
-from autotune.errors import UsageError
+from autotune.errors import SpecError, UsageError
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.operand import NewArray, NothingToDo, Operand
 from autotune.kernel.spec import Kernel
@@ -57,6 +61,8 @@ def load(kernel: str | Kernel, **problem: int | str) -> TunedKernel:
     SpecError
         If its space file has no ``call`` function, which says what it is called with.
     """
+    if not isinstance(kernel, str | Kernel):
+        raise UsageError(f"{kernel!r:.40} is neither a kernel's name nor a kernel")
     declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
     declared.hook("call")
     return TunedKernel(declared, Problem(problem) if problem else None)
@@ -77,6 +83,8 @@ class TunedKernel:
         #: The one problem that it is called with; None: any.
         self.problem = None if problem is None else _fixed(kernel, problem)
         self._calls: dict[object, Any] = {}
+        #: Of several threads one prepares, and forgets what is old.
+        self._making = Lock()
         self._ready: OrderedDict[object, Loaded | Prepared] = OrderedDict()
         if self.problem is not None:
             self._warm_up(self.problem)
@@ -93,9 +101,13 @@ class TunedKernel:
         """
         values: tuple[Any, ...] = (*args, *named.values()) if named else args
         pointers: list[Any] = []
-        seen = [
-            (KINDS.get(type(value)) or kind_of(value)).seen(value, pointers) for value in values
-        ]
+        try:
+            seen = [
+                (KINDS.get(type(value)) or kind_of(value)).seen(value, pointers) for value in values
+            ]
+        except Exception:
+            self._described(args, named)  # says which of them it is
+            raise
         key = (*seen, *named)
         call = self._calls.get(key)
         if call is None or call is _BY_VALUE:
@@ -117,10 +129,11 @@ class TunedKernel:
             return self.choice(device=device, **args[0], **named)
         if not args and named and set(named) <= {*self.kernel.fields, *self.kernel.layout}:
             chosen = choose_device(device, self.kernel.backends)
-            return explained(choose(self.kernel, Problem(named), chosen), self.kernel)
+            problem = self.kernel.normal(_complete(self.kernel, named))
+            return explained(choose(self.kernel, problem, chosen), self.kernel)
         values = (*args, *named.values())
-        libraries = _libraries(values)
-        bound = self._bound(args, named, libraries)
+        libraries, operands = self._described(args, named)
+        bound = self._bound(args, named, libraries, operands)
         if isinstance(bound, NothingToDo):
             raise UsageError(f"{self.kernel.name}: this call launches nothing")
         index = device_index(values, libraries)
@@ -155,12 +168,13 @@ class TunedKernel:
         call = self._calls.get(exact)
         if call is not None:
             return call
-        call = self._made(args, named, values)
-        if getattr(call, "is_by_value", False):
-            self._keep(key, _BY_VALUE)
-            key = exact
-        short = getattr(call, "shortest", call)
-        self._keep(key, short)
+        with self._making:
+            call = self._made(args, named, values)
+            if getattr(call, "is_by_value", False):
+                self._keep(key, _BY_VALUE)
+                key = exact
+            short = getattr(call, "shortest", call)
+            self._keep(key, short)
         return short
 
     def _keep(self, key: object, call: Any) -> None:
@@ -170,11 +184,11 @@ class TunedKernel:
 
     def _made(self, args: tuple[Any, ...], named: dict[str, Any], values: Sequence[Any]) -> Any:
         """Ask the space file what a call is, and prepare it."""
-        libraries = _libraries(values)
-        index = device_index(values, libraries)
-        if index is None and not any(libraries):
+        libraries, operands = self._described(args, named)
+        if not any(libraries):
             raise UsageError(f"{self.kernel.name}: called with no array")
-        bound = self._bound(args, named, libraries)
+        index = device_index(values, libraries)
+        bound = self._bound(args, named, libraries, operands)
         if isinstance(bound, NothingToDo):
             return _Nothing(bound, libraries, index)
         ready = self._prepared(bound, index)
@@ -182,20 +196,40 @@ class TunedKernel:
             return HostCall(bound, ready, values, libraries)
         return GpuCall(bound, ready, values, libraries)
 
+    def _described(
+        self, args: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[list[Library | None], list[Any]]:
+        """The library of each value, None where it is no array; and operands in place of arrays."""
+        libraries: list[Library | None] = []
+        operands: list[Any] = []
+        parameters = [*signature(self.kernel.hook("call")).parameters][: len(args)]
+        unnamed = ["an argument"] * (len(args) - len(parameters))  # the call is refused for them
+        values = (*args, *named.values())
+        for name, value in zip((*parameters, *unnamed, *named), values, strict=True):
+            try:
+                kind = kind_of(value)
+                library = kind if isinstance(kind, Library) else None
+                found = value if library is None else library.operand(value, len(operands))
+            except UsageError as error:
+                raise UsageError(f"{self.kernel.name}: {name} is {error}") from error
+            libraries.append(library)
+            operands.append(found)
+        return libraries, operands
+
     def _bound(
-        self, args: tuple[Any, ...], named: dict[str, Any], libraries: Sequence[Library | None]
+        self,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        libraries: Sequence[Library | None],
+        operands: Sequence[Any],
     ) -> Bound | NothingToDo:
         """What the call function makes of the arrays' operands."""
         values = (*args, *named.values())
-        seen = [
-            value if library is None else library.operand(value, position)
-            for position, (value, library) in enumerate(zip(values, libraries, strict=True))
-        ]
         index = device_index(values, libraries)
         bound = bind(
             self.kernel,
-            tuple(seen[: len(args)]),
-            dict(zip(named, seen[len(args) :], strict=True)),
+            tuple(operands[: len(args)]),
+            dict(zip(named, operands[len(args) :], strict=True)),
             find_kernel,
             has_addresses=index is not None,
         )
@@ -212,7 +246,10 @@ class TunedKernel:
     ) -> None:
         """Refuse another problem than the fixed one, and host arrays beside those of a device."""
         sizes = Problem({name: bound.problem[name] for name in bound.kernel.fields})
-        if self.problem is not None and sizes != self.problem:
+        is_own = bound.kernel is self.kernel  # another's fields tell nothing of this one's
+        # Of a product by alpha = 0 nothing is read: its k is 0, whatever the arrays.
+        fixed = {} if self.problem is None or not is_own else self.problem
+        if any(sizes[name] not in (0, value) for name, value in fixed.items()):
             raise UsageError(
                 f"{self.kernel.name}: loaded for ({self.problem}), called with ({sizes}); load it "
                 "without a problem to call it with any"
@@ -236,7 +273,15 @@ class TunedKernel:
         if key in self._ready:
             self._ready.move_to_end(key)
             return self._ready[key]
-        prepared = Prepared.of(bound, _device(index, bound.kernel))
+        try:
+            prepared = Prepared.of(bound, _device(index, bound.kernel))
+        except SpecError as error:
+            if 0 not in bound.problem.values():
+                raise
+            raise UsageError(
+                f"{bound.kernel.name}: nothing can be launched for ({bound.problem}), for which its "
+                f"call function may return NothingToDo(…): {error}"
+            ) from error
         made = prepared if index is None else Loaded(prepared, index)
         self._ready[key] = made
         if len(self._ready) > MAX_READY:
@@ -245,8 +290,6 @@ class TunedKernel:
 
     def _warm_up(self, problem: Problem) -> None:
         """Look up and compile the one problem, on the device that is in use now."""
-        from autotune.calling.binding import declared_arguments
-
         device = choose_device(None, self.kernel.backends)
         arguments = declared_arguments(self.kernel, problem)
         index = device.index if device.backend == "cuda" else None
@@ -264,18 +307,17 @@ class _Nothing:
 
     def __call__(self, values: Sequence[Any], pointers: Sequence[Any]) -> Any:
         results = [
-            self._library.empty(operand.source.shape, operand.source.dtype, self._index or 0)
+            self._made(operand.source)
             if isinstance(operand.source, NewArray)
             else values[operand.source]
             for operand in self._bound.results
         ]
         return results[0] if len(results) == 1 else tuple(results)
 
-
-def _libraries(values: Sequence[Any]) -> list[Library | None]:
-    """The library of each value; None where it is no array."""
-    kinds = [kind_of(value) for value in values]
-    return [kind if isinstance(kind, Library) else None for kind in kinds]
+    def _made(self, new: NewArray) -> Any:
+        if self._index is None:
+            return self._library.handed_over(np.empty(new.shape, new.dtype))
+        return self._library.handed_over(self._library.empty(new.shape, new.dtype, self._index))
 
 
 def _device(index: int | None, kernel: Kernel) -> Device:
@@ -286,7 +328,18 @@ def _device(index: int | None, kernel: Kernel) -> Device:
 
 def _fixed(kernel: Kernel, problem: Problem) -> Problem:
     """A problem that has all fields of a kernel and no other."""
-    if set(problem) != set(kernel.fields):
-        needed = ", ".join(kernel.fields)
-        raise UsageError(f"{kernel.name}: a problem of ({needed}) is needed, not ({problem})")
-    return problem
+    if set(problem) - set(kernel.fields):
+        raise _other_fields(kernel, problem)
+    return _complete(kernel, problem)
+
+
+def _complete(kernel: Kernel, problem: Mapping[str, Any]) -> Problem:
+    """A problem that has all fields of a kernel, and maybe some of its layout."""
+    if set(kernel.fields) - set(problem):
+        raise _other_fields(kernel, problem)
+    return checked_problem(kernel, problem)
+
+
+def _other_fields(kernel: Kernel, problem: Mapping[str, Any]) -> UsageError:
+    needed, given = ", ".join(kernel.fields), ", ".join(f"{n}={v}" for n, v in problem.items())
+    return UsageError(f"{kernel.name}: a problem of ({needed}) is needed, not ({given})")

@@ -78,9 +78,15 @@ class Prepared:
         declared = self.arguments[name].scalar
         if name not in given:
             return declared
+        kind = type(declared)
         try:
-            return type(declared)(given[name])
+            with np.errstate(over="ignore"):
+                value = kind(given[name])
         except (TypeError, ValueError, OverflowError) as error:
-            raise UsageError(
-                f"{self.choice.kernel}: {name}={given[name]!r:.40} is no {declared.dtype}"
-            ) from error
+            raise self._misfit(name, given[name], declared) from error
+        if isinstance(value, np.integer) and value != given[name]:
+            raise self._misfit(name, given[name], declared)
+        return value
+
+    def _misfit(self, name: str, value: Any, declared: np.generic) -> UsageError:
+        return UsageError(f"{self.choice.kernel}: {name}={value!r:.40} is no {declared.dtype}")

@@ -90,6 +90,38 @@ class Operand:
         return not self.size or [stride for _, stride in order] == list(reversed(expected))
 
     @property
+    def is_by_rows(self) -> bool:
+        """Whether neighbours along the last axis are neighbours in memory, and nothing runs backwards.
+
+        So row-major kernels take a matrix, or a batch of such. Axes of one element may have any stride.
+        """
+        is_last_dense = not self.shape or self.shape[-1] == 1 or self.strides[-1] == 1
+        return is_last_dense and not self.runs_backwards
+
+    @property
+    def runs_backwards(self) -> bool:
+        """Whether along some axis elements come before those that precede them."""
+        return any(n > 1 and stride < 0 for n, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def rows_apart(self) -> int:
+        """Elements between the rows of a matrix, or of each of a batch; as without gaps where there is one."""
+        return self.strides[-2] if self.shape[-2] > 1 else self.shape[-1]
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """Whether two elements may share memory, going by the strides: axes that interleave are suspects."""
+        if not self.size:
+            return False
+        reach = 0
+        lies = zip(self.strides, self.shape, strict=True)
+        for step, count in sorted((abs(stride), n) for stride, n in lies if n > 1):
+            if step <= reach:
+                return True
+            reach += (count - 1) * step
+        return False
+
+    @property
     def T(self) -> Operand:  # noqa: N802 - as every array library calls it
         """The same with the last two axes exchanged; itself where it has fewer."""
         if self.ndim < 2:
@@ -138,6 +170,16 @@ class Operand:
             begin=self.begin + moved,
         )
 
+    def __bool__(self) -> bool:
+        """Nobody knows what is in it, and its length is no answer to ``if out``.
+
+        Raises
+        ------
+        ValueError
+            Always.
+        """
+        raise ValueError(f"{self} is neither true nor false: a number is needed, or is None")
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("an array without axes has no length")
@@ -167,6 +209,36 @@ class NothingToDo:
     """Of a `call` function: these are the results, and nothing is to be launched for them."""
 
     results: tuple[Operand, ...]
+
+
+def check_arrays(dtype: str, **arrays: Any) -> None:
+    """Of a `call` function: refuse what is no array of a type.
+
+    Raises
+    ------
+    ValueError
+        That names the argument and what is needed.
+    """
+    for name, array in arrays.items():
+        if not isinstance(array, Operand):
+            raise ValueError(f"{name} is {array!r:.40}: an array of {dtype} is needed")
+        if array.dtype != dtype:
+            raise ValueError(f"{name} is {array.dtype}: {dtype} is needed")
+
+
+def either(out: Any, **older: Any) -> Any:
+    """Of a `call` function: what was passed as ``out``, or under a name that it had before.
+
+    Raises
+    ------
+    ValueError
+        If both were.
+    """
+    for name, array in older.items():
+        if array is not None and out is not None:
+            raise ValueError(f"{name} is another name of out: give one of the two")
+        out = array if out is None else out
+    return out
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ Which configuration is launched, and host arrays, are tests/test_load.py: they n
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,19 @@ def test_a_sequence_on_cupy_arrays(cupy: Any, line: Any) -> None:
         y, count = line(x, np.array(taps, np.float32))
         cupy.testing.assert_array_equal(y, taps[0] * x + taps[1])
         assert int(count[0]) == 1000
+
+
+def test_threads_set_constants_for_themselves(cupy: Any, line: Any) -> None:
+    """They share a stream, and with it the module that holds the constants."""
+    x = cupy.arange(1000, dtype=cupy.float32)
+
+    def is_right(slope: int) -> bool:
+        taps = np.array([slope, 1], np.float32)
+        made = [line(x, taps)[0] for _ in range(200)]
+        return all(bool((y == slope * x + 1).all()) for y in made)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(is_right, range(8)))
 
 
 def test_outputs_that_are_passed_are_written(cupy: Any, line: Any) -> None:

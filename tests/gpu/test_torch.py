@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +351,33 @@ def test_what_is_not_ours_is_torchs(device: str, products: list[str]) -> None:
     assert not products
     resized = torch.empty(0, device=device)
     assert_close(torch.mm(a, b, out=resized), a.double() @ b.double())
+
+
+def test_products_into_what_they_read_are_torchs(device: str, products: list[str]) -> None:
+    """Our kernels would read what they have written."""
+    a, b = normal(device, 32, 32), normal(device, 32, 32)
+    with torch_ops.switched_on(device=device):
+        torch.addmm(a, a, b, out=torch.empty_like(a))
+        assert products == ["matmul"]
+        torch.mm(a.clone(), b, out=a.clone())
+        with suppress(RuntimeError):  # whether torch refuses it depends on the device
+            torch.mm(a, b, out=a)
+    assert products == ["matmul", "matmul"]
+
+
+def test_tensors_that_look_alike_are_told_apart(device: str) -> None:
+    """The imaginary part of a conjugate lies as that of the number does, with the other sign."""
+    z = torch.view_as_complex(normal(device, 4, 5, 2))
+    b = normal(device, 5, 6)
+    assert_close(linalg.matmul(z.imag, b), z.imag @ b)
+    with pytest.raises(UsageError, match="sgemm: a is a tensor that is sparse, conjugated or neg"):
+        linalg.matmul(z.conj().imag, b)
+    with pytest.raises(UsageError, match="sgemm: a is a tensor that is sparse"):
+        linalg.matmul(b.T.to_sparse(), b)
+    linalg.matmul(b.T.clone(), b)
+    with pytest.raises(UsageError, match="sgemm: a is a tensor on meta"):
+        linalg.matmul(b.T.clone().to("meta"), b.to("meta"))
+    assert linalg.matmul(b[:, :0].T, b).device == b.device
 
 
 def test_edges_of_addmm(device: str, products: list[str]) -> None:
