@@ -16,8 +16,9 @@ import pytest
 
 # Two processes on two cores: threads of one's BLAS would wait for those of the other's. Set before
 # anything imports numpy, and inherited by what the tests start.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 #: Files that use the OpenCL device and compare no times.
