@@ -14,6 +14,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# Two processes on two cores: threads of one's BLAS would wait for those of the other's. Set before
+# anything imports numpy, and inherited by what the tests start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 #: Files that use the OpenCL device and compare no times.
 UNTIMED = {
@@ -21,9 +27,21 @@ UNTIMED = {
     *("test_load", "test_readme", "test_resume", "test_session", "test_snippets", "test_source"),
     *("test_linalg", "test_tutorial", "test_verify"),
 }
+#: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
+COSTLY = {"built", "launchers", "pages", "space"}
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("autotune")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out what needs torch where it is not and no GPU tests are asked for.
+
+    With ``-m gpu`` the file is collected, and says that it skips.
+    """
+    needs_torch = collection_path == Path(__file__).parent / "gpu" / "test_torch.py"
+    is_asked_for = config.option.markexpr != "not gpu"
+    return True if needs_torch and not is_asked_for and find_spec("torch") is None else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,14 +77,19 @@ def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep what times the OpenCL device in one process: two would disturb each other.
 
-    Files of which nothing holds on how long a kernel takes go to whichever process is free.
+    Files of which nothing holds on how long a kernel takes go to whichever process is free. What is in
+    no group comes last: single tests end evenly what groups of minutes would not.
     """
     for item in items:
-        if "opencl_device" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "opencl_device" in fixtures:
             item.add_marker("opencl")
         if item.get_closest_marker("opencl"):
             group = item.path.stem if item.path.stem in UNTIMED else "device"
             item.add_marker(pytest.mark.xdist_group(group))
+        elif COSTLY.intersection(fixtures):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,7 @@ BEFORE = {
 }
 #: Examples that are parsed only, and why.
 NOT_RUN = {
-    "autotune check sgemm": "takes a minute; the example with --samples 4 runs",
+    "autotune check sgemm": "takes a minute; the example with --samples 2 runs",
     "autotune cache --clear": "would clear what the tests share; test_cli has a cache of its own",
     "autotune cache --clear data": "the same",
     "autotune doctor --limits": "takes a minute; test_limits runs it",

@@ -18,6 +18,7 @@ from sample_records import KERNEL, entry, plan, problem, record
 from autotune import load
 from autotune.calling.binding import Bound, bind
 from autotune.calling.choice import choose
+from autotune.cli import checking
 from autotune.cli.checking import check_kernel
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
@@ -25,6 +26,7 @@ from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
+from autotune.measure.compiler import Compiled, CompileJob, compile_now
 from autotune.measure.measurement import Status
 from autotune.run.recording import record_of
 from autotune.run.request import Request
@@ -163,6 +165,37 @@ def test_what_cannot_be_placed_is_left_out_and_told(gather: Kernel, opencl_devic
     asked = Request(gather, device, (Problem(n=9, offset_x=1),), only=gather.default())
     with pytest.raises(UsageError, match=r"\(n=9, offset_x=1\): offset_x: arrays begin aligned"):
         asked.with_default_problems()
+
+
+def test_check_verifies_the_first_on_every_layout_and_others_on_one_in_turn(
+    gather: Kernel, opencl_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each layout that is compiled in costs a compile."""
+    gather.parameters.update(BLOCK=(32, 64, 96, 128), WHERE=("steps",))
+    gather.edge_problems = tuple(Problem(n=63, step=step) for step in (1, 2, 3))
+    seen: dict[Configuration, set[str]] = {}
+
+    def seeing(job: CompileJob) -> Compiled:
+        symbols = dict(job.defines)
+        configuration = Configuration(BLOCK=int(symbols["BLOCK"]), WHERE="steps")
+        seen.setdefault(configuration, set()).add(symbols["STEP"])
+        return compile_now(job)
+
+    monkeypatch.setattr(checking, "compile_now", seeing)
+    report = check_kernel(gather, [], samples=4, seed=0)
+    assert report.failures == []
+    assert list(seen) == [Configuration(row["config"]) for row in report.samples]
+    assert list(seen.values()) == [{"1", "2", "3"}, {"1", "2"}, {"1", "3"}, {"1", "2"}]
+
+
+def test_check_finds_what_is_wrong_on_another_layout_only(
+    gather: Kernel, opencl_device: str
+) -> None:
+    gather.parameters.update(BLOCK=(32,))
+    report = check_kernel(gather, [], samples=2, seed=0)
+    failed = {row["config"]["WHERE"]: row["problem"] for row in report.samples}
+    assert failed["steps"] == ""
+    assert failed["side_by_side"].startswith("failed: wrong_result on n=63, step=3")
 
 
 # ---------------------------------------------------------------------- records and answers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import tracemalloc
@@ -222,6 +223,37 @@ def million() -> Kernel:
         return needed <= device.shared_bytes_per_block
 
     return kernel
+
+
+def _of_keywords(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that takes nothing by position."""
+
+    @functools.wraps(function)
+    def called(**values: Any) -> Any:
+        return function(**values)
+
+    return called
+
+
+@pytest.mark.parametrize("decorate", [lambda function: function, _of_keywords])
+def test_a_rule_is_asked_by_name_whatever_the_order(decorate: Callable[..., Any]) -> None:
+    """Its parameters in another order than the kernel's, with the device among them, or decorated."""
+    kernel = Kernel("k.cu", problems=[Problem(n=1)], A=(1, 2, 4), B=(2, 3), C=(0, 5))
+
+    @kernel.constraint
+    @decorate
+    def a_rule(C: int, device: Any, A: int) -> bool:
+        """The device in the middle."""
+        return device is DEVICE and C > A
+
+    @kernel.constraint
+    @decorate
+    def by_keywords(*, B: int, A: int = 0) -> bool:
+        """Nothing by position."""
+        return B == 2 * A or A == 4
+
+    expected = [Configuration(A=1, B=2, C=5), *(Configuration(A=4, B=b, C=5) for b in (2, 3))]
+    assert sorted(enumerate_space(kernel, DEVICE), key=str) == sorted(expected, key=str)
 
 
 def test_a_million_points_are_neither_held_nor_asked_about_one_by_one() -> None:

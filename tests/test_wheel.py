@@ -27,7 +27,7 @@ HEAVY = {
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bare interpreter that has the wheel, and of its dependencies what reads records."""
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-q", "-w", str(folder), str(ROOT)]
@@ -53,28 +53,28 @@ def _run(python: Path, code: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_lookup_answers_from_what_ships(python: Path, tmp_path: Path) -> None:
+def test_lookup_answers_from_what_ships(built: Path, tmp_path: Path) -> None:
     code = "from autotune import lookup; import json; "
     code += "c = lookup('sgemm', arch='sm_90', m=4096, n=4096, k=4096); "
     code += "print(json.dumps([c.quality, dict(c), c.block, c.source]))"
-    quality, configuration, block, source = json.loads(_run(python, code, tmp_path))
+    quality, configuration, block, source = json.loads(_run(built, code, tmp_path))
     assert quality == "exact"
     assert configuration["BM"] >= 32
     assert len(block) == 3
     assert str(tmp_path) not in source
 
 
-def test_lookup_imports_nothing_heavy(python: Path, tmp_path: Path) -> None:
+def test_lookup_imports_nothing_heavy(built: Path, tmp_path: Path) -> None:
     code = "import sys; from autotune import lookup; "
     code += "lookup('sgemm', arch='sm_90', m=64, n=64, k=64); print(' '.join(sys.modules))"
-    assert not HEAVY & set(_run(python, code, tmp_path).split())
+    assert not HEAVY & set(_run(built, code, tmp_path).split())
 
 
-def test_kernels_spaces_and_headers_are_inside(python: Path, tmp_path: Path) -> None:
+def test_kernels_spaces_and_headers_are_inside(built: Path, tmp_path: Path) -> None:
     code = "from autotune.kernel.catalog import bundled_folder as f; import json; "
     code += "print(json.dumps([sorted(p.name for p in f(k).rglob('*.*')) "
     code += "for k in ('kernels', 'spaces', 'reports', 'cpp')]))"
-    kernels, spaces, reports, cpp = json.loads(_run(python, code, tmp_path))
+    kernels, spaces, reports, cpp = json.loads(_run(built, code, tmp_path))
     assert {"sgemm.cu", "sgemm_cuda.cu", "reduce.cu", "dialect.h"} <= set(kernels)
     assert {"sgemm.py", "reduce.py"} <= set(spaces)
     assert {"sgemm.json", "sgemm.hpp", "reduce.json", "reduce.hpp"} <= set(reports)

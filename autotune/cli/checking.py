@@ -5,8 +5,9 @@ Knows no time and no storage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, cycle
 from typing import Any
 
 import numpy as np
@@ -165,13 +166,30 @@ def _check_on_device(
             Job(kernel.file, problem, device, prepare_both(kernel, problem, 0, in_use))
             for problem in problems
         ]
+        turns = _turns(kernel, jobs)
         _check_sample(
             report,
             device.arch,
             space,
             _sample(kernel, space, samples, seed),
-            lambda configuration: _verified(kernel, configuration, jobs, worker),
+            lambda configuration: _verified(kernel, configuration, next(turns), worker),
         )
+
+
+def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
+    """What each configuration of a sample is verified on, without end.
+
+    Each layout that is compiled in costs another compile. The first configuration is verified on all
+    of them, a later one on the layout that is tuned and, in turn, on one other.
+    """
+    compiled_in = [name for name in kernel.static if name in kernel.layout]
+    tuned: list[Job] = []
+    groups = {tuple(kernel.layout[name] for name in compiled_in): tuned}
+    for job in jobs:
+        filled = kernel.filled(job.problem)
+        groups.setdefault(tuple(filled[name] for name in compiled_in), []).append(job)
+    _, *others = groups.values()
+    return chain([jobs], cycle([[*tuned, *other] for other in others or [[]]]))
 
 
 def _verified(

@@ -251,11 +251,12 @@ def check(
 ) -> None:
     """Check the space file of KERNEL, and compile a sample of its configurations.
 
-    Needs no GPU. Where an OpenCL device is there, the sample is verified on it too.
+    Needs no GPU. Where an OpenCL device is there, the sample is verified on it too: the first on every
+    layout that is compiled in, each other on the tuned one and one more.
 
     \b
     autotune check sgemm
-    autotune check sgemm --arch sm_90 --samples 4
+    autotune check sgemm --arch sm_90 --samples 2
     """
     from autotune.cli.checking import check_kernel
     from autotune.cli.tables import print_table

@@ -9,6 +9,7 @@ how the space is searched.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import json
 import math
@@ -282,19 +283,34 @@ def _table(kernel: Kernel, rule: Rule, device: Device) -> _Table:
             f"{', '.join(rule.parameters)}, at most {_MOST_ANSWERS:.1e} are allowed; split it into "
             "rules over fewer parameters, or drop some values"
         )
-    extra = {DEVICE: device} if rule.uses_device else {}
+    asked = dict(zip(rule.parameters, axes, strict=True))
 
     def fill() -> NDArray[np.bool_]:
-        answers = (
-            bool(rule.function(**dict(zip(rule.parameters, point, strict=True)), **extra))
-            for point in itertools.product(*axes)
-        )
+        answers = map(bool, _answers(rule, asked, device))
         return np.fromiter(answers, bool, combinations).reshape([len(axis) for axis in axes])
 
     return _Table(
         positions=tuple(names.index(name) for name in rule.parameters),
         values=kernel.guarded(f"rule {rule.name!r}", fill),
         governs=tuple(names.index(name) for name in rule.governs),
+    )
+
+
+def _answers(rule: Rule, asked: Mapping[str, Sequence[Value]], device: Device) -> Iterator[object]:
+    """What a rule says of all values of its parameters, the last fastest.
+
+    By position where it can be called so: in millions of calls, keywords take two thirds of the time.
+    """
+    declared = inspect.signature(rule.function, follow_wrapped=False).parameters
+    is_positional = all(each.kind is each.POSITIONAL_OR_KEYWORD for each in declared.values())
+    if is_positional and tuple(name for name in declared if name != DEVICE) == rule.parameters:
+        values = {**asked, DEVICE: (device,)}
+        points = itertools.product(*(values[name] for name in declared))
+        return itertools.starmap(rule.function, points)
+    extra = {DEVICE: device} if rule.uses_device else {}
+    return (
+        rule.function(**dict(zip(asked, point, strict=True)), **extra)
+        for point in itertools.product(*asked.values())
     )
 
 
