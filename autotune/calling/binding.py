@@ -149,8 +149,8 @@ def _checked(kernel: Kernel, problem: Problem, given: Mapping[str, Any]) -> Boun
                 f"{kernel.name}: call gives {name!r} (arguments: {', '.join(arguments)})"
             )
     arrays = {}
-    is_array = {name for name, argument in arguments.items() if argument.kind != "scalar"}
-    given = {n: v for n, v in given.items() if v is not None or n not in is_array}
+    scalar_names = {name for name, argument in arguments.items() if argument.kind == "scalar"}
+    given = {n: v for n, v in given.items() if v is not None or n in scalar_names}
     for name, argument in arguments.items():
         if argument.kind == "scalar" or not (name in given or _is_needed(argument)):
             continue

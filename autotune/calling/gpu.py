@@ -351,7 +351,10 @@ class GpuCall:
         return call
 
     def _again(self, error: Exception, values: Sequence[Any], pointers: list[Any]) -> Any:
-        """The first call of all in this thread: CUDA does not know its device yet."""
+        """After a launch failed: once more where it was the first call of all in this thread.
+
+        CUDA does not know the thread's device then.
+        """
         if isinstance(error, OverflowError):
             name = self._loaded.prepared.choice.kernel
             raise UsageError(f"{name}: a number is too large for its type: {error}") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ class TunedKernel:
         self.problem = None if problem is None else _fixed(kernel, problem)
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
-        self._making = Lock()
+        self._making = RLock()
         self._ready: OrderedDict[object, Loaded | Prepared] = OrderedDict()
         if self.problem is not None:
             self._warm_up(self.problem)
@@ -276,7 +276,8 @@ class TunedKernel:
         try:
             prepared = Prepared.of(bound, _device(index, bound.kernel))
         except SpecError as error:
-            if 0 not in bound.problem.values():
+            written = [bound.arguments[name] for name in bound.outputs]
+            if all(argument.nbytes for argument in written):
                 raise
             raise UsageError(
                 f"{bound.kernel.name}: nothing can be launched for ({bound.problem}), for which its "
