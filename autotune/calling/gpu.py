@@ -267,6 +267,9 @@ class GpuCall:
         The values of the call that it is made for: those to come are alike.
     libraries : sequence
         Of each value; None where it is no array.
+    passed_on : mapping of str to int, or None
+        By name of a scalar the position of the float that it is, whatever that is; None where what
+        is launched depends on floats otherwise.
     """
 
     def __init__(
@@ -275,6 +278,7 @@ class GpuCall:
         loaded: Loaded,
         values: Sequence[Any],
         libraries: Sequence[Library | None],
+        passed_on: Mapping[str, int] | None,
     ) -> None:
         self._loaded, self._index = loaded, loaded.index
         self._libraries = libraries
@@ -294,8 +298,9 @@ class GpuCall:
         self._constants: list[tuple[str, int]] = []
         self._workspaces: list[int] = []
         self._workspace_bytes = 0
-        #: A float among the values changed what is launched: good for exactly these values.
-        self.is_by_value = False
+        self._passed_on = passed_on or {}
+        #: Good for exactly these values: what is launched depends on a float.
+        self.is_by_value = passed_on is None
         self._steps: list[Step] = self._laid_out(bound, values)
         self._makers = [
             self._library.maker(new.shape, new.dtype, self._index) for new in self._made
@@ -377,7 +382,7 @@ class GpuCall:
                 steps.append(_Fill(places[step.name], arrays[step.name], step.value))
                 continue
             names = prepared.names if step.args is None else step.args
-            parameters = [self._parameter(name, bound, places, values) for name in names]
+            parameters = [self._parameter(name, bound, places) for name in names]
             steps.append(_launch(number, step, parameters))
             number += 1
         return steps
@@ -425,9 +430,7 @@ class GpuCall:
             return self._count + self._made.index(source)
         return int(source)
 
-    def _parameter(
-        self, name: Any, bound: Bound, places: Mapping[str, int], values: Sequence[Any]
-    ) -> _Parameter:
+    def _parameter(self, name: Any, bound: Bound, places: Mapping[str, int]) -> _Parameter:
         prepared = self._loaded.prepared
         if not isinstance(name, str):
             return _Parameter(name if isinstance(name, np.generic) else np.int32(name))
@@ -439,14 +442,10 @@ class GpuCall:
         if argument.kind != "scalar":
             return _Parameter(np.uint64(0))  # an input without elements
         scalar = prepared.scalar(name, bound.scalars)
-        given = bound.scalars.get(name)
-        if type(given) is float and given not in (0.0, 1.0):
-            code = _CODES.get(scalar.dtype.name)
-            for index, value in enumerate(values):
-                if value is given and code:
-                    return _Parameter(index=index, code=code)
-        if any(type(value) is float and value not in (0.0, 1.0) for value in values):
-            self.is_by_value |= name in bound.scalars and type(given) is not int
+        code = _CODES.get(scalar.dtype.name)
+        if name in self._passed_on and code:
+            return _Parameter(index=self._passed_on[name], code=code)
+        self.is_by_value |= name in self._passed_on
         return _Parameter(scalar)
 
     def _result(self, operand: Operand) -> tuple[bool, int]:

@@ -194,7 +194,43 @@ class TunedKernel:
         ready = self._prepared(bound, index)
         if isinstance(ready, Prepared):
             return HostCall(bound, ready, values, libraries)
-        return GpuCall(bound, ready, values, libraries)
+        passed_on = self._passed_on(bound, args, named, operands)
+        return GpuCall(bound, ready, values, libraries, passed_on)
+
+    def _passed_on(
+        self,
+        bound: Bound,
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        operands: Sequence[Any],
+    ) -> dict[str, int] | None:
+        """By name of a scalar, the position of the float that it is; None where floats decide more.
+
+        Told by asking the call function about other floats.
+        """
+        others = [_other(value) if _may_change(value) else value for value in operands]
+        if not any(map(_may_change, operands)):
+            return {}
+        named_others = dict(zip(named, others[len(args) :], strict=True))
+        again = bind(self.kernel, tuple(others[: len(args)]), named_others, find_kernel)
+        if not isinstance(again, Bound) or (again.kernel, again.problem, again.arrays) != (
+            bound.kernel,
+            bound.problem,
+            bound.arrays,
+        ):
+            return None
+        found: dict[str, int] = {}
+        for name, value in bound.scalars.items():
+            other = again.scalars.get(name)
+            pairs = zip(operands, others, strict=True)
+            position = next(
+                (i for i, (a, b) in enumerate(pairs) if a is value and b is other), None
+            )
+            if _may_change(value) and position is not None:
+                found[name] = position
+            elif type(other) is not type(value) or other != value:
+                return None
+        return found
 
     def _described(
         self, args: tuple[Any, ...], named: dict[str, Any]
@@ -325,6 +361,16 @@ def _device(index: int | None, kernel: Kernel) -> Device:
     if index is None:
         return choose_device(None, kernel.backends)
     return backend("cuda").devices()[index]
+
+
+def _may_change(value: Any) -> bool:
+    """Whether it is a float that calls are not told apart by; see `autotune.calling.libraries.Factor`."""
+    return type(value) is float and value not in (0.0, 1.0)
+
+
+def _other(value: float) -> float:
+    """Another that is neither 0 nor 1."""
+    return 2.5 if value != 2.5 else 3.5
 
 
 def _fixed(kernel: Kernel, problem: Problem) -> Problem:
