@@ -201,7 +201,7 @@ constexpr long long generations_apart(int a_, int b_) {
 }
 
 /// Architectures that plans were examined for.
-inline constexpr int archs[] = {80, 87, 90, 100, 103};
+inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
 
 struct plan {
   VARIANT_value VARIANT;
@@ -225,13 +225,32 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 198656, false, 0, -1, 4ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 8, 2, {128, 1, 1}, 73728, false, 1, -1, 31ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 100352, false, 0, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 133120, false, 2, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 8, 1, {384, 1, 1}, 165888, false, 2, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 4, 1, {384, 1, 1}, 198656, false, 3, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 4ULL, true}
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 8, 2, {128, 1, 1}, 73728, false, 1, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 100352, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 133120, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 8, 1, {384, 1, 1}, 165888, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 4, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 16, 1, {384, 1, 1}, 100352, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 8, 1, {384, 1, 1}, 100352, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 8, 1, {384, 1, 1}, 149504, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 4, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, {384, 1, 1}, 149504, false, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 8, 1, {256, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 4, 2, {128, 1, 1}, 73728, false, 1, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 16, 1, {128, 1, 1}, 51200, false, 1, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 4, 1, {128, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 16, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 128, 16, 64, 32, 4, 32, true, 8, 2, {128, 1, 1}, 57344, false, 4, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 4, 1, {384, 1, 1}, 100352, false, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 8, 1, {128, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 16, 1, {384, 1, 1}, 165888, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 8, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 4, 1, {256, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 4, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 16, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -292,8 +311,7 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {64, 0.3549},
-    {128, 0.3544},
+    {128, 0.6869},
     {-1, -1}  // ends the table
 };
 
@@ -322,17 +340,17 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160, 160}, 3, 2147483647, 0, 2, 0},
-    {{176, 176, 176}, 0, 2147483647, 0, 2, 0},
-    {{192, 192, 192}, 0, 2147483647, 0, 2, 0},
-    {{208, 208, 208}, 6, 2147483647, 0, 2, 0},
-    {{159, 159, 159}, 3, 2147483647, 0, 2, 0},
-    {{144, 144, 144}, 3, 2147483647, 0, 2, 0},
-    {{169, 169, 169}, 3, 2147483647, 0, 2, 0},
-    {{153, 164, 159}, 3, 2147483647, 0, 2, 0},
-    {{192, 192, 96}, 5, 2147483647, 0, 2, 0},
-    {{224, 144, 160}, 0, 2147483647, 0, 2, 0},
-    {{112, 192, 192}, 1, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 1, 2147483647, 0, 1, 0},
+    {{144, 144, 144}, 6, 2147483647, 0, 1, 0},
+    {{153, 164, 159}, 7, 2147483647, 0, 1, 0},
+    {{159, 159, 159}, 7, 2147483647, 0, 1, 0},
+    {{160, 160, 160}, 7, 2147483647, 0, 1, 0},
+    {{169, 169, 169}, 3, 2147483647, 0, 1, 0},
+    {{176, 176, 176}, 8, 2147483647, 0, 1, 0},
+    {{192, 192, 96}, 9, 2147483647, 0, 1, 0},
+    {{192, 192, 192}, 8, 2147483647, 0, 1, 0},
+    {{208, 208, 208}, 5, 2147483647, 0, 1, 0},
+    {{224, 144, 160}, 10, 2147483647, 0, 1, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -379,6 +397,7 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 3: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 4: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -416,43 +435,169 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.006607 + 2.385e-10 * m * n + 2.546e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.775e-07 * m + 3.415e-07 * n + 3.28e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
+      return (estimate{0.00669 + 2.27e-10 * m * n + 7.031e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.059e-07 * m + 3.59e-07 * n + 3.344e-05 * k))
+          * unless_multiple(m, 4, 1.068)
+          * unless_multiple(n, 4, 1.068)
+          * unless_multiple(k, 4, 1.068);
     case 1:
-      return (estimate{0.006607}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.595e-07 * m + 2.698e-07 * n + 2.199e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 2:
-      return (estimate{0.006607 + 1.006e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.381e-07 * m + 6.822e-07 * n + 6.601e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.604e-07 * n))
-          * unless_multiple(m, 4, 1.084)
-          * unless_multiple(n, 4, 1.084)
-          * unless_multiple(k, 4, 1.084);
-    case 3:
-      return (estimate{0.006607 + 1.105e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.141e-07 * m + 6.212e-07 * n + 6.614e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.07e-07 * n))
-          * unless_multiple(m, 4, 1.084)
-          * unless_multiple(n, 4, 1.084)
-          * unless_multiple(k, 4, 1.084);
-    case 4:
-      return (estimate{0.006607}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.601e-07 * m + 2.587e-07 * n + 2.191e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 5:
-      return (estimate{0.006607 + 2.173e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.867e-08 * m + 2.06e-07 * n + 1.776e-05 * k))
+      return (estimate{0.00669 + 1.289e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.235e-07 * n + 1.8e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 1.958e-09 * n))
           * unless_multiple(m, 4, 1.108)
           * unless_multiple(n, 4, 1.108)
           * unless_multiple(k, 4, 1.108);
+    case 2:
+      return (estimate{0.00669 + 1.141e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.366e-07 * m + 3.652e-07 * n + 3.442e-05 * k))
+          * unless_multiple(m, 4, 1.063)
+          * unless_multiple(n, 4, 1.063)
+          * unless_multiple(k, 4, 1.063);
+    case 3:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.129e-07 * m + 2.98e-07 * n + 2.22e-05 * k))
+          * unless_multiple(m, 4, 1.06)
+          * unless_multiple(n, 4, 1.06)
+          * unless_multiple(k, 4, 1.06);
+    case 4:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.094e-07 * m + 2.971e-07 * n + 2.238e-05 * k))
+          * unless_multiple(m, 4, 1.059)
+          * unless_multiple(n, 4, 1.059)
+          * unless_multiple(k, 4, 1.059);
+    case 5:
+      return (estimate{0.00669 + 4.887e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.336e-07 * m + 5.892e-07 * n + 6.677e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.401e-07 * n))
+          * unless_multiple(m, 4, 1.088)
+          * unless_multiple(n, 4, 1.088)
+          * unless_multiple(k, 4, 1.088);
+    case 6:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 4.405e-08 * m + 3.935e-07 * n + 2.021e-05 * k))
+          * unless_multiple(m, 4, 1.126)
+          * unless_multiple(n, 4, 1.126)
+          * unless_multiple(k, 4, 1.126);
+    case 7:
+      return (estimate{0.00669 + 1.539e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.193e-07 * n + 1.794e-05 * k))
+          * unless_multiple(m, 4, 1.11)
+          * unless_multiple(n, 4, 1.11)
+          * unless_multiple(k, 4, 1.11);
+    case 8:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.076e-07 * m + 3.629e-07 * n + 2.22e-05 * k))
+          * unless_multiple(m, 4, 1.06)
+          * unless_multiple(n, 4, 1.06)
+          * unless_multiple(k, 4, 1.06);
+    case 9:
+      return (estimate{0.00669 + 5.557e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.357e-07 * m + 7.197e-07 * n + 6.674e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.538e-07 * n))
+          * unless_multiple(m, 4, 1.088)
+          * unless_multiple(n, 4, 1.088)
+          * unless_multiple(k, 4, 1.088);
+    case 10:
+      return (estimate{0.00669 + 9.473e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.146e-07 * m + 6.023e-07 * n + 6.736e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.352e-07 * n))
+          * unless_multiple(m, 4, 1.083)
+          * unless_multiple(n, 4, 1.083)
+          * unless_multiple(k, 4, 1.083);
+    case 11:
+      return (estimate{0.00669 + 1.472e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.209e-07 * n + 1.877e-05 * k))
+          * unless_multiple(m, 4, 1.104)
+          * unless_multiple(n, 4, 1.104)
+          * unless_multiple(k, 4, 1.104);
+    case 12:
+      return (estimate{0.00669 + 1.806e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.184e-07 * n + 1.805e-05 * k))
+          * unless_multiple(m, 4, 1.11)
+          * unless_multiple(n, 4, 1.11)
+          * unless_multiple(k, 4, 1.11);
+    case 13:
+      return (estimate{0.00669 + 3.43e-10 * m * n + 1.582e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.095e-07 * m + 4.01e-07 * n + 3.317e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
+    case 14:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.278e-07 * m + 2.789e-07 * n + 2.222e-05 * k))
+          * unless_multiple(m, 4, 1.059)
+          * unless_multiple(n, 4, 1.059)
+          * unless_multiple(k, 4, 1.059);
+    case 15:
+      return (estimate{0.00669 + 5.615e-07 * n + 2.44e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.198e-08 * n + 3.281e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1056}), 1.553e-06 * n))
+          * unless_multiple(m, 4, 1.115)
+          * unless_multiple(n, 4, 1.115)
+          * unless_multiple(k, 4, 1.115);
+    case 16:
+      return (estimate{0.00669 + 8.857e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.408e-07 * m + 3.314e-07 * n + 3.435e-05 * k))
+          * unless_multiple(m, 4, 1.064)
+          * unless_multiple(n, 4, 1.064)
+          * unless_multiple(k, 4, 1.064);
+    case 17:
+      return (estimate{0.00669 + 1.621e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.18e-07 * n + 1.805e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 9.799e-09 * n))
+          * unless_multiple(m, 4, 1.107)
+          * unless_multiple(n, 4, 1.107)
+          * unless_multiple(k, 4, 1.107);
+    case 18:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.033e-07 * m + 3.653e-07 * n + 2.235e-05 * k))
+          * unless_multiple(m, 4, 1.058)
+          * unless_multiple(n, 4, 1.058)
+          * unless_multiple(k, 4, 1.058);
+    case 19:
+      return (estimate{0.00669 + 7.556e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.111e-07 * m + 7.869e-07 * n + 6.755e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.497e-07 * n))
+          * unless_multiple(m, 4, 1.082)
+          * unless_multiple(n, 4, 1.082)
+          * unless_multiple(k, 4, 1.082);
+    case 20:
+      return (estimate{0.00669 + 2.592e-10 * m * n + 1.991e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.091e-07 * m + 2.944e-07 * n + 3.321e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
+    case 21:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 5.456e-08 * m + 3.786e-07 * n + 2.011e-05 * k))
+          * unless_multiple(m, 4, 1.127)
+          * unless_multiple(n, 4, 1.127)
+          * unless_multiple(k, 4, 1.127);
+    case 22:
+      return (estimate{0.00669 + 2.483e-10 * m * n + 9.931e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 9.652e-08 * m + 3.205e-07 * n + 3.35e-05 * k))
+          * unless_multiple(m, 4, 1.069)
+          * unless_multiple(n, 4, 1.069)
+          * unless_multiple(k, 4, 1.069);
+    case 23:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.033e-07 * m + 7.72e-07 * n + 7.115e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.055e-07 * n))
+          * unless_multiple(m, 4, 1.08)
+          * unless_multiple(n, 4, 1.08)
+          * unless_multiple(k, 4, 1.08);
+    case 24:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.07e-07 * m + 3.517e-07 * n + 2.264e-05 * k))
+          * unless_multiple(m, 4, 1.059)
+          * unless_multiple(n, 4, 1.059)
+          * unless_multiple(k, 4, 1.059);
+    case 25:
+      return (estimate{0.00669 + 2.605e-10 * m * n + 1.843e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.194e-07 * m + 3.257e-07 * n + 3.319e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
     default:
       return {0, false};
   }
@@ -460,7 +605,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 4, 6, 5, 3, 1
+    0, 1, 2, 3, 4, 5, 11, 12, 6, 13, 9, 14, 15, 16, 7, 17, 18, 19, 20, 21, 10, 22, 23, 24, 25, 8
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -469,7 +614,7 @@ struct prediction {
 };
 
 inline constexpr prediction predictions[] = {
-    {0, 6}
+    {0, 26}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.

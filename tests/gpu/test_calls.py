@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from autotune import load
+from autotune.arrays import usable_cores
 from autotune.calling.load import TunedKernel
 from autotune.devices.choose import choose_device
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
-from autotune.measure.compiler import compiled_for
+from autotune.measure.compiler import CompilerPool, compile_job
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:no tuned record")]
 
@@ -218,17 +219,17 @@ def batches(drawn: Drawn, name: str, kernel: TunedKernel) -> Iterator[list[Call]
         yield [drawn.call(name, kernel) for _ in range(min(BATCH, COUNTS[name] - done))]
 
 
-def compile_ahead(calls: list[Call]) -> None:
-    """All that these calls need, on all cores, into the disk cache."""
+def compile_ahead(calls: list[Call], compilers: CompilerPool) -> None:
+    """All that these calls need, in processes, into the disk cache."""
     device, wanted = choose_device("cuda:0"), {}
     for call in calls:
         chosen = call.kernel.choice(*call.args, **call.named)
         kernel = find_kernel(chosen.kernel)
-        key = chosen.kernel, chosen.configuration, kernel.static_of(chosen.problem)
-        wanted[key] = (kernel, chosen.configuration, chosen.problem, device)
+        job = compile_job(kernel, chosen.configuration, chosen.problem, device)
+        wanted[job.key] = job
     with ThreadPoolExecutor(16) as threads:
-        for _ in threads.map(lambda one: compiled_for(*one), wanted.values()):
-            pass
+        for compiled in threads.map(compilers.result, wanted.values()):
+            assert compiled.binary is not None
 
 
 def about(name: str, call: Call) -> str:
@@ -239,15 +240,19 @@ def about(name: str, call: Call) -> str:
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_random_calls_are_right_and_touch_nothing_else(name: str) -> None:
+def test_random_calls_are_right_and_touch_nothing_else(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     cupy = pytest.importorskip("cupy")
     pytest.importorskip("torch")
     kernel, drawn = load(name), Drawn(cupy, seed=1)
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(4)]
     wrong: list[str] = []
     worst, count = 0.0, 0
+    compilers = CompilerPool(max(1, usable_cores() // 2))
+    request.addfinalizer(compilers.close)
     for calls in batches(drawn, name, kernel):
-        compile_ahead(calls)
+        compile_ahead(calls, compilers)
         cupy.cuda.Device().synchronize()
         for position, call in enumerate(calls):
             on_stream(cupy, call, streams[position % 4])

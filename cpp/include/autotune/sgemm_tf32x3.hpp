@@ -244,23 +244,32 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 8, 1, {384, 1, 1}, 133120, false, 2, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 8, 1, {384, 1, 1}, 165888, false, 2, -1, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 4, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 16, 1, {384, 1, 1}, 100352, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 8, 1, {384, 1, 1}, 100352, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 8, 1, {384, 1, 1}, 149504, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 4, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, {384, 1, 1}, 149504, false, 0, -1, 16ULL, true},
     {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 4, 2, {128, 1, 1}, 73728, false, 1, -1, 117ULL, true},
     {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 8, 1, {128, 1, 1}, 73728, false, 1, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 4, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 8, 1, {384, 1, 1}, 149504, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 4, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 16, 1, {384, 1, 1}, 198656, false, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 8, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
     {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 8, 1, {256, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 16, 1, {128, 1, 1}, 51200, false, 1, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 4, 1, {128, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 128, 16, 64, 32, 4, 32, true, 8, 2, {128, 1, 1}, 57344, false, 4, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 4, 1, {384, 1, 1}, 100352, false, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 16, 1, {384, 1, 1}, 165888, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 8, 1, {384, 1, 1}, 133120, false, 3, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 4, 1, {256, 1, 1}, 73728, false, 1, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 16, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 8, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
     {VARIANT_value::mma, 64, 128, 16, 16, 32, 4, 32, true, 4, 1, {512, 1, 1}, 57344, false, 4, -1, 511ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 4, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 8, 1, {384, 1, 1}, 198656, false, 3, -1, 16ULL, true},
     {VARIANT_value::mma, 64, 128, 16, 32, 32, 3, 32, true, 8, 1, {256, 1, 1}, 43008, false, 4, -1, 511ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, false, 16, 1, {384, 1, 1}, 67584, false, 2, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 4, 2, {256, 1, 1}, 73728, false, 1, -1, 117ULL, true},
-    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 16, 1, {128, 1, 1}, 51200, false, 1, -1, 511ULL, true}
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 4, 2, {256, 1, 1}, 73728, false, 1, -1, 117ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -321,8 +330,7 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {64, 0.3549},
-    {128, 0.3544},
+    {128, 0.6869},
     {16, 0.9318},
     {32, 0.9086},
     {128, 0.8714},
@@ -350,69 +358,69 @@ inline constexpr exact_row exact_rows[] = {
     {{8192, 8192, 8192}, 5, 1.0, {0, 0, 0}},
     {{16384, 512, 1024}, 5, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{128, 4096, 4096}, 7, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 8, 1.0, {0, 0, 0}},
+    {{128, 4096, 4096}, 11, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 12, 1.0, {0, 0, 0}},
     {{777, 1234, 999}, 0, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
     {{1024, 1024, 1024}, 4, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 6, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 6, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 13, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 13, 1.0, {0, 0, 0}},
     {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 6, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 13, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 0, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 6, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 13, 1.0, {0, 0, 0}},
     // sm_90
     {{128, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 1, 1.0, {0, 0, 0}},
     {{777, 1234, 999}, 0, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 3, 1.0, {0, 0, 0}},
     {{1024, 1024, 1024}, 4, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 6, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 6, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 5, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 6, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 13, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 13, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 13, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 0, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 6, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 13, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{160, 160, 160}, 3, 2147483647, 0, 2, 0},
-    {{176, 176, 176}, 0, 2147483647, 0, 2, 0},
-    {{192, 192, 192}, 0, 2147483647, 0, 2, 0},
-    {{208, 208, 208}, 6, 2147483647, 0, 2, 0},
-    {{159, 159, 159}, 3, 2147483647, 0, 2, 0},
-    {{144, 144, 144}, 3, 2147483647, 0, 2, 0},
-    {{169, 169, 169}, 3, 2147483647, 0, 2, 0},
-    {{153, 164, 159}, 3, 2147483647, 0, 2, 0},
-    {{192, 192, 96}, 5, 2147483647, 0, 2, 0},
-    {{224, 144, 160}, 0, 2147483647, 0, 2, 0},
-    {{112, 192, 192}, 1, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 1, 2147483647, 0, 1, 0},
+    {{144, 144, 144}, 6, 2147483647, 0, 1, 0},
+    {{153, 164, 159}, 7, 2147483647, 0, 1, 0},
+    {{159, 159, 159}, 7, 2147483647, 0, 1, 0},
+    {{160, 160, 160}, 7, 2147483647, 0, 1, 0},
+    {{169, 169, 169}, 3, 2147483647, 0, 1, 0},
+    {{176, 176, 176}, 8, 2147483647, 0, 1, 0},
+    {{192, 192, 96}, 9, 2147483647, 0, 1, 0},
+    {{192, 192, 192}, 8, 2147483647, 0, 1, 0},
+    {{208, 208, 208}, 5, 2147483647, 0, 1, 0},
+    {{224, 144, 160}, 10, 2147483647, 0, 1, 0},
     // NVIDIA_H200
-    {{112, 192, 192}, 3, 2147483647, 2, 5, 1},
-    {{144, 144, 144}, 3, 2147483647, 2, 5, 1},
-    {{153, 164, 159}, 3, 2147483647, 2, 5, 1},
-    {{159, 159, 159}, 3, 2147483647, 2, 5, 1},
-    {{160, 160, 160}, 3, 2147483647, 2, 5, 1},
-    {{169, 169, 169}, 10, 2147483647, 2, 5, 1},
-    {{176, 176, 176}, 10, 2147483647, 2, 5, 1},
-    {{192, 192, 96}, 11, 2147483647, 2, 5, 1},
-    {{192, 192, 192}, 10, 2147483647, 2, 5, 1},
-    {{208, 208, 208}, 12, 2147483647, 2, 5, 1},
-    {{224, 144, 160}, 10, 2147483647, 2, 5, 1},
+    {{112, 192, 192}, 3, 2147483647, 1, 4, 1},
+    {{144, 144, 144}, 3, 2147483647, 1, 4, 1},
+    {{153, 164, 159}, 3, 2147483647, 1, 4, 1},
+    {{159, 159, 159}, 3, 2147483647, 1, 4, 1},
+    {{160, 160, 160}, 3, 2147483647, 1, 4, 1},
+    {{169, 169, 169}, 8, 2147483647, 1, 4, 1},
+    {{176, 176, 176}, 8, 2147483647, 1, 4, 1},
+    {{192, 192, 96}, 14, 2147483647, 1, 4, 1},
+    {{192, 192, 192}, 8, 2147483647, 1, 4, 1},
+    {{208, 208, 208}, 15, 2147483647, 1, 4, 1},
+    {{224, 144, 160}, 8, 2147483647, 1, 4, 1},
     // sm_90
-    {{160, 160, 160}, 3, 2147483647, 0, 2, 0},
-    {{176, 176, 176}, 0, 2147483647, 0, 2, 0},
-    {{192, 192, 192}, 0, 2147483647, 0, 2, 0},
-    {{208, 208, 208}, 6, 2147483647, 0, 2, 0},
-    {{159, 159, 159}, 3, 2147483647, 0, 2, 0},
-    {{144, 144, 144}, 3, 2147483647, 0, 2, 0},
-    {{169, 169, 169}, 3, 2147483647, 0, 2, 0},
-    {{153, 164, 159}, 3, 2147483647, 0, 2, 0},
-    {{192, 192, 96}, 5, 2147483647, 0, 2, 0},
-    {{224, 144, 160}, 0, 2147483647, 0, 2, 0},
-    {{112, 192, 192}, 1, 2147483647, 0, 2, 0},
+    {{112, 192, 192}, 1, 2147483647, 0, 1, 0},
+    {{144, 144, 144}, 3, 2147483647, 1, 4, 1},
+    {{153, 164, 159}, 3, 2147483647, 1, 4, 1},
+    {{159, 159, 159}, 3, 2147483647, 1, 4, 1},
+    {{160, 160, 160}, 3, 2147483647, 1, 4, 1},
+    {{169, 169, 169}, 8, 2147483647, 1, 4, 1},
+    {{176, 176, 176}, 8, 2147483647, 0, 1, 0},
+    {{192, 192, 96}, 9, 2147483647, 0, 1, 0},
+    {{192, 192, 192}, 8, 2147483647, 0, 1, 0},
+    {{208, 208, 208}, 15, 2147483647, 1, 4, 1},
+    {{224, 144, 160}, 8, 2147483647, 1, 4, 1},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -498,171 +506,297 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.006607 + 2.385e-10 * m * n + 2.546e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.775e-07 * m + 3.415e-07 * n + 3.28e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
+      return (estimate{0.00669 + 2.27e-10 * m * n + 7.031e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.059e-07 * m + 3.59e-07 * n + 3.344e-05 * k))
+          * unless_multiple(m, 4, 1.068)
+          * unless_multiple(n, 4, 1.068)
+          * unless_multiple(k, 4, 1.068);
     case 1:
-      return (estimate{0.006607}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.595e-07 * m + 2.698e-07 * n + 2.199e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 2:
-      return (estimate{0.006607 + 1.006e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.381e-07 * m + 6.822e-07 * n + 6.601e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.604e-07 * n))
-          * unless_multiple(m, 4, 1.084)
-          * unless_multiple(n, 4, 1.084)
-          * unless_multiple(k, 4, 1.084);
-    case 3:
-      return (estimate{0.006607 + 1.105e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.141e-07 * m + 6.212e-07 * n + 6.614e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.07e-07 * n))
-          * unless_multiple(m, 4, 1.084)
-          * unless_multiple(n, 4, 1.084)
-          * unless_multiple(k, 4, 1.084);
-    case 4:
-      return (estimate{0.006607}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.601e-07 * m + 2.587e-07 * n + 2.191e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 5:
-      return (estimate{0.006607 + 2.173e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.867e-08 * m + 2.06e-07 * n + 1.776e-05 * k))
+      return (estimate{0.00669 + 1.289e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.235e-07 * n + 1.8e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 1.958e-09 * n))
           * unless_multiple(m, 4, 1.108)
           * unless_multiple(n, 4, 1.108)
           * unless_multiple(k, 4, 1.108);
+    case 2:
+      return (estimate{0.00669 + 1.141e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.366e-07 * m + 3.652e-07 * n + 3.442e-05 * k))
+          * unless_multiple(m, 4, 1.063)
+          * unless_multiple(n, 4, 1.063)
+          * unless_multiple(k, 4, 1.063);
+    case 3:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.129e-07 * m + 2.98e-07 * n + 2.22e-05 * k))
+          * unless_multiple(m, 4, 1.06)
+          * unless_multiple(n, 4, 1.06)
+          * unless_multiple(k, 4, 1.06);
+    case 4:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.094e-07 * m + 2.971e-07 * n + 2.238e-05 * k))
+          * unless_multiple(m, 4, 1.059)
+          * unless_multiple(n, 4, 1.059)
+          * unless_multiple(k, 4, 1.059);
+    case 5:
+      return (estimate{0.00669 + 4.887e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.336e-07 * m + 5.892e-07 * n + 6.677e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.401e-07 * n))
+          * unless_multiple(m, 4, 1.088)
+          * unless_multiple(n, 4, 1.088)
+          * unless_multiple(k, 4, 1.088);
     case 6:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 4.405e-08 * m + 3.935e-07 * n + 2.021e-05 * k))
+          * unless_multiple(m, 4, 1.126)
+          * unless_multiple(n, 4, 1.126)
+          * unless_multiple(k, 4, 1.126);
+    case 7:
+      return (estimate{0.00669 + 1.539e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.193e-07 * n + 1.794e-05 * k))
+          * unless_multiple(m, 4, 1.11)
+          * unless_multiple(n, 4, 1.11)
+          * unless_multiple(k, 4, 1.11);
+    case 8:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.076e-07 * m + 3.629e-07 * n + 2.22e-05 * k))
+          * unless_multiple(m, 4, 1.06)
+          * unless_multiple(n, 4, 1.06)
+          * unless_multiple(k, 4, 1.06);
+    case 9:
+      return (estimate{0.00669 + 5.557e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.357e-07 * m + 7.197e-07 * n + 6.674e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.538e-07 * n))
+          * unless_multiple(m, 4, 1.088)
+          * unless_multiple(n, 4, 1.088)
+          * unless_multiple(k, 4, 1.088);
+    case 10:
+      return (estimate{0.00669 + 9.473e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.146e-07 * m + 6.023e-07 * n + 6.736e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.352e-07 * n))
+          * unless_multiple(m, 4, 1.083)
+          * unless_multiple(n, 4, 1.083)
+          * unless_multiple(k, 4, 1.083);
+    case 11:
+      return (estimate{0.00669 + 1.472e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.209e-07 * n + 1.877e-05 * k))
+          * unless_multiple(m, 4, 1.104)
+          * unless_multiple(n, 4, 1.104)
+          * unless_multiple(k, 4, 1.104);
+    case 12:
+      return (estimate{0.00669 + 1.806e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.184e-07 * n + 1.805e-05 * k))
+          * unless_multiple(m, 4, 1.11)
+          * unless_multiple(n, 4, 1.11)
+          * unless_multiple(k, 4, 1.11);
+    case 13:
+      return (estimate{0.00669 + 3.43e-10 * m * n + 1.582e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.095e-07 * m + 4.01e-07 * n + 3.317e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
+    case 14:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.278e-07 * m + 2.789e-07 * n + 2.222e-05 * k))
+          * unless_multiple(m, 4, 1.059)
+          * unless_multiple(n, 4, 1.059)
+          * unless_multiple(k, 4, 1.059);
+    case 15:
+      return (estimate{0.00669 + 5.615e-07 * n + 2.44e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.198e-08 * n + 3.281e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1056}), 1.553e-06 * n))
+          * unless_multiple(m, 4, 1.115)
+          * unless_multiple(n, 4, 1.115)
+          * unless_multiple(k, 4, 1.115);
+    case 16:
+      return (estimate{0.00669 + 8.857e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.408e-07 * m + 3.314e-07 * n + 3.435e-05 * k))
+          * unless_multiple(m, 4, 1.064)
+          * unless_multiple(n, 4, 1.064)
+          * unless_multiple(k, 4, 1.064);
+    case 17:
+      return (estimate{0.00669 + 1.621e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.18e-07 * n + 1.805e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 9.799e-09 * n))
+          * unless_multiple(m, 4, 1.107)
+          * unless_multiple(n, 4, 1.107)
+          * unless_multiple(k, 4, 1.107);
+    case 18:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.033e-07 * m + 3.653e-07 * n + 2.235e-05 * k))
+          * unless_multiple(m, 4, 1.058)
+          * unless_multiple(n, 4, 1.058)
+          * unless_multiple(k, 4, 1.058);
+    case 19:
+      return (estimate{0.00669 + 7.556e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.111e-07 * m + 7.869e-07 * n + 6.755e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.497e-07 * n))
+          * unless_multiple(m, 4, 1.082)
+          * unless_multiple(n, 4, 1.082)
+          * unless_multiple(k, 4, 1.082);
+    case 20:
+      return (estimate{0.00669 + 2.592e-10 * m * n + 1.991e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.091e-07 * m + 2.944e-07 * n + 3.321e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
+    case 21:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 5.456e-08 * m + 3.786e-07 * n + 2.011e-05 * k))
+          * unless_multiple(m, 4, 1.127)
+          * unless_multiple(n, 4, 1.127)
+          * unless_multiple(k, 4, 1.127);
+    case 22:
+      return (estimate{0.00669 + 2.483e-10 * m * n + 9.931e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 9.652e-08 * m + 3.205e-07 * n + 3.35e-05 * k))
+          * unless_multiple(m, 4, 1.069)
+          * unless_multiple(n, 4, 1.069)
+          * unless_multiple(k, 4, 1.069);
+    case 23:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.033e-07 * m + 7.72e-07 * n + 7.115e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.055e-07 * n))
+          * unless_multiple(m, 4, 1.08)
+          * unless_multiple(n, 4, 1.08)
+          * unless_multiple(k, 4, 1.08);
+    case 24:
+      return (estimate{0.00669}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.07e-07 * m + 3.517e-07 * n + 2.264e-05 * k))
+          * unless_multiple(m, 4, 1.059)
+          * unless_multiple(n, 4, 1.059)
+          * unless_multiple(k, 4, 1.059);
+    case 25:
+      return (estimate{0.00669 + 2.605e-10 * m * n + 1.843e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.194e-07 * m + 3.257e-07 * n + 3.319e-05 * k))
+          * unless_multiple(m, 4, 1.067)
+          * unless_multiple(n, 4, 1.067)
+          * unless_multiple(k, 4, 1.067);
+    case 26:
       return (estimate{0.006634 + 3.607e-10 * m * n + 2.838e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.327e-07 * m + 2.147e-07 * n + 3.281e-05 * k))
           * unless_multiple(m, 4, 1.067)
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
-    case 7:
+    case 27:
       return (estimate{0.006634 + 2.768e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.163e-07 * n + 1.778e-05 * k))
           * unless_multiple(m, 4, 1.113)
           * unless_multiple(n, 4, 1.113)
           * unless_multiple(k, 4, 1.113);
-    case 8:
+    case 28:
       return (estimate{0.006634 + 2.699e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.195e-07 * n + 1.793e-05 * k))
           * unless_multiple(m, 4, 1.11)
           * unless_multiple(n, 4, 1.11)
           * unless_multiple(k, 4, 1.11);
-    case 9:
+    case 29:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.237e-07 * m + 2.757e-07 * n + 2.214e-05 * k))
           * unless_multiple(m, 4, 1.063)
           * unless_multiple(n, 4, 1.063)
           * unless_multiple(k, 4, 1.063);
-    case 10:
+    case 30:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.269e-07 * m + 4.445e-07 * n + 6.626e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.252e-07 * n))
           * unless_multiple(m, 4, 1.086)
           * unless_multiple(n, 4, 1.086)
           * unless_multiple(k, 4, 1.086);
-    case 11:
+    case 31:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.276e-07 * m + 4.179e-07 * n + 6.683e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.911e-07 * n))
           * unless_multiple(m, 4, 1.082)
           * unless_multiple(n, 4, 1.082)
           * unless_multiple(k, 4, 1.082);
-    case 12:
+    case 32:
       return (estimate{0.006634 + 2.612e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.227e-07 * n + 1.776e-05 * k))
           * unless_multiple(m, 4, 1.111)
           * unless_multiple(n, 4, 1.111)
           * unless_multiple(k, 4, 1.111);
-    case 13:
+    case 33:
       return (estimate{0.006634 + 3.649e-10 * m * n + 2.736e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.184e-07 * m + 2.04e-07 * n + 3.284e-05 * k))
           * unless_multiple(m, 4, 1.069)
           * unless_multiple(n, 4, 1.069)
           * unless_multiple(k, 4, 1.069);
-    case 14:
+    case 34:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.314e-07 * m + 2.581e-07 * n + 2.241e-05 * k))
           * unless_multiple(m, 4, 1.062)
           * unless_multiple(n, 4, 1.062)
           * unless_multiple(k, 4, 1.062);
-    case 15:
+    case 35:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.485e-07 * m + 4.741e-07 * n + 6.682e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.733e-07 * n))
           * unless_multiple(m, 4, 1.082)
           * unless_multiple(n, 4, 1.082)
           * unless_multiple(k, 4, 1.082);
-    case 16:
+    case 36:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.53e-08 * m + 3.792e-07 * n + 2.001e-05 * k))
           * unless_multiple(m, 4, 1.13)
           * unless_multiple(n, 4, 1.13)
           * unless_multiple(k, 4, 1.13);
-    case 17:
+    case 37:
       return (estimate{0.006634 + 7.69e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.151e-08 * m + 2.42e-07 * n + 4.148e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.153e-07 * n))
           * unless_multiple(m, 4, 1.068)
           * unless_multiple(n, 4, 1.068)
           * unless_multiple(k, 4, 1.068);
-    case 18:
+    case 38:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.364e-07 * m + 2.403e-07 * n + 2.239e-05 * k))
           * unless_multiple(m, 4, 1.062)
           * unless_multiple(n, 4, 1.062)
           * unless_multiple(k, 4, 1.062);
-    case 19:
+    case 39:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 9.083e-08 * m + 5.001e-07 * n + 7.06e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.214e-07 * n))
           * unless_multiple(m, 4, 1.078)
           * unless_multiple(n, 4, 1.078)
           * unless_multiple(k, 4, 1.078);
-    case 20:
+    case 40:
       return (estimate{0.006634 + 6.357e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.194e-08 * m + 2.599e-07 * n + 3.59e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 1.826e-07 * n))
           * unless_multiple(m, 4, 1.087)
           * unless_multiple(n, 4, 1.087)
           * unless_multiple(k, 4, 1.087);
-    case 21:
+    case 41:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.201e-08 * m + 3.61e-07 * n + 2.556e-05 * k))
           * unless_multiple(m, 4, 1.044)
           * unless_multiple(n, 4, 1.044)
           * unless_multiple(k, 4, 1.044);
-    case 22:
+    case 42:
       return (estimate{0.006634 + 3.248e-11 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.161e-08 * m + 1.97e-07 * n + 1.969e-05 * k))
           * unless_multiple(m, 4, 1.109)
           * unless_multiple(n, 4, 1.109)
           * unless_multiple(k, 4, 1.109);
-    case 23:
+    case 43:
       return (estimate{0.006634 + 2.563e-10 * m * n + 2.31e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.213e-07 * m + 2.789e-07 * n + 3.278e-05 * k))
           * unless_multiple(m, 4, 1.067)
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
-    case 24:
+    case 44:
       return (estimate{0.006634 + 2.906e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 4.251e-09 * m + 2.093e-07 * n + 1.853e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 9.171e-09 * n))
           * unless_multiple(m, 4, 1.107)
           * unless_multiple(n, 4, 1.107)
           * unless_multiple(k, 4, 1.107);
-    case 25:
+    case 45:
       return (estimate{0.006634}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.298e-07 * m + 2.716e-07 * n + 2.207e-05 * k))
           * unless_multiple(m, 4, 1.062)
           * unless_multiple(n, 4, 1.062)
           * unless_multiple(k, 4, 1.062);
-    case 26:
+    case 46:
       return (estimate{0.006634 + 5.37e-10 * m * n + 1.759e-10 * m * k + 3.791e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 8.106e-08 * m + 2.457e-07 * n + 3.234e-05 * k))
           * unless_multiple(m, 4, 1.067)
@@ -675,8 +809,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 4, 6, 5, 3, 1,
-    0, 7, 8, 4, 6, 9, 1, 11, 13, 14, 15, 16, 17, 18, 19, 20, 21, 10, 22, 3, 12
+    0, 1, 2, 3, 4, 5, 16, 11, 6, 13, 9, 17, 18, 15, 7, 19, 20, 12, 21, 22, 10, 23, 14, 24, 25, 8,
+    0, 11, 12, 4, 13, 9, 1, 14, 26, 22, 16, 27, 28, 24, 29, 30, 31, 8, 17, 3, 15
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -685,8 +819,8 @@ struct prediction {
 };
 
 inline constexpr prediction predictions[] = {
-    {0, 6},
-    {6, 27}
+    {0, 26},
+    {26, 47}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.
@@ -827,9 +961,9 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 5)
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 7);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 8);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).hit == quality::exact);
@@ -837,17 +971,17 @@ static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 128, 4096, 4096).plan == 1);
 static_assert(lookup(90, 128, 4096, 4096).hit == quality::exact);
@@ -859,17 +993,17 @@ static_assert(lookup(90, 1000, 1000, 1000).plan == 3);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
 static_assert(lookup(90, 1024, 1024, 1024).plan == 4);
 static_assert(lookup(90, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1536, 1536, 1536).plan == 6);
+static_assert(lookup(90, 1536, 1536, 1536).plan == 13);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 6);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 13);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 5);
+static_assert(lookup(90, 4096, 4096, 64).plan == 9);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 6);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 13);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 8192).plan == 0);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 6);
+static_assert(lookup(90, 16384, 512, 1024).plan == 13);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
 
 }  // namespace autotune::sgemm_tf32x3
