@@ -383,6 +383,27 @@ def test_a_call_that_changes_with_a_factor_is_made_for_each(
     assert results == [3, 4, 1, 3, 2]
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (lambda a: a, {"a": 2}),
+        (lambda a: 2.5, {}),  # what the other float is, too
+        (lambda a: 1.0, {}),
+        (lambda a: 2 * a, None),  # 1, of a half
+        (lambda a: min(a, 1.0), None),
+    ],
+)
+def test_a_float_that_is_passed_on_is_told_from_one_that_decides(
+    axpy: Kernel, given: Any, found: Any
+) -> None:
+    """By asking about another: calls that differ in it alone are one call, or they are not."""
+    axpy.hooks["call"] = lambda x, y, a: (Problem(n=len(x)), {"x": x, "y": y, "a": given(a)})
+    values = (Operand((8,), (1,), source=0), Operand((8,), (1,), source=1), 0.5)
+    bound = bind(axpy, values, {}, find_kernel)
+    assert isinstance(bound, Bound)
+    assert load(axpy)._passed_on(bound, values, {}, values) == found
+
+
 def test_a_choice_says_why(axpy: Kernel, opencl_device: str, tmp_path: Path) -> None:
     """Recorded or not, by the fields of a problem or by arrays."""
     with pytest.warns(RuntimeWarning):
