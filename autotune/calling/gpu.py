@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from autotune.calling.binding import OUTPUTS, Bound
-from autotune.calling.libraries import Library, cupy
+from autotune.calling.libraries import DeviceLibrary, Library, cupy
 from autotune.calling.prepared import Prepared
 from autotune.devices.binary import Binary
 from autotune.devices.graph import capture_of, everything_allowed
@@ -145,7 +145,7 @@ class _Arena:
             memory = cupy().cuda.memory.Memory(nbytes)
         self.buffer, self.begin, self.nbytes = memory, int(memory.ptr), nbytes
 
-    def lend(self, library: Library, nbytes: int, index: int) -> None:
+    def lend(self, library: DeviceLibrary, nbytes: int, index: int) -> None:
         """Take memory of a library, that of a graph which is captured."""
         self.buffer = library.empty((nbytes,), "uint8", index)
         self.begin, self.nbytes = library.pointer(self.buffer), nbytes
@@ -285,7 +285,7 @@ class GpuCall:
         self._library = next(
             library
             for library, value in zip(libraries, values, strict=True)
-            if library and library.device_index(value) is not None
+            if isinstance(library, DeviceLibrary) and library.device_index(value) is not None
         )
         self._stream_of = self._library.stream_asker()
         self._runtime = cupy().cuda.runtime
@@ -539,9 +539,9 @@ class GpuCall:
         assert library is not None
         return library.view(library.through(values[copy.source]), copy.operand)
 
-    def _copy(self, copy: _Copy, values: Sequence[Any]) -> tuple[Library, Any]:
+    def _copy(self, copy: _Copy, values: Sequence[Any]) -> tuple[DeviceLibrary, Any]:
         library = self._libraries[copy.source]
-        assert library is not None
+        assert isinstance(library, DeviceLibrary)
         if copy.is_read:
             return library, library.copied(self._seen(copy, values))
         return library, library.empty(copy.operand.shape, copy.operand.dtype, self._index)

@@ -26,9 +26,6 @@ _NEGATED = "negated"
 class Library(ABC):
     """What a call asks the library of its arrays."""
 
-    #: Whether memory that is taken while a graph is captured belongs to that graph.
-    knows_graphs = False
-
     @abstractmethod
     def seen(self, array: Any, pointers: list[Any]) -> Seen:
         """How an array lies, as something to compare; its address is added to ``pointers``."""
@@ -50,12 +47,27 @@ class Library(ABC):
         return self.maker(shape, dtype, index)()
 
     @abstractmethod
-    def pointer(self, array: Any) -> int:
-        """Address of the first element."""
-
-    @abstractmethod
     def view(self, array: Any, operand: Operand) -> Any:
         """The view of an array that an operand describes."""
+
+    def through(self, array: Any) -> Any:
+        """An array as `view` wants it, sharing its memory."""
+        return array
+
+    def handed_over(self, array: Any) -> Any:
+        """A new array as the caller is to get it."""
+        return array
+
+
+class DeviceLibrary(Library):
+    """What a call on a device asks beside that."""
+
+    #: Whether memory that is taken while a graph is captured belongs to that graph.
+    knows_graphs = False
+
+    @abstractmethod
+    def pointer(self, array: Any) -> int:
+        """Address of the first element."""
 
     @abstractmethod
     def copied(self, array: Any) -> Any:
@@ -69,16 +81,8 @@ class Library(ABC):
     def stream_asker(self) -> Callable[[int], int]:
         """A function that tells the stream on which the caller works now, by device."""
 
-    def through(self, array: Any) -> Any:
-        """An array as `pointer`, `view` and NumPy want it, sharing its memory."""
-        return array
 
-    def handed_over(self, array: Any) -> Any:
-        """A new array as the caller is to get it."""
-        return array
-
-
-class Torch(Library):
+class Torch(DeviceLibrary):
     """Tensors of PyTorch, on a GPU or not: those of the host are seen as arrays of NumPy."""
 
     knows_graphs = True
@@ -151,7 +155,7 @@ class Torch(Library):
         return int(self._torch.cuda.current_stream(index).cuda_stream)
 
 
-class Cupy(Library):
+class Cupy(DeviceLibrary):
     """Arrays of CuPy."""
 
     def __init__(self) -> None:
@@ -242,24 +246,12 @@ class Numpy(Library):
     def maker(self, shape: tuple[int, ...], dtype: str, index: int) -> Callable[[], Any]:
         return partial(np.empty, shape, dtype)
 
-    def pointer(self, array: Any) -> int:
-        return int(array.ctypes.data)
-
     def view(self, array: Any, operand: Operand) -> Any:
         size = itemsize_of(operand.dtype)
         strides = tuple(stride * size for stride in operand.strides)
         if operand.begin:
             array = np.lib.stride_tricks.as_strided(array, (2,), (operand.begin * size,))[1:]
         return np.lib.stride_tricks.as_strided(array, operand.shape, strides)
-
-    def copied(self, array: Any) -> Any:
-        return np.array(array, order="C")
-
-    def assign(self, target: Any, array: Any) -> None:
-        target[...] = array
-
-    def stream_asker(self) -> Callable[[int], int]:
-        return lambda index: 0
 
 
 class ForeignOnHost(Numpy):
