@@ -74,12 +74,13 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         raise ValueError("TuningParameters: a list expected that is not empty")
     names = [_text(parameter, "Name") for parameter in listed]
     parameters = {
-        one: _values(one, _text(p, "Values")) for one, p in zip(names, listed, strict=True)
+        parameter: _values(parameter, _text(p, "Values"))
+        for parameter, p in zip(names, listed, strict=True)
     }
-    if len({one.upper() for one in names}) < len(names):
+    if len({parameter.upper() for parameter in names}) < len(names):
         raise ValueError("two parameters differ in upper and lower case only")
-    for one in names:
-        if wrong := fault("parameter", one.upper()):
+    for parameter in names:
+        if wrong := fault("parameter", parameter.upper()):
             raise ValueError(wrong)
     kernel = name or _text(about, "KernelName")
     if wrong := fault("kernel name", kernel):
@@ -94,8 +95,8 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         for number, argument in enumerate(_some(about, "Arguments"))
     ]
     options = [text for text in _some(about, "CompilerOptions") if not str(text).startswith("-std")]
-    outputs = [one["name"] for one in arguments if one["is_output"]]
-    renamed = [one for one in names if one != one.upper()]
+    outputs = [argument["name"] for argument in arguments if argument["is_output"]]
+    renamed = [parameter for parameter in names if parameter != parameter.upper()]
     source = Path(_text(about, "KernelFile")).name
     if not re.fullmatch(r"[\w.+-]+", source):
         raise ValueError(f"KernelFile: {source!r} is no name of a file")
@@ -106,9 +107,14 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         "included": source,
         "backend": "opencl" if about.get("Language") == "OpenCL" else "cuda",
         "problem": _problem(about, sizes),
-        "parameters": {one.upper(): tuple(values) for one, values in parameters.items()},
+        "parameters": {
+            parameter.upper(): tuple(values) for parameter, values in parameters.items()
+        },
         "default": _default(listed, parameters),
-        "renamed": {one: [v for v in parameters[one] if isinstance(v, str)] for one in renamed},
+        "renamed": {
+            parameter: [v for v in parameters[parameter] if isinstance(v, str)]
+            for parameter in renamed
+        },
         "options": list(map(str, options)),
         "rules": [
             _rule(rule, number, parameters)
@@ -117,7 +123,7 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         "grid": grid,
         "block": block,
         "arguments": arguments,
-        "inputs": [one["name"] for one in arguments if one["is_input"]],
+        "inputs": [argument["name"] for argument in arguments if argument["is_input"]],
         "outputs": outputs,
     }
 
@@ -264,7 +270,7 @@ def _launch(
             divisors = _some(about, f"GridDiv{axis}")
             if f"GridDiv{axis}" not in about and usual in parameters:
                 divisors = [usual]
-            product = " * ".join(f"({_axis(one, parameters, axis)})" for one in divisors)
+            product = " * ".join(f"({_axis(divisor, parameters, axis)})" for divisor in divisors)
             size = f"p.{field}" if field in "xyz"[: len(sizes)] else "1"
             grid.append(f"ceil_div({size}, {product})" if product and size != "1" else size)
         return grid, block

@@ -330,8 +330,10 @@ def _described(name: str, format: str, problem: str | None, device: str | None) 
     known = {loaded.record.device.name: loaded.record.device for loaded in read_layers(kernel.name)}
     if device is not None and device not in known:
         raise UsageError(f"{kernel.name} is not tuned on {device} (known: {', '.join(known)})")
-    chosen = [one for one in known.values() if device or one.backend in kernel.backends]
-    chosen.sort(key=lambda one: (one.name != device, one.backend != "cuda"))
+    chosen = [
+        recorded for recorded in known.values() if device or recorded.backend in kernel.backends
+    ]
+    chosen.sort(key=lambda recorded: (recorded.name != device, recorded.backend != "cuda"))
     target = chosen[0].planned_for() if chosen else for_arch("sm_90")
     declared = kernel.problems.get(target.backend) or kernel.all_problems()
     smallest = min(declared, key=lambda p: prod(n for n in p.values() if isinstance(n, int)))
@@ -464,12 +466,12 @@ def compare(first: Path, second: Path, threshold: float, as_json: bool) -> None:
     before, after = record_of(first), record_of(second)
     found = compared(before, after, threshold / 100)
     if as_json:
-        emit_json([_compared_row(one, before, after) for one in found])
+        emit_json([_compared_row(pair, before, after) for pair in found])
     else:
         _show_compared(found, before, after)
-    slower = [one for one in found if one.change is Change.SLOWER]
+    slower = [pair for pair in found if pair.change is Change.SLOWER]
     if slower:
-        worst = max(slower, key=lambda one: one.ratio or 0.0)
+        worst = max(slower, key=lambda pair: pair.ratio or 0.0)
         raise RegressionError(
             f"{before.kernel}: {len(slower)} of {len(found)} problems are slower by more than "
             f"{threshold:g} %, most ({words(worst.problem)}): {worst.ratio:.3f} of its time"
@@ -488,7 +490,7 @@ def record_of(file: Path) -> TunedRecord:
     return read(file)
 
 
-def _compared_row(one: ComparedProblem, first: TunedRecord, second: TunedRecord) -> dict[str, Any]:
+def _compared_row(pair: ComparedProblem, first: TunedRecord, second: TunedRecord) -> dict[str, Any]:
     def side(record: TunedRecord, entry: Entry | None) -> dict[str, Any] | None:
         if entry is None:
             return None
@@ -503,13 +505,13 @@ def _compared_row(one: ComparedProblem, first: TunedRecord, second: TunedRecord)
 
     return {
         "kernel": first.kernel,
-        "problem": dict(one.problem),
-        "verdict": str(one.change),
-        "first": side(first, one.first),
-        "second": side(second, one.second),
-        "differing": one.differing,
-        "ratio": one.ratio,
-        "ratio_interval": one.ratio_interval,
+        "problem": dict(pair.problem),
+        "verdict": str(pair.change),
+        "first": side(first, pair.first),
+        "second": side(second, pair.second),
+        "differing": pair.differing,
+        "ratio": pair.ratio,
+        "ratio_interval": pair.ratio_interval,
     }
 
 
@@ -517,25 +519,28 @@ def _show_compared(
     found: Sequence[ComparedProblem], first: TunedRecord, second: TunedRecord
 ) -> None:
     rows = []
-    for one in found:
-        entries = {f"1: {first.device.name}": one.first, f"2: {second.device.name}": one.second}
+    for pair in found:
+        entries = {
+            f"1: {first.device.name}": pair.first,
+            f"2: {second.device.name}": pair.second,
+        }
         ratio = ""
-        if one.ratio is not None and one.ratio_interval is not None:
-            least, most = one.ratio_interval
-            ratio = f"{one.ratio:.3f} ({least:.3f} … {most:.3f})"
+        if pair.ratio is not None and pair.ratio_interval is not None:
+            least, most = pair.ratio_interval
+            ratio = f"{pair.ratio:.3f} ({least:.3f} … {most:.3f})"
         rows.append(
             {
-                "problem": words(one.problem),
+                "problem": words(pair.problem),
                 **{n: f"{entry.median_ms:.4g} ms" if entry else "" for n, entry in entries.items()},
                 "2 / 1": ratio,
-                "": one.change.replace("_", " "),
+                "": pair.change.replace("_", " "),
                 "winners differ in": ", ".join(
-                    f"{name} {_shown(a)} → {_shown(b)}" for name, (a, b) in one.differing.items()
+                    f"{name} {_shown(a)} → {_shown(b)}" for name, (a, b) in pair.differing.items()
                 ),
             }
         )
     print_table(rows, title=first.kernel)
-    if not any(one.first and one.second for one in found):
+    if not any(pair.first and pair.second for pair in found):
         click.echo(f"{first.kernel}: no problem is in both records", err=True)
 
 

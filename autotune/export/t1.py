@@ -126,7 +126,7 @@ def _conditions(kernel: Kernel, device: Device) -> Iterator[dict[str, Any]]:
         text = _text(rule, device)
         if text and groups:
             used = [[_text(other, device) for other in group] for group in groups]
-            joined = [" and ".join(f"({one})" for one in group) for group in used]
+            joined = [" and ".join(f"({term})" for term in group) for group in used]
             applies = " or ".join(dict.fromkeys(joined))
             text = f"not ({applies}) or ({text})" if all(map(all, used)) else ""
         yield from _condition(kernel, rule, names, holds_or_idle, text)

@@ -421,7 +421,9 @@ def _t4_metrics(result: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     listed = result.get("measurements") or []
     if not _is_list_of(listed, dict):
         raise _Fault("measurements: a list of objects was expected")
-    found = {_text(one, "name"): (one.get("value"), _text(one, "unit")) for one in listed}
+    found = {
+        _text(metric, "name"): (metric.get("value"), _text(metric, "unit")) for metric in listed
+    }
     # Kernel Tuner lists every member of its results, those too that have a place of their own.
     return {name: found[name] for name in found if name in _CARRIED or name not in _KNOWN}
 
