@@ -132,6 +132,16 @@ def total(x: Any, out: Any = None) -> Any:
 def product(precision: str) -> TunedKernel:
     """The kernel of matrix products in a precision.
 
+    Parameters
+    ----------
+    precision : {"float32", "tf32x3"}
+        As of `matmul`.
+
+    Returns
+    -------
+    TunedKernel
+        Of ``(a, b, out=None, alpha=1.0, beta=0.0)``.
+
     Raises
     ------
     UsageError
