@@ -15,13 +15,14 @@ from mkdocs.structure.pages import Page
 DOCS = Path(__file__).parents[1]
 ROOT = DOCS.parent
 HOME = ROOT / "README.md"
-#: Languages of sources by suffix, as Pygments calls them.
-LANGUAGES = {".cu": "cuda", ".cuh": "cuda", ".hpp": "cpp"}
-#: Data are copied, not shown.
-DATA = (".json",)
+#: Sources that get a page, and their languages as Pygments calls them; what else is no page is copied.
+LANGUAGES = {
+    **{".cpp": "cpp", ".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".hpp": "cpp"},
+    ".py": "python",
+}
 
-#: Blocks of code, which hold no links, or the text and the target of a link into the repository.
-LINK = re.compile(r"(?ms)^ *```.*?^ *```|\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+#: Code, which holds no links, or the text and the target of a link into the repository.
+LINK = re.compile(r"(?ms)^ *```.*?^ *```|`[^`\n]*`|\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 #: GitHub's way of an image for each scheme, which knows nothing of the site's switch.
 PICTURE = re.compile(
     r'<picture>\s*<source [^>]*dark[^>]* srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>'
@@ -31,23 +32,25 @@ PICTURE = re.compile(
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add every file that pages link to, and those that they link to."""
     waiting = [HOME, *(DOCS / file.src_uri for file in files.documentation_pages())]
-    known = {file for file in waiting if file != HOME}
-    for file in waiting:  # grows
-        if file not in known and not file.is_relative_to(DOCS):
-            files.append(taken(file, config))
+    known: set[Path] = set()
+    while waiting:
+        file = waiting.pop()
+        if file in known:
+            continue
         known.add(file)
+        if not file.is_relative_to(DOCS):
+            files.append(taken(file, config))
         if file.suffix == ".md":
-            waiting += targets_of(file) - known
+            waiting += targets_of(file)
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """Turn a page's links to where the site shows what they lead to; make a source a page."""
     file, here = Path(str(page.file.abs_src_path)), Path(page.file.src_uri).parent
-    if file.suffix != ".md":
+    if file.suffix in LANGUAGES:
         page.meta["search"] = {"exclude": True}
-        language = LANGUAGES.get(file.suffix, file.suffix[1:])
-        return f"# {file.relative_to(ROOT)}\n\n~~~~{language}\n{markdown}\n~~~~\n"
+        return f"# {file.relative_to(ROOT)}\n\n~~~~{LANGUAGES[file.suffix]}\n{markdown}\n~~~~\n"
 
     def address(target: str) -> str:
         return os.path.relpath(uri_of((file.parent / target).resolve()), here)
@@ -91,4 +94,4 @@ def uri_of(file: Path) -> str:
     if file.is_relative_to(DOCS):
         return file.relative_to(DOCS).as_posix()
     place = file.relative_to(ROOT).as_posix()
-    return place if file.suffix in (".md", *DATA) else f"source/{place}.md"
+    return f"source/{place}.md" if file.suffix in LANGUAGES else place
