@@ -181,8 +181,10 @@ def matmul(
         float32, (k, n) or a batch of such.
     out : torch.Tensor, optional
         float32, (m, n) or a batch of such; written, and read where ``beta`` is not 0.
-    alpha, beta : float
-        Factors of the product and of what ``out`` holds.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
     precision : {"float32", "tf32x3"}
         As of `linalg.matmul`.
 
@@ -213,8 +215,10 @@ def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float =
         float32, (n,).
     out : torch.Tensor, optional
         float32, (m,); written, and read where ``beta`` is not 0.
-    alpha, beta : float
-        Factors of the product and of what ``out`` holds.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
 
     Returns
     -------
@@ -356,8 +360,10 @@ def switched_on(precision: str = "float32", device: str = "cuda") -> Iterator[No
 
     Parameters
     ----------
-    precision, device : str
-        As of `switch_on`.
+    precision : {"float32", "tf32x3"}
+        As of `linalg.matmul`.
+    device : {"cuda", "cpu"}
+        Type of device of the tensors.
 
     Raises
     ------

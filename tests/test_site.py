@@ -76,12 +76,26 @@ def described(section: str) -> set[str]:
     return {name.strip("* ") for heading in headings for name in heading.split(",")}
 
 
-def parameters(function: ast.FunctionDef) -> set[str]:
-    """What a function takes, itself aside."""
+def parameters(function: ast.FunctionDef) -> dict[str, str]:
+    """What a function takes, itself aside, and the defaults."""
     given = function.args
-    gathering = [each for each in (given.vararg, given.kwarg) if each]
-    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, *gathering]
-    return {each.arg for each in every} - {"self", "cls"}
+    placed = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(placed) - len(given.defaults)), *given.defaults]
+    pairs = [
+        *zip(placed, defaults, strict=True),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    pairs += [(each, None) for each in (given.vararg, given.kwarg) if each]
+    texts = {each.arg: ast.unparse(default) if default else "" for each, default in pairs}
+    return {name: text for name, text in texts.items() if name not in ("self", "cls")}
+
+
+def undescribed(taken: dict[str, str], section: str) -> list[str]:
+    """What a section leaves out, and headings of several whose defaults differ: pages show one for all."""
+    missing = sorted(set(taken) - described(section))
+    headings = re.findall(r"^(\S.*?) : ", section, re.MULTILINE)
+    mixed = [x for x in headings if len({taken.get(name.strip("* ")) for name in x.split(",")}) > 1]
+    return [f"parameter {name}" for name in missing] + [f"one default of {x}" for x in mixed]
 
 
 def faults(node: Definition) -> list[str]:
@@ -93,8 +107,7 @@ def faults(node: Definition) -> list[str]:
     found = sections(node)
     if found[""].startswith("Attach "):  # a decorator of `Kernel`, whose page says what all take
         return []
-    missing = sorted(parameters(node) - described(found.get("Parameters", "")))
-    wrong = [f"parameter {name}" for name in missing]
+    wrong = undescribed(parameters(node), found.get("Parameters", ""))
     returns = ast.unparse(node.returns) if node.returns else "None"
     is_property = any(ast.unparse(each) == "property" for each in node.decorator_list)
     if not is_property and returns not in ("None", "Iterator[None]") and "Returns" not in found:
@@ -111,12 +124,12 @@ def faults_of_class(node: ast.ClassDef) -> list[str]:
         return []
     makers = [each for each in node.body if getattr(each, "name", None) == "__init__"]
     fields = {
-        each.target.id
+        each.target.id: ast.unparse(each.value) if each.value else ""
         for each in node.body
         if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     }
     taken = parameters(makers[0]) if makers else fields
-    return [f"parameter {name}" for name in sorted(taken - described(found.get("Parameters", "")))]
+    return undescribed(taken, found.get("Parameters", ""))
 
 
 def test_every_public_name_is_shown() -> None:
@@ -140,12 +153,12 @@ def test_docstrings_are_whole(name: str) -> None:
 
 def test_what_a_docstring_leaves_out_is_found() -> None:
     source = '''
-def half(x, *, out=None) -> float:
+def half(x, y=0, *, out=None) -> float:
     """Half of it.
 
     Parameters
     ----------
-    x : float
+    x, y : float
         Any.
     """
     raise ValueError
@@ -163,7 +176,7 @@ class Pair:
 '''
     function, class_ = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef) and isinstance(class_, ast.ClassDef)
-    assert faults(function) == ["parameter out", "Returns", "Raises"]
+    assert faults(function) == ["parameter out", "one default of x, y", "Returns", "Raises"]
     assert faults(class_) == ["parameter b"]
 
 

@@ -144,6 +144,7 @@ class TunedKernel:
         Returns
         -------
         Choice
+            Configuration, problem, and the answer of lookup that it comes from.
 
         Raises
         ------

@@ -53,6 +53,7 @@ class Stored:
         Returns
         -------
         Stored
+            By rows or, where it may, by columns; of a batch that shares one matrix, that.
         """
         if _is_shared(array):
             array = _first(array)
@@ -137,8 +138,10 @@ def matrix_product(
         (m, k) and (k, n), or batches of such of one length or of length 1.
     out : Operand, optional
         (m, n), or a batch of such. Default: it is made.
-    alpha, beta : float
-        Factors of the product and of what ``out`` holds.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
     dtype : str
         What all three have to be.
     by_vector : str, optional

@@ -165,9 +165,16 @@ class Rule:
 class Baseline:
     """A vendor library call to compare with.
 
-    ``prepare`` gets the device arrays and scalars by argument name, allocates what the library
-    needs, and returns the function that does one call on the current stream; None where the
-    library has nothing for the problem.
+    Parameters
+    ----------
+    name : str
+        Of the library or its routine, as reports show it.
+    prepare : callable
+        Gets the device arrays and scalars by argument name, allocates what the library needs, and
+        returns the function that does one call on the current stream; None where the library has
+        nothing for the problem.
+    backend : str
+        What the arrays are of.
     """
 
     name: str
@@ -187,8 +194,10 @@ class Kernel(Hooks):
         Several sources with the same arguments instead, picked by the parameter ``VARIANT``.
     name : str, optional
         Default: the stem of the (first) source file.
-    problems, quick_problems : sequence of Problem, or mapping from backend to one
-        What ``--effort full`` and ``--effort quick`` tune.
+    problems : sequence of Problem, or mapping from backend to one
+        What ``--effort full`` tunes.
+    quick_problems : sequence of Problem, or mapping from backend to one
+        What ``--effort quick`` tunes. Default: the same.
     edge_problems : sequence of Problem
         Odd sizes that every finalist must also get right.
     seeds : sequence of mapping

@@ -17,7 +17,11 @@ ROOT = DOCS.parent
 HOME = ROOT / "README.md"
 #: Sources that get a page, and their languages as Pygments calls them; what else is no page is copied.
 LANGUAGES = {
-    **{".cpp": "cpp", ".cu": "cuda", ".cuh": "cuda", ".h": "cpp", ".hpp": "cpp"},
+    ".cpp": "cpp",
+    ".cu": "cuda",
+    ".cuh": "cuda",
+    ".h": "cpp",
+    ".hpp": "cpp",
     ".py": "python",
 }
 
