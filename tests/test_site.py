@@ -28,20 +28,6 @@ Definition = ast.FunctionDef | ast.ClassDef | ast.Module
 FENCED = re.compile(r"(?ms)^ *```.*?^ *```$")
 
 
-def shown(page: Path) -> Iterator[str]:
-    """Every name that a page shows the docstring of, members that it lists included."""
-    text = page.read_text(encoding="utf-8")
-    for name, options in re.findall(r"^::: (autotune[\w.]*)\n((?: .*\n)*)", text, re.MULTILINE):
-        yield name
-        listed = re.search(r" members:((?:\s+- \w+)+|.*)", options)
-        yield from (
-            f"{name}.{member}" for member in re.findall(r"\w+", listed[1] if listed else "")
-        )
-
-
-SHOWN = [name for page in REFERENCE for name in shown(page)]
-
-
 def definition(name: str) -> Definition:
     """Where a name is defined, from its source: nothing is imported that a machine may lack."""
     first, *members = name.removeprefix("autotune.").split(".")
@@ -62,6 +48,21 @@ def _parsed(file: Path) -> ast.Module:
 
 def _is_module(path: list[str]) -> bool:
     return ROOT.joinpath(*path).with_suffix(".py").is_file()
+
+
+def shown(page: Path) -> Iterator[str]:
+    """Every name that a page shows the docstring of: a class with the members listed, else all public ones."""
+    text = page.read_text(encoding="utf-8")
+    for name, options in re.findall(r"^::: (autotune[\w.]*)\n((?: .*\n)*)", text, re.MULTILINE):
+        yield name
+        if listed := re.search(r" members:((?:\s+- \w+)+|.*)", options):
+            yield from (f"{name}.{member}" for member in re.findall(r"\w+", listed[1]))
+        elif isinstance(node := definition(name), ast.ClassDef):
+            members = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+            yield from (f"{name}.{member}" for member in members if member[0] != "_")
+
+
+SHOWN = [name for page in REFERENCE for name in shown(page)]
 
 
 def sections(node: Definition) -> dict[str, str]:
@@ -109,7 +110,8 @@ def faults(node: Definition) -> list[str]:
         return []
     wrong = undescribed(parameters(node), found.get("Parameters", ""))
     returns = ast.unparse(node.returns) if node.returns else "None"
-    is_property = any(ast.unparse(each) == "property" for each in node.decorator_list)
+    decorators = {ast.unparse(each) for each in node.decorator_list}
+    is_property = bool(decorators & {"property", "cached_property"})
     if not is_property and returns not in ("None", "Iterator[None]") and "Returns" not in found:
         wrong.append("Returns")
     if any(isinstance(each, ast.Raise) for each in ast.walk(node)) and "Raises" not in found:

@@ -61,6 +61,11 @@ class Operand:
             Elements along each axis.
         dtype : str
             NumPy's name of the type.
+
+        Returns
+        -------
+        Operand
+            Whose ``source`` is a `NewArray`.
         """
         made = NewArray(tuple(shape), dtype)
         return cls(made.shape, contiguous_strides(shape), dtype, source=made)
