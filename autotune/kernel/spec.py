@@ -57,7 +57,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Fill:
-    """Set every element of an output or scratch buffer to one value, as a step of the sequence."""
+    """Set every element of an output or scratch buffer to one value, as a step of the sequence.
+
+    Parameters
+    ----------
+    name : str
+        The argument or scratch buffer.
+    value : float
+        Converted to the buffer's type.
+    """
 
     name: str
     value: float = 0
@@ -68,7 +76,15 @@ Step: TypeAlias = Launch | Fill
 
 @dataclass(frozen=True)
 class Out:
-    """An output: poisoned before every check, in turn with NaN and with a large number."""
+    """An output: poisoned before every check, in turn with NaN and with a large number.
+
+    Parameters
+    ----------
+    shape : tuple of int, or int
+        Elements along each axis; may depend on the problem.
+    dtype : str or numpy.dtype
+        Of its elements.
+    """
 
     shape: tuple[int, ...]
     dtype: Any = "float32"
@@ -76,14 +92,26 @@ class Out:
 
 @dataclass(frozen=True, eq=False)
 class InOut:
-    """An argument read and written: restored from this array before every check."""
+    """An argument read and written: restored from this array before every check.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        What it holds before a launch, of any shape, in the type that the kernel reads.
+    """
 
     array: Any
 
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A module symbol (``__constant__``) of this name, set before the first launch."""
+    """A module symbol (``__constant__``) of this name, set before the first launch.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Of the shape and type of the symbol.
+    """
 
     array: Any
 
@@ -92,7 +120,19 @@ class Constant:
 class Work:
     """What one problem costs at least, whatever the configuration.
 
-    ``pipe`` names the unit that does the arithmetic (``fp32``), so that peaks are compared alike.
+    Parameters
+    ----------
+    flops : float
+        Floating-point operations; a multiply-add is two.
+    bytes_read, bytes_written : float
+        Bytes that must come from device memory and go there.
+    pipe : str
+        The unit that does the arithmetic (``fp32``), so that peaks are compared alike.
+
+    Raises
+    ------
+    ValueError
+        If an amount is negative or not finite.
     """
 
     flops: float = 0
@@ -125,9 +165,16 @@ class Rule:
 class Baseline:
     """A vendor library call to compare with.
 
-    ``prepare`` gets the device arrays and scalars by argument name, allocates what the library
-    needs, and returns the function that does one call on the current stream; None where the
-    library has nothing for the problem.
+    Parameters
+    ----------
+    name : str
+        Of the library or its routine, as reports show it.
+    prepare : callable
+        Gets the device arrays and scalars by argument name, allocates what the library needs, and
+        returns the function that does one call on the current stream; None where the library has
+        nothing for the problem.
+    backend : str
+        What the arrays are of.
     """
 
     name: str
@@ -147,8 +194,10 @@ class Kernel(Hooks):
         Several sources with the same arguments instead, picked by the parameter ``VARIANT``.
     name : str, optional
         Default: the stem of the (first) source file.
-    problems, quick_problems : sequence of Problem, or mapping from backend to one
-        What ``--effort full`` and ``--effort quick`` tune.
+    problems : sequence of Problem, or mapping from backend to one
+        What ``--effort full`` tunes.
+    quick_problems : sequence of Problem, or mapping from backend to one
+        What ``--effort quick`` tunes. Default: the same.
     edge_problems : sequence of Problem
         Odd sizes that every finalist must also get right.
     seeds : sequence of mapping
