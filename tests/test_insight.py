@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from sample_records import record
 
+from autotune.cli import run
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
+from autotune.report import ProblemContent, content_of
+from autotune.report.insight import section
 from autotune.search.encoding import Encoding
 from autotune.search.insight import FEWEST, Insight, insight, leave_one_out
 from autotune.search.proposals import GIVEN
 from autotune.search.replay import load
 from autotune.search.surrogate import Covariance, Points
-from autotune.values import Configuration, Value
+from autotune.store import RunInfo, Scope, Store
+from autotune.values import Configuration, Problem, Value
 
 DATA = Path(__file__).parent / "data"
 
@@ -269,3 +276,116 @@ def test_times_at_the_ends_of_numbers() -> None:
         0 < low < high < math.inf for each in found.left_out for low, high in [each.interval_ms]
     )
     assert insight([replace(each, samples_ms=(0.0,)) for each in measurements]) is None
+
+
+# --- the section of a report
+
+
+EVIL = "</svg><script>window.hacked=1</script>&\"'"
+
+
+def section_of(measurements: Sequence[Measurement]) -> str:
+    parameters = {
+        name: tuple(dict.fromkeys(each.configuration[name] for each in measurements))
+        for name in measurements[0].configuration
+    }
+    problem = ProblemContent(Problem(n=1), tuple(measurements))
+    return section(content_of(record(parameters=parameters), [problem]), problem)
+
+
+def test_the_section_draws_every_row_and_names_what_was_predicted_worst() -> None:
+    """Of 81, every ninth fails, and one is far from what its neighbours say."""
+    configurations = full(A=range(9), B=range(9))
+    measurements = [
+        failed(c) if c["B"] == 8 else timed(c, math.exp(0.02 * c["A"] + 0.01 * c["B"]))
+        for c in configurations
+    ]
+    measurements[40] = timed(configurations[40], 1.2)
+    measurements[10] = replace(measurements[10], status=Status.STOPPED_EARLY)
+    root = ElementTree.fromstring(section_of(measurements))
+    drawn, bars = root.iter("svg")
+    dots = {
+        colour: sum(
+            path.get("d", "").count("M")
+            for path in drawn.iter("path")
+            if path.get("class") == f"dots {colour}"
+        )
+        for colour in ("grey", "amber")
+    }
+    assert dots == {"grey": 71 + 1, "amber": 1 + 1}  # each with its legend
+    (crosses,) = [path for path in drawn.iter("path") if path.get("class") == "thin red"]
+    assert crosses.get("d", "").count("M") == 2 * 9
+    named = [item.text or "" for item in root.iter("li")]
+    assert named[0].startswith("A=4, B=4: 1.200 ms, predicted 1.1")
+    assert {text.text for text in bars.iter("text")} >= {"A", "B", "lost without it", "alone"}
+
+
+def test_names_of_users_are_no_markup() -> None:
+    measurements = [
+        timed(Configuration({EVIL: f"{EVIL}{a}", "B": b}), 1.0 + a + (b == 3) * 7 * (a == 2))
+        for a in range(5)
+        for b in range(5)
+    ]
+    text = section_of(measurements)
+    assert "<script" not in text and "&lt;/svg&gt;" in text
+    assert ElementTree.fromstring(text).tag == "section"
+
+
+def test_where_little_is_explained_there_are_no_bars_and_of_too_few_no_section() -> None:
+    text = section_of(noise(GRID))
+    assert "too little to say which parameters matter" in text
+    assert len(list(ElementTree.fromstring(text).iter("svg"))) == 1
+    assert section_of([timed(c, slope(c)) for c in GRID[:5]]) == ""
+
+
+def test_times_of_several_hundred_are_told_as_a_part() -> None:
+    measurements = some(full(A=range(20), B=range(20)), 400, lambda c: 1 + abs(c["A"] - c["B"]))
+    assert "Each of 300 configurations (of 400)" in section_of(measurements)
+
+
+# --- the command
+
+
+def stored(path: Path, measurements: Sequence[Measurement]) -> None:
+    scope = Scope("demo", Problem(n=7), "GPU-1", "Test GPU", "580.1", "nvrtc", "s", "a", "cold")
+    with Store.open(path) as store:
+        run_id = store.begin_run(RunInfo("demo", "Test GPU", "random", 1, "0", "autotune run demo"))
+        store.add_many(run_id, scope, measurements)
+
+
+def test_results_tell_the_importance_of_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "store.sqlite"
+    monkeypatch.setenv("AUTOTUNE_STORE", str(path))
+    stored(path, [timed(c, slope(c)) for c in GRID])
+    assert run(["results", "demo", "--importance"]) == 0
+    header, first, second = capsys.readouterr().out.splitlines()
+    assert "lost without it" in header
+    assert first.split()[:3] == ["demo", "n=7", "A"] and second.split()[2] == "B"
+    assert run(["results", "--importance", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["parameter"] for row in rows] == ["A", "B"]
+    assert rows[0]["explained"] >= rows[0]["lost_without"] > 0.9 > 0.05 > rows[1]["lost_without"]
+    assert run(["results", "--importance", "--csv"]) == 0
+    assert capsys.readouterr().out.startswith("kernel,problem,device,parameter,lost_without,alone")
+    assert run(["results", "--importance", "--best", "3"]) == 2
+    assert "leave out --best" in capsys.readouterr().err
+
+
+def test_results_say_where_too_little_was_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "store.sqlite"
+    monkeypatch.setenv("AUTOTUNE_STORE", str(path))
+    stored(path, [timed(c, slope(c)) for c in GRID[:5]])
+    assert run(["results", "--importance"]) == 0
+    assert "it takes 12 configurations of a problem" in capsys.readouterr().err
+
+
+def test_what_others_measured_has_importances_too(capsys: pytest.CaptureFixture[str]) -> None:
+    file = DATA / "synthetic.json.gz"
+    assert run(["import", str(file), "--kernel", "mine"]) == 0
+    capsys.readouterr()
+    assert run(["results", "mine", "--imported", "--importance", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["kernel"] == "mine"

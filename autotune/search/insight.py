@@ -154,11 +154,10 @@ def _importances(model: _Model, explained: float) -> tuple[Importance, ...]:
     found = []
     for place, parameter in enumerate(model.parameters):
         others = [other for other in every if other != place]
-        alone = model.explained(model.left_out([place]))
-        without = model.explained(model.left_out(others))
-        found.append(
-            Importance(parameter.name, max(0.0, alone), min(1.0, max(0.0, explained - without)))
-        )
+        alone = max(0.0, model.explained(model.left_out([place])))
+        # One that does worse than the mean has lost what was explained, and no more.
+        without = max(0.0, model.explained(model.left_out(others)))
+        found.append(Importance(parameter.name, alone, max(0.0, explained - without)))
     return tuple(sorted(found, key=lambda importance: (-importance.total, -importance.alone)))
 
 
@@ -289,7 +288,7 @@ class _Model:
         """What a model that knows these parameters predicts, by the likeliest noise.
 
         What the others did is noise to it: the noise is the one under which what is left out is
-        likeliest (the leave-one-out predictive probability of Rasmussen and Williams 2006, 5.10).
+        likeliest (leave-one-out predictive probability; Rasmussen and Williams 2006, equation 5.11).
         """
         points = _points([self.parameters[place] for place in which])
         lengths = [self._lengths[place] for place in which]
@@ -325,7 +324,7 @@ def leave_one_out(
 ) -> tuple[Vector, Vector]:
     """What a Gaussian process of mean 0 predicts of each value from all others.
 
-    In closed form, from the inverse of one Cholesky factor (Rasmussen and Williams 2006, 5.12).
+    In closed form, from the inverse of one Cholesky factor (Rasmussen and Williams 2006, equation 5.12).
 
     Parameters
     ----------
