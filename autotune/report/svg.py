@@ -106,11 +106,11 @@ class Figure:
             self.text(scale(tick), y + 17, number(tick) + suffix, "dim small", "middle")
         self.line(scale.start, y, scale.end, y, "axis")
 
-    def y_axis(self, scale: Scale, x: float, right: float, suffix: str = "") -> None:
+    def y_axis(self, scale: Scale, x: float, right: float) -> None:
         """Ticks left of ``x`` and grid lines up to ``right``."""
         for tick in scale.ticks(6):
             self.line(x, scale(tick), right, scale(tick), "grid")
-            self.text(x - 6, scale(tick) + 4, number(tick) + suffix, "dim small", "end")
+            self.text(x - 6, scale(tick) + 4, number(tick), "dim small", "end")
         self.line(x, scale.start, x, scale.end, "axis")
 
     def render(self, scheme: str = "") -> str:
