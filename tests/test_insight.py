@@ -304,17 +304,14 @@ def test_the_section_draws_every_row_and_names_what_was_predicted_worst() -> Non
     measurements[10] = replace(measurements[10], status=Status.STOPPED_EARLY)
     root = ElementTree.fromstring(section_of(measurements))
     drawn, bars = root.iter("svg")
-    dots = {
-        colour: sum(
-            path.get("d", "").count("M")
-            for path in drawn.iter("path")
-            if path.get("class") == f"dots {colour}"
+    counts = {
+        kind: sum(
+            path.get("d", "").count("M") for path in drawn.iter("path") if path.get("class") == kind
         )
-        for colour in ("grey", "amber")
+        for kind in ("dots grey", "thin amber", "thin red")
     }
-    assert dots == {"grey": 71 + 1, "amber": 1 + 1}  # each with its legend
-    (crosses,) = [path for path in drawn.iter("path") if path.get("class") == "thin red"]
-    assert crosses.get("d", "").count("M") == 2 * 9
+    # Each once more, in the legend.
+    assert counts == {"dots grey": 71 + 1, "thin amber": 1 + 1, "thin red": 2 * (9 + 1)}
     named = [item.text or "" for item in root.iter("li")]
     assert named[0].startswith("A=4, B=4: 1.200 ms, predicted 1.1")
     assert {text.text for text in bars.iter("text")} >= {"A", "B", "lost without it", "alone"}

@@ -6,7 +6,8 @@ Knows what `autotune.search.insight` finds, and draws it as SVG in the page's co
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.measure.measurement import Status
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
 NAMED = 3
 #: Pixels: of both figures, of the columns for what is slow and for what failed, of a row of bars.
 _WIDTH, _HEIGHT, _TOP, _MARGIN = 560, 400, 34, 14
-_SLOW, _FAILED, _ROW = 70, 40, 28
+_SLOW_WIDTH, _FAILED_WIDTH, _ROW = 70, 40, 28
 _LONGEST_NAME = 22
+#: What is drawn alike, as the legend calls it.
+_TIMED, _EARLY, _FAILED, _WINNER = "timed", "stopped early", "failed", "winner"
 
 
 def section(content: ReportContent, problem: ProblemContent) -> str:
@@ -59,7 +62,8 @@ def _words(found: Insight, tried: int) -> str:
         f"intervals; {wording.percent(found.within)} of the times lie in theirs. The model explains "
         f"{wording.percent(max(0.0, found.explained))} of the variance of log time, with a rank "
         f"correlation of {found.rank_correlation:.2f}. What is slower than "
-        f"{wording.time(found.slow_ms)} counts as that, and so does what failed."
+        f"{wording.time(found.slow_ms)} counts as that, and so does what failed; what was stopped "
+        "early takes at least so long."
     )
     if not found.importances:
         return f"{text} That is too little to say which parameters matter."
@@ -92,28 +96,13 @@ def _predictions(found: Insight, surprises: Sequence[LeftOut], problem: ProblemC
     plane = _Plane(found)
     plane.draw_axes(figure)
     figure.lines((plane.interval(each) for each in found.left_out), "thin grey faint")
-    kinds = (
-        ("timed", "grey", [each for each in found.left_out if _status(each) is Status.OK]),
-        (
-            "stopped early, at least this",
-            "amber",
-            [each for each in found.left_out if _status(each) is Status.STOPPED_EARLY],
-        ),
-    )
-    at = plane.left + 130
-    for name, colour, those in kinds:
+    legend_x = plane.left + 130
+    for kind, those in _kinds(found, problem).items():
         if those:
-            figure.dots((plane.at(each) for each in those), colour)
-            at = _legend(figure, at, name, colour)
-    failed = [plane.at(each) for each in found.left_out if not _status(each).is_timed]
-    figure.lines((cross for place in failed for cross in _cross(*place)), "thin red")
-    if failed:
-        figure.text(plane.failed_at, plane.bottom + 17, "failed", "dim small", "middle")
-    winner = problem.winner
-    for each in found.left_out:
-        if each.measurement is winner:
-            figure.lines(_diamond(*plane.at(each)), "line green")
-            _legend(figure, at, "winner", "green", is_diamond=True)
+            _mark(figure, kind, [plane.at(each) for each in those])
+            _mark(figure, kind, [(legend_x, _TOP - 18)])
+            figure.text(legend_x + 9, _TOP - 14, kind, "dim small")
+            legend_x += 28 + 6.3 * len(kind)
     for number, each in enumerate(surprises, 1):
         x, y = plane.at(each)
         figure.text(x + 6, y - 5, str(number), "bold")
@@ -130,11 +119,12 @@ class _Plane:
         predicted_ms = [each.predicted_ms for each in found.left_out]
         self._slow_ms, self._slowest_ms = found.slow_ms, max(timed_ms)
         self._has_slow = self._slowest_ms > found.slow_ms
-        right = _WIDTH - _MARGIN - (_FAILED if None in times_ms else 0)
-        self.failed_at = right + _FAILED / 2
+        self._has_failed = None in times_ms
+        right = _WIDTH - _MARGIN - (_FAILED_WIDTH if self._has_failed else 0)
+        self._failed_x = right + _FAILED_WIDTH / 2
         self.left, self.bottom = 60.0, _HEIGHT - 44.0
         self._slow_end = right
-        self._right = right - (_SLOW if self._has_slow else 0)
+        self._right = right - (_SLOW_WIDTH if self._has_slow else 0)
         low_ms = min(*timed_ms, *predicted_ms)
         high_ms = min(self._slow_ms, self._slowest_ms)
         self._x = self._scale(low_ms / 1.01, high_ms, self.left, self._right)
@@ -156,6 +146,8 @@ class _Plane:
             figure.line(self._right, self.bottom, self._slow_end, self.bottom, "axis")
             middle = (self._right + self._slow_end) / 2
             figure.text(middle, self.bottom + 17, "slower", "dim small", "middle")
+        if self._has_failed:
+            figure.text(self._failed_x, self.bottom + 17, "failed", "dim small", "middle")
         middle = (self.left + self._right) / 2
         figure.text(middle, _HEIGHT - 8, f"Measured ({self.unit})", "ink", "middle")
         figure.text(12, _TOP - 14, f"Predicted ({self.unit})", "ink")
@@ -170,36 +162,45 @@ class _Plane:
 
     def _across(self, time_ms: float | None) -> float:
         if time_ms is None:
-            return self.failed_at
+            return self._failed_x
         if time_ms <= self._slow_ms:
             return self._x(time_ms / self._length)
         slow = Scale(self._slow_ms, self._slowest_ms, self._right + 6, self._slow_end - 6, True)
         return slow(time_ms)
 
 
-def _status(each: LeftOut) -> Status:
-    return each.measurement.status
+def _kinds(found: Insight, problem: ProblemContent) -> dict[str, list[LeftOut]]:
+    """What is drawn alike, by its name in the legend."""
+    winner = problem.winner
+    kinds: dict[str, list[LeftOut]] = {_TIMED: [], _EARLY: [], _FAILED: [], _WINNER: []}
+    for each in found.left_out:
+        status = each.measurement.status
+        early_or_failed = _EARLY if status.is_timed else _FAILED
+        kinds[_TIMED if status is Status.OK else early_or_failed].append(each)
+        if each.measurement is winner:
+            kinds[_WINNER].append(each)
+    return kinds
 
 
-def _cross(x: float, y: float) -> Iterator[tuple[float, float, float, float]]:
-    yield x - 3, y - 3, x + 3, y + 3
-    yield x - 3, y + 3, x + 3, y - 3
-
-
-def _diamond(x: float, y: float, r: float = 7) -> Iterator[tuple[float, float, float, float]]:
-    corners = [(x - r, y), (x, y - r), (x + r, y), (x, y + r)]
-    for start, end in zip(corners, [*corners[1:], corners[0]], strict=True):
-        yield *start, *end
-
-
-def _legend(figure: Figure, x: float, name: str, colour: str, is_diamond: bool = False) -> float:
-    """An entry at ``x`` above the figure; returns where the next one begins."""
-    if is_diamond:
-        figure.lines(_diamond(x, _TOP - 18, 5), f"line {colour}")
+def _mark(figure: Figure, kind: str, places: Sequence[tuple[float, float]]) -> None:
+    if kind == _TIMED:
+        figure.dots(places, "grey")
+    elif kind == _EARLY:
+        figure.outlines((_corners(*place, (-4, -4, -4)) for place in places), "thin amber")
+    elif kind == _FAILED:
+        strokes = ((x - 3, y - d, x + 3, y + d) for x, y in places for d in (-3, 3))
+        figure.lines(strokes, "thin red")
     else:
-        figure.dots([(x, _TOP - 18)], colour)
-    figure.text(x + 9, _TOP - 14, name, "dim small")
-    return x + 28 + 6.3 * len(name)
+        figure.outlines((_corners(*place, (8, 3.5) * 5) for place in places), "line green")
+
+
+def _corners(x: float, y: float, radii: Sequence[float]) -> list[tuple[float, float]]:
+    """Of a polygon, by their distances; the first is above, or below where negative."""
+    turns = (math.tau * number / len(radii) for number in range(len(radii)))
+    return [
+        (x + radius * math.sin(turn), y - radius * math.cos(turn))
+        for radius, turn in zip(radii, turns, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------------- importances

@@ -93,6 +93,13 @@ class Figure:
         if body:
             self.parts.append(f'<path class="{style}" d="{body}"/>')
 
+    def outlines(self, shapes: Iterable[Sequence[tuple[float, float]]], style: str) -> None:
+        """Polygons as one path."""
+        paths = ("L".join(f"{_n(x)} {_n(y)}" for x, y in corners) for corners in shapes)
+        body = "".join(f"M{path}Z" for path in paths)
+        if body:
+            self.parts.append(f'<path class="{style}" d="{body}"/>')
+
     def dots(self, points: Iterable[tuple[float, float]], colour: str) -> None:
         """Dots as one path, which keeps the file small."""
         body = "".join(f"M{_n(x)} {_n(y)}h0" for x, y in points)
