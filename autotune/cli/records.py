@@ -196,11 +196,17 @@ def _importances(kernel: str | None, device: str | None, imported: bool) -> list
 
     rows = []
     for facts, measurements in (_imported_alike if imported else _measured_alike)(kernel, device):
-        found = insight(measurements)
-        for each in found.importances if found else ():
-            importance = {"lost_without": each.total, "alone": each.alone}
-            explained = {"explained": found.explained} if found else {}
-            rows.append({**facts, "parameter": each.parameter, **importance, **explained})
+        if (found := insight(measurements)) is not None:
+            rows += [
+                {
+                    **facts,
+                    "parameter": each.parameter,
+                    "lost_without": each.total,
+                    "alone": each.alone,
+                    "explained": found.explained,
+                }
+                for each in found.importances
+            ]
     return rows
 
 
@@ -248,7 +254,7 @@ def _show_importances(rows: list[dict[str, Any]], kernel: str | None) -> None:
             "parameter": row["parameter"],
             "lost without it": f"{row['lost_without']:.1%}",
             "alone": f"{row['alone']:.1%}",
-            "of what is explained": f"{row['explained']:.1%}",
+            "model explains": f"{row['explained']:.1%}",
             "device": row["device"],
         }
         for row in rows
