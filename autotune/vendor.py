@@ -94,9 +94,11 @@ def _library() -> ctypes.CDLL:
     """cuBLAS as CuPy has loaded it."""
     from cupy_backends.cuda.libs import cublas  # noqa: F401  # importing it loads the library
 
+    from autotune.extras import install
+
     for version in (13, 12):
         try:
             return ctypes.CDLL(f"libcublas.so.{version}")
         except OSError:
             continue
-    raise RuntimeError("cuBLAS is not there; run: pip install 'kernel-autotune[cuda13]'")
+    raise RuntimeError(f"cuBLAS is not there; run: {install('cuda13')}")
