@@ -82,7 +82,7 @@ def needing(purpose: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        package, extra = error.name or "", extra_of(error.name)
+        package, extra = (error.name or "").partition(".")[0], extra_of(error.name)
         if extra is None:
             raise
         raise MissingDependencyError(package, extra, purpose) from error
