@@ -79,25 +79,22 @@ def origin_of(installed: Distribution) -> Origin:
     with the copy that is there, and adds what the extra needs, without asking an index for it.
     """
     import json
-
-    found: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
-    url: str = found.get("url", "")
-    if control := found.get("vcs_info"):
-        return Origin(
-            DISTRIBUTION, f" @ {control['vcs']}+{url}@{control['commit_id']}{_inside(found)}"
-        )
-    if not url.startswith("file:"):
-        return Origin(
-            DISTRIBUTION, f" @ {url}{_inside(found)}" if url else f"=={installed.version}"
-        )
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    path = url2pathname(urlsplit(url).path)
-    if not os.path.exists(path):
-        return Origin(DISTRIBUTION, f"=={installed.version}", is_local=True)
-    is_editable = bool(found.get("dir_info", {}).get("editable"))
-    return Origin(path, is_editable=is_editable, is_local=True)
+    found: dict[str, Any] = json.loads(installed.read_text("direct_url.json") or "{}")
+    url, inside = found.get("url", ""), found.get("subdirectory", "")
+    if not url:
+        return Origin(DISTRIBUTION, f"=={installed.version}")
+    if url.startswith("file:"):  # also of a repository: pip takes no name before git+file
+        place = os.path.join(url2pathname(urlsplit(url).path), inside).rstrip("/")
+        if not os.path.exists(place):
+            return Origin(DISTRIBUTION, f"=={installed.version}", is_local=True)
+        is_editable = bool(found.get("dir_info", {}).get("editable"))
+        return Origin(place, is_editable=is_editable, is_local=True)
+    if control := found.get("vcs_info"):
+        url = f"{control['vcs']}+{url}@{control['commit_id']}"
+    return Origin(DISTRIBUTION, f" @ {url}#subdirectory={inside}" if inside else f" @ {url}")
 
 
 def install(*extras: str) -> str:
@@ -123,10 +120,6 @@ def pip(*words: str) -> str:
         return f"{seen} -m pip {shlex.join(words)}"
     command, *others = words  # uv makes environments that have no pip
     return f"uv pip {command} --python {seen} {shlex.join(others)}"
-
-
-def _inside(found: dict[str, Any]) -> str:
-    return f"#subdirectory={found['subdirectory']}" if "subdirectory" in found else ""
 
 
 def _seen(path: str) -> str:

@@ -103,4 +103,4 @@ def _first_usable(backends: tuple[str, ...]) -> Device:
         if devices:
             return devices[0]
         reasons.append(f"{name}: {backend(name).why_unavailable()}")
-    raise DeviceError("no usable device. " + " ".join(reasons))
+    raise DeviceError("no usable device. " + ". ".join(reasons))

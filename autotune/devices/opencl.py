@@ -418,7 +418,7 @@ def _pyopencl() -> Any:
     try:
         import pyopencl
     except ImportError as error:
-        raise MissingDependencyError("pyopencl", "cpu", "measuring on OpenCL") from error
+        raise MissingDependencyError("pyopencl", "cpu", "a CPU or another OpenCL device") from error
     return pyopencl
 
 
