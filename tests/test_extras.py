@@ -127,6 +127,8 @@ def test_the_pip_is_the_one_of_this_interpreter(
 
 
 def test_an_import_that_fails_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for loaded in [name for name in sys.modules if name.partition(".")[0] == "scipy"]:
+        monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(MissingDependencyError) as caught, needing("fitting"):
         import scipy.optimize  # noqa: F401
