@@ -293,9 +293,16 @@ def test_the_workflow_is_one(schedule: Schedule) -> None:
         (Origin("{root}", is_editable=True, is_local=True), ".[tune,cuda13]", False),
         (Origin("{root}/lib/at", is_local=True), "./lib/at[tune,cuda13]", False),
         (Origin("/elsewhere/at", is_local=True), "/elsewhere/at[tune,cuda13]", True),
+        (Origin("{root}/dist/at.whl", is_local=True), "{root}/dist/at.whl[tune,cuda13]", True),
         (Origin("at", " @ git+https://host/a@1"), "at[tune,cuda13] @ git+https://host/a@1", False),
     ],
-    ids=["its own repository", "inside the repository", "elsewhere on the disk", "an address"],
+    ids=[
+        "its own repository",
+        "inside the repository",
+        "elsewhere on the disk",
+        "a file",
+        "an address",
+    ],
 )
 def test_the_workflow_installs_what_its_runners_can_get(
     came_from: Origin,
@@ -308,9 +315,11 @@ def test_the_workflow_installs_what_its_runners_can_get(
     """From the place that this copy came from; what one machine alone has is said to be so."""
     place = came_from.place.replace("{root}", str(tmp_path))
     monkeypatch.setattr("autotune.retune.schedule.origin", lambda: replace(came_from, place=place))
-    (tmp_path / ".git").mkdir()
+    for folder in (".git", "lib/at", "dist"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "dist" / "at.whl").touch()
     here = replace(schedule, folder=tmp_path)
-    assert workflow(here)["env"]["PACKAGE"] == package
+    assert workflow(here)["env"]["PACKAGE"] == package.replace("{root}", str(tmp_path))
     assert ("a place on one machine" in github(here)["autotune-retune.yml"]) == is_remarked
 
 

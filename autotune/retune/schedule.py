@@ -239,7 +239,7 @@ def _package(root: Path) -> tuple[str, bool]:
     """What a runner's pip is asked for, in a repository's root; and whether one machine alone has it."""
     here = origin()
     place = Path(here.place)
-    if not place.is_relative_to(root):
+    if not (place.is_dir() and place.is_relative_to(root)):
         return here.requirement(*_RUNNER_EXTRAS), here.is_local
     inside = place.relative_to(root).as_posix()
     in_root = replace(here, place="." if inside == "." else f"./{inside}")
