@@ -106,7 +106,6 @@ def test_threads_set_constants_for_themselves(cupy: Any, line: Any) -> None:
         made = [line(x, taps)[0] for _ in range(200)]
         return all(bool((y == slope * x + 1).all()) for y in made)
 
-    # CuPy's own kernels are compiled here: threads that all compile them take a minute.
     assert is_right(9)
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(is_right, range(8)))
