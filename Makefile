@@ -10,8 +10,8 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c '' 2>/dev/null && echo 
 
 comma := ,
 GPU := $(shell nvidia-smi -L 2>/dev/null | grep -m1 -o GPU)
-RUN_EXTRAS := tune,cpu$(if $(GPU),$(comma)cuda13)
-TEST_EXTRAS := $(RUN_EXTRAS),nvrtc,postgres,test
+RUN_EXTRAS := tune,cpu,$(if $(GPU),cuda13,nvrtc)
+TEST_EXTRAS := tune,cpu,nvrtc$(if $(GPU),$(comma)cuda13),postgres,test
 stamp = $(VENV)/.set-up-$(subst $(comma),-,$(1))
 RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
@@ -22,6 +22,7 @@ DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
 run: $(RUN_READY)
 	$(PY) -m autotune run sgemm
+	@command -v autotune >/dev/null || echo "to have autotune on the PATH: . $(VENV)/bin/activate"
 
 test: $(TEST_READY)
 	$(PY) -m pytest

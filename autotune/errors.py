@@ -5,7 +5,8 @@
     │   └── SpecError             2  a space file is wrong
     ├── NothingValidError         3  no configuration is valid, or none computes the right result
     ├── DeviceError               4  no usable device
-    ├── MissingDependencyError    1  an optional package is not installed; the message has the pip line
+    ├── MissingDependencyError    1  an optional package is not installed; the message has the pip line.
+    │                                It is an ImportError, too
     ├── StoreError                1  the results store cannot be read or written
     ├── RecordError               1  a tuned record or recorded space is damaged, foreign or newer
     ├── RegressionError           5  a tuned entry is slower or wrong now
@@ -16,7 +17,8 @@ Only ``cli`` turns them into text and an exit code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class AutotuneError(Exception):
@@ -47,19 +49,41 @@ class DeviceError(AutotuneError):
     exit_code = 4
 
 
-class MissingDependencyError(AutotuneError):
+class MissingDependencyError(AutotuneError, ImportError):
     """An optional package is missing: its import name, our extra that installs it, and what for."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed; "
-            f"run: pip install 'kernel-autotune[{extra}]'"
-        )
+        from autotune.extras import install  # what is right imports less
+
+        #: What is missing, without the command that mends it.
+        self.lack = f"{purpose} needs the package {package!r}, which is not installed"
+        self.extra = extra
+        super().__init__(f"{self.lack}; run: {install(extra)}")
         self._given = (package, extra, purpose)
 
     def __reduce__(self) -> tuple[type[MissingDependencyError], tuple[str, str, str]]:
         """An exception is unpickled from its message, which is not what `__init__` takes."""
         return type(self), self._given
+
+
+@contextmanager
+def needing(purpose: str) -> Iterator[None]:
+    """Say of an import that fails inside which extra installs it, if one does.
+
+    Raises
+    ------
+    MissingDependencyError
+        In place of the `ModuleNotFoundError` of a package that is in one of our extras.
+    """
+    from autotune.extras import extra_of
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package, extra = (error.name or "").partition(".")[0], extra_of(error.name)
+        if extra is None:
+            raise
+        raise MissingDependencyError(package, extra, purpose) from error
 
 
 class StoreError(AutotuneError):

@@ -7,16 +7,15 @@ says of arrays, streams and results holds here. Nothing is differentiated: `torc
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.calling.load import TunedKernel, load
 from autotune.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from autotune.calling.load import TunedKernel
 
 #: By precision: float32 arithmetic, or three TF32 products on tensor cores with float32's accuracy.
 PRODUCTS = {"float32": "sgemm", "tf32x3": "sgemm_tf32x3"}
-
-#: A `TunedKernel` keeps what it found out about its calls.
-_loaded = cache(load)
 
 
 def matmul(
@@ -154,3 +153,10 @@ def product(precision: str) -> TunedKernel:
     if precision not in PRODUCTS:
         raise UsageError(unknown("precision", precision, PRODUCTS))
     return _loaded(PRODUCTS[precision])
+
+
+@cache  # it keeps what it found out about its calls
+def _loaded(kernel: str) -> TunedKernel:
+    from autotune import load  # in a call, which says what is not installed
+
+    return load(kernel)

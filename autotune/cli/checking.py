@@ -15,6 +15,7 @@ import numpy as np
 from autotune.devices.choose import backend
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError
+from autotune.extras import install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
@@ -74,9 +75,7 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
         if found:
             _check_on_device(report, kernel, found[-1], samples, seed)
         else:
-            report.notes.append(
-                "not verified: no OpenCL device (pip install 'kernel-autotune[cpu]')"
-            )
+            report.notes.append(f"not verified: no OpenCL device ({install('cpu')})")
     return report
 
 

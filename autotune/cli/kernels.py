@@ -38,7 +38,8 @@ def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     elif rows:
         print_table(rows)
     else:
-        click.echo(f"no {what}", err=True)
+        why = "; autotune doctor says why" if what == "devices" else ""
+        click.echo(f"no {what}{why}", err=True)
 
 
 def _kernel_rows(spaces: Path | None) -> list[dict[str, Any]]:

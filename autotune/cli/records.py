@@ -87,7 +87,7 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 
     Where it is and cannot be read, that is a warning: the answer stands.
     """
-    from autotune.errors import SpecError
+    from autotune.errors import MissingDependencyError, SpecError
     from autotune.kernel.catalog import known_kernel
     from autotune.kernel.source import changed_since
 
@@ -96,7 +96,7 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
     try:
         declared = known_kernel(kernel, spaces)
         return changed_since(declared, *made_for) if declared else ()
-    except SpecError as error:
+    except (SpecError, MissingDependencyError) as error:
         warn(f"whether its source changed is not known: {error}")
         return ()
 
