@@ -52,10 +52,15 @@ def test_a_declaration_reads_back() -> None:
         ({"BLOCK": 32}, r"parameter BLOCK: expected a non-empty tuple"),
         ({"BLOCK": "32"}, r"parameter BLOCK: expected a non-empty tuple"),
         ({"BLOCK": (32, 32)}, r"parameter BLOCK: a value occurs twice"),
-        ({"BLOCK": (1, True)}, r"parameter BLOCK: values must be all int, all bool or all str"),
-        ({"BLOCK": (0.5,)}, r"parameter BLOCK: values must be all int"),
+        ({"BLOCK": (1, True)}, r"parameter BLOCK: values must be all numbers, all bool or all str"),
+        ({"BLOCK": (0.5, "1")}, r"parameter BLOCK: values must be all numbers"),
+        ({"BLOCK": (0.5, float("nan"))}, r"parameter BLOCK: nan is no finite number"),
+        ({"BLOCK": (1, 1.0)}, r"parameter BLOCK: a value occurs twice"),
         ({"KIND": ("a b",)}, r"parameter KIND: 'a b' cannot be part of a C identifier"),
-        ({"block": (32,)}, r"unknown option 'block'.*parameters are UPPER_CASE"),
+        ({"backend": ("cuda",)}, r"unknown option 'backend'; did you mean 'backends'"),
+        ({"tile": ({"x": 1},)}, r"unknown option 'tile'.*a tuple of numbers or texts"),
+        ({"n": (1, 2)}, r"n is a parameter and a problem field; rename one"),
+        ({"lda": (1, 2), "layout": {"lda": 0}}, r"lda is a parameter and a layout field"),
         ({"problem": []}, r"unknown option 'problem'; did you mean 'problems'"),
         ({"backends": ["hip"]}, r"backends: unknown backend 'hip'.*known: cuda, opencl"),
         ({"problems": {"hip": []}}, r"problems: unknown backend 'hip'"),
@@ -178,8 +183,8 @@ def test_every_hook_sees_the_whole_layout() -> None:
 def test_layout_fields_are_compiled_in_where_they_are_static() -> None:
     k = strided(static=("n", "lda"))
     c = k.default()
-    assert k.defines(c, Problem(n=7))["LDA"] == "0"
-    assert k.defines(c, Problem(n=7, lda=9))["LDA"] == "9"
+    assert k.macros(c, Problem(n=7))["LDA"] == "0"
+    assert k.macros(c, Problem(n=7, lda=9))["LDA"] == "9"
     assert k.static_of(Problem(n=7, offset_x=1)) == k.static_of(Problem(n=7, lda=0)) == (7, 0)
     assert k.edges_beside(Problem(n=7), DEVICE) == k.edge_problems[:2]
 
@@ -441,7 +446,7 @@ def test_a_step_must_be_a_launch_or_a_fill() -> None:
 
 def test_defines_tell_text_values_apart() -> None:
     k = kernel(static=("n",), FAST=(False, True))
-    defines = k.defines(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
+    defines = k.macros(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
     assert defines == {
         "BLOCK": "64",
         "KIND_plain": "0",

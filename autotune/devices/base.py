@@ -109,6 +109,15 @@ class Difference:
     first_wrong: int | None
 
 
+def with_defines(source: str, defines: Mapping[str, str]) -> str:
+    """A source with macros in front.
+
+    Not as options of a compiler, whose own headers they would reach: one called ``size`` breaks
+    NVRTC's, and names in lower case are what kernels of others have.
+    """
+    return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
+
+
 class Timer(Protocol):
     """Takes samples of one launch sequence or vendor call; ``timer(count)`` is that many.
 

@@ -116,7 +116,7 @@ def compile_job(
     launches = launch_sequence(kernel, configuration, problem, device).launches
     return CompileJob(
         source=source_text(kernel, kernel.source_file(configuration)),
-        defines=tuple(kernel.defines(configuration, problem).items()),
+        defines=tuple(kernel.macros(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
         toolchain=backend(device.backend).toolchain(),
