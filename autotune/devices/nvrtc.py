@@ -117,7 +117,7 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         _, size = binding.nvrtcGetProgramLogSize(program)
         buffer = bytearray(size)
         binding.nvrtcGetProgramLog(program, buffer)
-        log = bytes(buffer).rstrip(b"\0").decode(errors="replace")
+        log = bytes(buffer).replace(b"\0", b"").decode(errors="replace")
         if status != binding.nvrtcResult.NVRTC_SUCCESS:
             kind = ResourceError if _TOO_MUCH in log else CompileError
             raise kind(log.strip() or str(status))
