@@ -78,6 +78,10 @@ class TestCompilingForCuda(CompileContract):
         assert capped.registers <= 32
         assert capped.spill_bytes > free.spill_bytes == 0
 
+    def test_textures_are_told_what_to_read_instead(self, device):
+        with pytest.raises(CompileError, match=r"^error: texture<float, 2>.*const __restrict__"):
+            self.compiled(device, "texture<float, 2> t;\n" + source())
+
     def test_too_much_static_shared_memory_is_a_lack_of_resources(self, device):
         """Not the source's fault: the evaluator counts it as pruned."""
         text = (

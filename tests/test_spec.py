@@ -457,6 +457,59 @@ def test_defines_tell_text_values_apart() -> None:
     }
 
 
+def test_values_of_any_library_are_pythons_own() -> None:
+    k = kernel(
+        block_size_x=range(32, 97, 32),
+        tile=np.arange(1, 4),
+        scale=[np.float32(0.5), 2, -0.0],
+        seeds=[{"scale": 2}],
+    )
+    assert k.parameters["block_size_x"] == (32, 64, 96)
+    assert k.parameters["tile"] == (1, 2, 3)
+    assert repr(k.parameters["scale"]) == "(0.5, 2.0, 0.0)"
+    assert [type(value) for value in k.parameters["tile"]] == [int] * 3
+    assert repr(k.seeds[0]["scale"]) == "2.0"  # one form, which keys and stores know
+    macros = k.macros(k.completed(k.seeds[0]), Problem(n=1))
+    assert (macros["block_size_x"], macros["scale"]) == ("32", "2.0")
+
+
+def test_macros_are_what_the_hook_says_and_see_what_is_compiled_in_alone() -> None:
+    k = kernel(problems=[Problem(n=8, width=3)], static=("width",), layout={"lda": 0})
+    k.defines(lambda c, p: {**c, "image_width": p.width, "real": "unsigned int", "scale": 0.5})
+    chosen = Configuration(BLOCK=64, KIND="tiled")
+    assert k.macros(chosen, Problem(n=8, width=3)) == {
+        **{"BLOCK": "64", "KIND": "tiled"},
+        **{"image_width": "3", "real": "unsigned int", "scale": "0.5"},
+    }
+    k.defines(lambda c, p: {"N": p.n})
+    with pytest.raises(SpecError, match=r"unknown problem field 'n' \(known: width\)"):
+        k.macros(chosen, Problem(n=8, width=3))
+    k.defines(lambda c, p: {"LDA": p.lda})
+    with pytest.raises(SpecError, match=r"unknown problem field 'lda' \(known: width\)"):
+        k.macros(chosen, Problem(n=8, width=3))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "defines: returned None, expected a dict"),
+        ({"a b": 1}, "'a b' is no name of a macro"),
+        ({"A": [1]}, r"A is \[1\], expected a number or a line"),
+        ({"A": "1\n#include"}, "expected a number or a line of text"),
+    ],
+)
+def test_what_cannot_be_a_macro_is_refused(returned: Any, message: str) -> None:
+    k = kernel()
+    k.defines(lambda c, p: returned)
+    with pytest.raises(SpecError, match=message):
+        k.macros(k.default(), Problem(n=1))
+
+
+def test_a_launch_that_would_depend_on_data_is_told_what_to_do() -> None:
+    with pytest.raises(SpecError, match="is a parameter or a problem field, never data"):
+        kernel().launch(lambda c, p, rows: Launch((1,), (1,)))
+
+
 def test_sources_are_looked_for_beside_the_space_file(tmp_path: Path) -> None:
     (tmp_path / "spaces").mkdir()
     (tmp_path / "kernels").mkdir()

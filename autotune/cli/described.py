@@ -28,6 +28,8 @@ _ALLOWED = (
 )
 _CALLABLE = ("min", "max", "abs", "len", "int", "round")
 _MOST_VALUES = 100_000
+#: What a space file may need of the package.
+_IMPORTED = ("Constant", "InOut", "Kernel", "Launch", "Out", "Problem", "ceil_div")
 _NUMPY = {"half": "float16", "float": "float32", "double": "float64", "bool": "bool_"}
 _MACROS = ("block_size_x", "block_size_y", "block_size_z")
 
@@ -50,12 +52,23 @@ def write_space(file: Path, name: str, into: Path) -> Path:
     place = into / "spaces" / f"{fields['name']}.py"
     if place.exists():
         raise UsageError(f"{place} is there already; remove it, or use another --kernel NAME")
-    text = Path(__file__).with_name("described.py.j2").read_text(encoding="utf-8")
-    made = jinja2.Template(text, keep_trailing_newline=True, trim_blocks=True)
     place.parent.mkdir(parents=True, exist_ok=True)
     named = re.sub(r"[^\w.+-]", "_", file.name)
-    place.write_text(made.render(file=named, **fields), encoding="utf-8")
+    about = f"as {named} describes it; what is right has still to be said, in `reference`."
+    place.write_text(filled({**fields, "about": about}), encoding="utf-8")
     return place
+
+
+def filled(fields: Mapping[str, Any]) -> str:
+    """The text of a space file."""
+    text = Path(__file__).with_name("described.py.j2").read_text(encoding="utf-8")
+    template = jinja2.Template(text, keep_trailing_newline=True, trim_blocks=True)
+    made: str = template.render(fields)
+    used = [name for name in _IMPORTED if re.search(rf"\b{name}\(", made)]
+    imports = f"from autotune import {', '.join(used)}"
+    if re.search(r"\bnp\.", made):
+        imports = f"import numpy as np\n\n{imports}"
+    return made.replace("IMPORTS", imports, 1)
 
 
 def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -88,22 +101,24 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     ]
     options = [text for text in _some(about, "CompilerOptions") if not str(text).startswith("-std")]
     outputs = [argument["name"] for argument in arguments if argument["is_output"]]
+    missing = f"T1 does not say what is right: compute {', '.join(outputs) or 'the outputs'} here"
     source = Path(_text(about, "KernelFile")).name
+    has_words = any(
+        parameter != parameter.upper() and isinstance(values[0], str)
+        for parameter, values in parameters.items()
+    )
     if not re.fullmatch(r"[\w.+-]+", source):
         raise ValueError(f"KernelFile: {source!r} is no name of a file")
     return {
         "name": kernel,
-        "entry": _text(about, "KernelName"),
+        "entry": json.dumps(_text(about, "KernelName")),
         "source": source,
         "backend": "opencl" if about.get("Language") == "OpenCL" else "cuda",
         "problem": _problem(about, sizes),
         "parameters": {parameter: tuple(values) for parameter, values in parameters.items()},
         "default": _default(listed, parameters),
         # Words of ours are told apart by number; others put them into the source as they are.
-        "has_words": any(
-            parameter != parameter.upper() and isinstance(values[0], str)
-            for parameter, values in parameters.items()
-        ),
+        "defines": "dict(c)" * has_words,
         "options": list(map(str, options)),
         "rules": [
             _rule(rule, number, parameters)
@@ -113,7 +128,7 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         "block": block,
         "arguments": arguments,
         "inputs": [argument["name"] for argument in arguments if argument["is_input"]],
-        "outputs": outputs,
+        "reference": f"raise NotImplementedError({missing!r})",
     }
 
 
@@ -196,7 +211,7 @@ def _rule(rule: Any, number: int, parameters: Mapping[str, Any]) -> dict[str, An
     text = _text(rule, "Expression")
     if bare := re.fullmatch(r"\(([^()]|\([^()]*\))*\) or False", text):  # as autotune writes it
         text = bare[0].removesuffix(" or False")
-    expression, used = _over_parameters(text, parameters, "Conditions")
+    expression, used = over_parameters(text, parameters, "Conditions")
     called = str(rule.get("Name", ""))
     reason = " ".join(str(rule.get("Reason") or text).split())
     return {
@@ -207,7 +222,7 @@ def _rule(rule: Any, number: int, parameters: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _over_parameters(
+def over_parameters(
     text: str, parameters: Mapping[str, Any], what: str, holder: str = ""
 ) -> tuple[str, list[str]]:
     """An expression in names of the space file, and those; ValueError where it is anything else."""
@@ -274,7 +289,7 @@ def _axis(text: Any, parameters: Mapping[str, Any], axis: str) -> str:
     """An extent; a macro of Kernel Tuner that is no parameter is 1."""
     if text in _MACROS and text not in parameters:
         return "1"
-    expression, _ = _over_parameters(str(text), parameters, f"a size in {axis}", "c.")
+    expression, _ = over_parameters(str(text), parameters, f"a size in {axis}", "c.")
     return expression
 
 

@@ -27,6 +27,13 @@ GUARD_VALUE = 0x7E
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
 
 
+#: What to do about a kernel of others that has them; references to textures went with CUDA 12.
+NO_TEXTURES = (
+    "textures are not supported: pass the array as an argument, and read it through a "
+    "const __restrict__ pointer"
+)
+
+
 class Poison(IntEnum):
     """Every byte of an output before a launch.
 

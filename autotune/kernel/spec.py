@@ -27,6 +27,9 @@ from autotune.values import Configuration, Problem, Value
 #: What the layout field of an array begins with that says where the array does.
 OFFSET = "offset_"
 
+#: What else to say of a hook that takes something else.
+_HINTS = {"launch": "; what a launch depends on is a parameter or a problem field, never data"}
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -610,7 +613,7 @@ class Kernel(Hooks):
         if given not in (needed, (*needed, DEVICE)):
             raise self.error(
                 f"{name} takes ({', '.join(needed)}) and optionally {DEVICE}, "
-                f"not ({', '.join(given)})"
+                f"not ({', '.join(given)}){_HINTS.get(name, '')}"
             )
         self.hooks[name] = function
         return function
