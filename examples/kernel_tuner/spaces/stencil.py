@@ -11,11 +11,6 @@ stencil = Kernel(
 )
 
 
-@stencil.defines
-def defines(c, p):
-    return {**c, "domain_width": p.width, "domain_height": p.height}
-
-
 @stencil.launch
 def launch(c, p):
     grid = (ceil_div(p.width, c.block_size_x), ceil_div(p.height, c.block_size_y))
