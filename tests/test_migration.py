@@ -184,6 +184,7 @@ def test_what_is_not_translated_is_said_and_marked(
         (minimal(name="'k{exit()}'"), "is no name of a function or template"),
         (minimal(name="'k'").replace('{"B"', '{"B b"'), "parameter 'B b'"),
         (minimal().replace('{"B": [1, 2]}', "f()"), "tune_params must be a dict"),
+        (minimal().replace('"B"', '"layout"'), "'layout' is, or is too like, an option of Kernel"),
         (minimal(source="'a b.cu'"), "is no plain name of a file"),
         (minimal() + "\nexit(" + "(" * 1000, "no Python that can be read"),
     ],

@@ -7,11 +7,13 @@ is in ``described.py.j2``, as for a description in T1.
 from __future__ import annotations
 
 import ast
+import inspect
 import keyword
 import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,14 @@ from autotune.cli.script import Array, Call, Code, Elements, FileText, calls_of
 from autotune.devices.base import NO_TEXTURES
 from autotune.errors import UsageError
 from autotune.kernel.names import fault
+from autotune.kernel.spec import Kernel
 
 #: Parameters of `tune_kernel` in order. Source: Kernel Tuner 1.5.0, interface.py.
 _POSITIONS = (
     *("kernel_name", "kernel_source", "problem_size", "arguments", "tune_params"),
     *("grid_div_x", "grid_div_y", "grid_div_z", "restrictions", "answer", "atol", "verify"),
 )
+_OPTIONS = tuple(inspect.signature(Kernel).parameters)
 _BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
 #: What a block has where no parameter says. Source: Kernel Tuner 1.5.0, util.py.
 _BLOCK = (256, 1, 1)
@@ -256,7 +260,10 @@ class _Translation:
         )
         parameters: dict[str, Any] = {}
         for name, values in given.items():
-            if wrong := fault("parameter", name):
+            wrong = fault("parameter", name)
+            if not wrong and get_close_matches(name, _OPTIONS, 1, 0.8) and name != name.upper():
+                wrong = f"parameter {name!r} is, or is too like, an option of Kernel"
+            if wrong:
                 raise self._error(f"{wrong}: rename it in the script and in the source")
             plain = isinstance(values, list | tuple) and all(
                 isinstance(value, int | float | str | np.generic) for value in values

@@ -50,7 +50,7 @@ _NICENESS = 10
 #: known is begun early, since what is done first is what is short.
 _DOUBT = 1.0
 #: Bumped when the stored form of a binary changes.
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
 #: Bytes of the checksum before a stored binary: `load` runs it, and looks at no result.
 _SUM_BYTES = 4
 

@@ -6,7 +6,10 @@ from autotune import Kernel, Launch, Out, Problem, ceil_div
 
 convolution = Kernel(
     "convolution.cu",
-    problems=[Problem(width=4096, height=4096, filter=17)],
+    problems={
+        "cuda": [Problem(width=4096, height=4096, filter=17)],
+        "opencl": [Problem(width=512, height=512, filter=17)],
+    },
     static=("width", "height", "filter"),
     block_size_x=range(16, 129, 16),
     block_size_y=(1, 2, 4, 8, 16, 32),

@@ -4,7 +4,7 @@ from autotune import Kernel, Launch, Out, Problem
 
 reduction = Kernel(
     "reduction.cu",
-    problems=[Problem(n=80_000_000)],
+    problems={"cuda": [Problem(n=80_000_000)], "opencl": [Problem(n=8_000_000)]},
     edge_problems=[Problem(n=1), Problem(n=1027)],
     block_size_x=(32, 64, 128, 256, 512, 1024),
     use_shuffle=(0, 1),
