@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-Value: TypeAlias = "int | bool | str"
+Value: TypeAlias = "int | bool | float | str"
 Self = TypeVar("Self", bound="Fields")
 
 

@@ -28,6 +28,13 @@ GUARD_VALUE = 0x7E
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
 
 
+#: What to do about a kernel of others that has them; references to textures went with CUDA 12.
+NO_TEXTURES = (
+    "textures are not supported: pass the array as an argument, and read it through a "
+    "const __restrict__ pointer"
+)
+
+
 class Poison(IntEnum):
     """Every byte of an output before a launch.
 
@@ -108,6 +115,15 @@ class Difference:
     rms_error: float
     #: Flat index of the first element over the bound, or NaN where none is expected.
     first_wrong: int | None
+
+
+def with_defines(source: str, defines: Mapping[str, str]) -> str:
+    """A source with macros in front.
+
+    Not as options of a compiler, whose own headers they would reach: one called ``size`` breaks
+    NVRTC's, and names in lower case are what kernels of others have.
+    """
+    return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
 
 
 class Timer(Protocol):
