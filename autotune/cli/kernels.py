@@ -251,8 +251,9 @@ def check(
 ) -> None:
     """Check the space file of KERNEL, and compile a sample of its configurations.
 
-    Needs no GPU. Where an OpenCL device is there, the sample is verified on it too: the first on every
-    layout that is compiled in, each other on the tuned one and one more.
+    Needs no GPU. Runs arguments and reference at the smallest problem. Where an OpenCL device is there,
+    the sample is verified on it too: the first on every layout that is compiled in, each other on the
+    tuned one and one more. Exit code 3: something failed, or nothing was verified and nothing says why.
 
     \b
     autotune check sgemm
