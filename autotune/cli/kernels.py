@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import FOLDER, JSON, SPACES, TRUST
+from autotune.cli.options import FOLDER, JSON, SPACES, TRUST, kernel_names
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -76,7 +76,7 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 
 
 @click.command("show")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--config", metavar="NAME=V,...", help="Show this configuration instead of the space."
 )
@@ -226,7 +226,7 @@ def new(name: str, into: Path) -> None:
 
 
 @click.command("check")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--arch",
     "archs",

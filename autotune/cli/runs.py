@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, out_option
+from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import drift, drift_words
@@ -34,7 +34,7 @@ _DRIFT = 0.03
 
 
 @click.command("run")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--effort",
     type=EFFORT_NAMES,

@@ -14,6 +14,9 @@ from autotune.values import Configuration, Problem
 
 _WRONG = frozenset({Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED, Status.TIMED_OUT})
 
+#: What `SearchSession.ended_by` says of a search that no budget ended.
+_ENDED_ITSELF = ("all", "nothing more proposed")
+
 
 @dataclass(frozen=True)
 class ProblemResult:
@@ -62,3 +65,8 @@ class RunResult:
     def solved(self) -> tuple[ProblemResult, ...]:
         """The problems that have a winner."""
         return tuple(result for result in self.problems if result.finals is not None)
+
+    @property
+    def spent_budget(self) -> bool:
+        """Whether a search was ended by its budget, with something left to try."""
+        return any(not found.ended_by.startswith(_ENDED_ITSELF) for found in self.problems)

@@ -14,6 +14,6 @@ a ``postgresql://`` URL. Measurements are only ever added.
 
 from autotune.store.access import Remembered, Store
 from autotune.store.address import default_url
-from autotune.store.rows import Row, RunInfo, RunState, Scope
+from autotune.store.rows import PastRun, Row, RunInfo, RunState, Scope
 
-__all__ = ["Remembered", "Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]
+__all__ = ["PastRun", "Remembered", "Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]
