@@ -18,6 +18,7 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.store import Store
 from autotune.tuned.writing import write
 
 ROOT = Path(__file__).parents[1]
@@ -333,8 +334,9 @@ def test_run_writes_everything_and_prints_the_record(
     """`run --json`, then `results --json`, `report`, `lookup` and `export` of what it found."""
     arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
     arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
-    assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0
+    assert run([*arguments, "--json", "--live", "--out", str(tmp_path / "out")]) == 0
     captured = capsys.readouterr()
+    assert captured.err.startswith("live:    http://127.0.0.1:")
     assert "n=5003: 5 of 24 tried, budget of 5 evaluations: 5 ok; " in captured.err
     record = json.loads(captured.out)
     assert record["kernel"] == "saxpy"
@@ -348,6 +350,10 @@ def test_run_writes_everything_and_prints_the_record(
     assert len(rows) == 5
     for key in ("kernel", "problem", "config", "status", "median_ms", "device"):
         assert key in rows[0]
+    assert run(["runs", "saxpy", "--json"]) == 0
+    (ran,) = json.loads(capsys.readouterr().out)
+    assert (ran["ended"], ran["rows"], ran["id"]) == ("budget", 5, rows[0]["run"])
+    assert run(["runs"]) == 0 and " budget " in capsys.readouterr().out
 
     assert run(["lookup", "saxpy", "n=5003", "--device", record["device"]["name"], "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -406,7 +412,9 @@ def test_ctrl_c_keeps_results_and_exits_130(tmp_path: Path) -> None:
     assert out == ""
     assert "Traceback" not in errors
     assert "goes on where this one stopped" in errors
-    assert _row_count(store)
+    with Store.open(store) as kept:
+        (ran,) = kept.runs()
+    assert ran.ended == "interrupted" and ran.rows == _row_count(store) > 0
 
 
 def _row_count(store: Path) -> int:
