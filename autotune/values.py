@@ -6,7 +6,6 @@ They know nothing of what the names mean; `space` says which configurations are 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
@@ -88,11 +87,6 @@ class Problem(Fields):
 
     __slots__ = ()
     _noun = "problem field"
-
-
-def size_of(problem: Problem) -> int:
-    """How large a problem is among others of its kernel: the product of its integers."""
-    return math.prod(value for value in problem.values() if isinstance(value, int))
 
 
 def _plain(value: Any) -> str:

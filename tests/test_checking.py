@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sample_spaces import write_space
@@ -25,20 +23,14 @@ WRONG = ("return factor * x", "return factor * x.reshape(7, 7)")
 
 @pytest.mark.opencl
 def test_each_row_says_whether_it_was_compiled_or_verified(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], opencl_device: str
+    tmp_path: Path, opencl_device: str
 ) -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
-    file = str(write_space(tmp_path))
-    assert run(["check", file, "--arch", "sm_90", "--json"]) == 0
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    results = {(row["target"], row["result"], row["problem"]) for row in report["samples"]}
+    report = check_kernel(load_file(write_space(tmp_path)), ["sm_90"], samples=6, seed=0)
+    results = {(row["target"], row["result"], row["problem"]) for row in report.samples}
     assert results == {("sm_90", "compiled", ""), ("opencl_cpu", "verified", "")}
-    assert report["not_verified"] == ""
-    assert run(["check", file, "--arch", "sm_90", "--samples", "1"]) == 0
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[-2:]] == [
-        "compiled",
-        "verified",
-    ]
+    assert [row["result"] for row in report.rows] == [row["result"] for row in report.samples]
+    assert report.not_verified == "" and report.as_json()["samples"] == report.samples
 
 
 def test_arguments_and_reference_run_at_the_smallest_problem_of_any_kernel(tmp_path: Path) -> None:

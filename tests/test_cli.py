@@ -69,6 +69,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["rnu", "sgemm"], "unknown command 'rnu'; did you mean 'run'?"),
         (["lookup", "sgemm", "m"], "expected NAME=VALUE"),
         (["results", "sgem"], "did you mean 'sgemm'"),
+        (["runs", "sgem"], "did you mean 'sgemm'"),
         (["export", "sgemm", "fortran"], "unknown format"),
         (["export", "rowsum"], "not tuned yet"),
         (["export", "sgemm", "--from", "."], "no tuned record */sgemm.json below it"),

@@ -97,7 +97,7 @@ def test_uniform_numbers_honour_their_bounds(low, width, exact, code):
 
 @pytest.mark.parametrize(
     ("mean", "deviation", "values"),
-    [(0, 1, {-2, -1, 1, 2}), (2, 1, {1, 3, 4}), (5, 2, {2, 6, 8}), (7, 0, {7})],
+    [(0, 1, {-2, -1, 1, 2}), (2, 1, {1, 3, 4}), (5, 2, {2, 6, 8}), (2.5, 0, {2.5})],
 )
 def test_exact_normal_numbers_lie_near_their_mean_and_none_is_zero(mean, deviation, values):
     assert set(np.unique(Draw(True, 1).normal(mean, deviation, 1000))) == values

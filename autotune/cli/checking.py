@@ -5,6 +5,7 @@ Knows no time and no storage.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, cycle
@@ -24,7 +25,7 @@ from autotune.measure.data import RANDOM, first_of, prepare_both, rehearsed
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
-from autotune.values import Configuration, Problem, size_of
+from autotune.values import Configuration, Problem
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,8 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
 
 
 def _rehearse(report: CheckReport, kernel: Kernel) -> None:
-    """Run arguments and reference at the smallest problem; note what data they are and what is held to what."""
-    sized = [problem for problem in kernel.all_problems() if size_of(problem)]
-    problem = min(sized or kernel.all_problems(), key=size_of)
+    """Run arguments and reference at the smallest problem; note what was drawn, and how outputs are compared."""
+    problem = min(kernel.all_problems(), key=_size)
     for which in (first_of(kernel), RANDOM):
         with rehearsed(kernel, problem, which) as dataset:
             given = [f"{asked} gave {values}" for asked, values in dataset.drawn.items()]
@@ -109,6 +109,11 @@ def _rehearse(report: CheckReport, kernel: Kernel) -> None:
             report.notes.append(f"{which} data, {problem}: {'; '.join([*given, *held])}")
     if not kernel.exact_data:
         report.notes.append("no exact data: the space file says exact_data=False")
+
+
+def _size(problem: Problem) -> int:
+    """The product of a problem's integers; one that is 0 may be no size."""
+    return math.prod(max(1, value) for value in problem.values() if isinstance(value, int))
 
 
 def _check_compiling(

@@ -38,6 +38,8 @@ def runs(kernel: str | None, device: str | None, last: int, as_json: bool) -> No
     autotune runs sgemm --last 5 --json
     """
     from autotune.cli.tables import print_table
+    from autotune.errors import UsageError, unknown
+    from autotune.kernel.catalog import space_files
     from autotune.store import Store, default_url
 
     with Store.open(default_url()) as store:
@@ -58,8 +60,10 @@ def runs(kernel: str | None, device: str | None, last: int, as_json: bool) -> No
             }
             for run in found
         )
+    elif kernel and kernel not in (known := space_files()):
+        raise UsageError(unknown("kernel", kernel, sorted(known)))
     else:
-        click.echo("nothing ran yet; run: autotune run KERNEL", err=True)
+        click.echo(f"nothing ran yet; run: autotune run {kernel or 'KERNEL'}", err=True)
 
 
 def _local(moment: str) -> str:

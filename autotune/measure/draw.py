@@ -21,6 +21,8 @@ VERSION = 3
 #: As NumPy takes it; None is one number.
 Size: TypeAlias = int | tuple[int, ...] | None
 
+#: What the exact data set says of what it does not change.
+_AS_THEY_ARE = "numbers as they are"
 #: Methods of NumPy's that draw in the order of calls, on one core, exact data set or not.
 _IN_ORDER = (
     *("beta", "binomial", "chisquare", "dirichlet", "exponential", "f", "gamma", "geometric"),
@@ -79,6 +81,7 @@ class Draw(np.random.Generator):
     ) -> Any:
         """Normal deviates of a mean and a standard deviation."""
         if np.ndim(loc) or np.ndim(scale):
+            self.drawn["normal of arrays"] = _AS_THEY_ARE
             return _as_type(super().normal(loc, scale, size), dtype)
         mean, deviation = _number(loc), _number(scale)
         if not (math.isfinite(mean) and 0 <= deviation < math.inf):
@@ -104,6 +107,7 @@ class Draw(np.random.Generator):
     ) -> Any:
         """Uniform deviates in ``[low, high)``, both data sets."""
         if np.ndim(low) or np.ndim(high):
+            self.drawn["uniform of arrays"] = _AS_THEY_ARE
             return _as_type(super().uniform(low, high, size), dtype)
         least, bound = _number(low), _number(high)
         if not (least <= bound and math.isfinite(bound - least)):
@@ -211,7 +215,7 @@ def _in_order(name: str) -> Callable[..., Any]:
     @wraps(drawing)
     def draw(self: Draw, *args: Any, **named: Any) -> Any:
         drawn = drawing(self, *args, **named)
-        self.drawn[name] = "numbers as they are"
+        self.drawn[name] = _AS_THEY_ARE
         return drawn if "dtype" in named else _as_usual(drawn)
 
     return draw
@@ -233,10 +237,11 @@ def _wide(dtype: DTypeLike) -> type[np.float32 | np.float64]:
 
 def _around(mean: float, deviation: float) -> list[float]:
     """Up to four numbers near a mean, none of them 0, that are few steps of a power of two from it."""
-    step = 2.0 ** round(math.log2(deviation)) if deviation else 1.0
+    if not deviation:
+        return [mean]
+    step = 2.0 ** round(math.log2(deviation))
     middle = round(mean / step)
-    offsets = (-2, -1, 1, 2) if deviation else (0,)
-    return [(middle + offset) * step for offset in offsets if middle + offset] or [mean]
+    return [(middle + offset) * step for offset in (-2, -1, 1, 2) if middle + offset]
 
 
 def _between(low: float, high: float, dtype: np.dtype[Any]) -> list[float]:

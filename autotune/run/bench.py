@@ -5,6 +5,7 @@ What search, finals and the check of recorded winners share. Searches nothing, s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -161,6 +162,11 @@ class Bench:
             timing=self.request.timing.value,
             arch=self.device.arch,
         )
+
+
+def size_of(problem: Problem) -> int:
+    """How large a problem is among others of its kernel: the product of its integers."""
+    return math.prod(value for value in problem.values() if isinstance(value, int))
 
 
 def stopping_rule(device: Device) -> StoppingRule:

@@ -14,8 +14,8 @@ from autotune.values import Configuration, Problem
 
 _WRONG = frozenset({Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED, Status.TIMED_OUT})
 
-#: What `SearchSession.ended_by` says of a search that no budget ended.
-_ENDED_ITSELF = ("all", "nothing more proposed")
+#: How begins what `SearchSession.ended_by` says of a search that its budget ended.
+_BY_BUDGET = ("time", "budget")
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,4 @@ class RunResult:
     @property
     def spent_budget(self) -> bool:
         """Whether a search was ended by its budget, with something left to try."""
-        return any(not found.ended_by.startswith(_ENDED_ITSELF) for found in self.problems)
+        return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
