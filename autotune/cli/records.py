@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import JSON, PATH, SPACES, TRUST, out_option
+from autotune.cli.options import JSON, PATH, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _OUT = out_option("Folder to write to.")
 
 
 @click.command("lookup")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
 @click.option("--device", metavar="NAME", help="The driver's name of a device.")
@@ -102,7 +102,7 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 
 
 @click.command("results")
-@click.argument("kernel", required=False)
+@click.argument("kernel", required=False, shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
@@ -289,7 +289,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 
 
 @click.command("report")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device's folder or name.")
 @click.option(
     "--from",
@@ -340,7 +340,7 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
 
 
 @click.command("export")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.argument("format", default="header")
 @click.option("--device", metavar="NAME", help="Only this device's name.")
 @click.option(

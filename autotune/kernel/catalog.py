@@ -71,12 +71,17 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
 
 def listings(spaces: Path | None = None) -> list[Listing]:
     """Every kernel that can be named, nearest folder first where a name occurs twice."""
-    found: dict[str, Listing] = {}
+    return [_listing(file) for _, file in sorted(space_files(spaces).items())]
+
+
+def space_files(spaces: Path | None = None) -> dict[str, Path]:
+    """The space file of every kernel that can be named, the nearest of a name; none is looked into."""
+    found: dict[str, Path] = {}
     for folder in space_folders(spaces):
-        for file in sorted(folder.glob("*.py")):
+        for file in folder.glob("*.py"):
             if not file.name.startswith("_"):
-                found.setdefault(file.stem, _listing(file))
-    return sorted(found.values(), key=lambda listing: listing.name)
+                found.setdefault(file.stem, file)
+    return found
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:

@@ -217,6 +217,9 @@ class Kernel(Hooks):
         where a problem leaves them out: how the arrays lie that are tuned. Hooks always see them.
         ``offset_NAME`` of an array argument says how many elements past a boundary of 16 bytes it
         begins.
+    exact_data : bool
+        Whether configurations are verified on small whole numbers too, whose sums are exact. False
+        where the kernel means nothing on them; other random data are drawn in their place.
     backends : sequence of str
         Backends that the kernel can run on.
     **parameters : tuple, list, range or array of int, float, bool or str
@@ -242,6 +245,7 @@ class Kernel(Hooks):
         default: Mapping[str, Value] | None = None,
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
+        exact_data: bool = True,
         backends: Sequence[str] = BACKENDS,
         **parameters: Iterable[Value],
     ) -> None:
@@ -261,6 +265,9 @@ class Kernel(Hooks):
         if not isinstance(layout, Mapping | None):
             raise self.error(f"layout: expected a dict of names and ints, got {layout!r}")
         self.layout: dict[str, int] = dict(layout or {})
+        if not isinstance(exact_data, bool):
+            raise self.error(f"exact_data: expected True or False, got {exact_data!r}")
+        self.exact_data = exact_data
         self.problems = self._per_backend(problems)
         self.quick_problems = (
             self.problems if quick_problems is None else self._per_backend(quick_problems)
@@ -313,6 +320,9 @@ class Kernel(Hooks):
 
     def arguments(self, function: Function) -> Function:
         """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order.
+
+        ``rng`` is a `numpy.random.Generator` that draws float32 and int32 where no ``dtype`` is
+        given, and few small numbers where ``rng.exact``; see `autotune.measure.draw.Draw`.
 
         Values: arrays (inputs), `Out`, `InOut`, `Constant`, numpy scalars, or Python numbers
         (passed as int32 and float32).

@@ -29,7 +29,7 @@ from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
-from autotune.store import RunInfo, Store
+from autotune.store import RunInfo, RunState, Store
 
 #: Shares of the time that are kept for the finals, and of several problems for the portfolio.
 _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
@@ -92,10 +92,11 @@ class Run(Bench):
             with suppress(StoreError):  # which may be what ended the run
                 self.store.finish_run(run_id, "failed")
             raise
-        self.store.finish_run(run_id, "done")
         result = RunResult(
             self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
         )
+        right: RunState = "budget" if result.spent_budget else "done"
+        self.store.finish_run(run_id, right if result.solved else "failed")
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, results))
         return result
