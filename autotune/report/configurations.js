@@ -103,6 +103,7 @@ FIGURES.configurations = (box, problem) => {
     return one;
   };
   const table = document.createElement("table"), head = element("tr", undefined, element("thead", undefined, table));
+  if (made.length > 16) table.className = "upright";
   made.forEach(({ title }, c) => {
     const cell = element("th", undefined, head), button = element("button", title, cell);
     cell.scope = "col";

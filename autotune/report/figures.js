@@ -141,7 +141,7 @@ FIGURES.parameters = (box, problem) => {
   box.replaceChildren();
   let high = 1.1;
   for (const time of problem.trials.time) high = Math.max(high, (time ?? 0) / problem.best);
-  high *= 1.05;
+  high **= 1.06;
   for (const effect of problem.effects) {
     const panel = document.createElement("div");
     panel.className = "panel";
@@ -161,8 +161,8 @@ FIGURES.parameters = (box, problem) => {
         upperfence: [relative.at(-1)], fillcolor: "rgba(0,0,0,0)", hoverinfo: "y", width: 0.6,
         line: { color: colour("dim"), width: 1.4 }, showlegend: false });
       if (relative.length <= POINTS_BESIDE_BOX) relative.forEach((time, k) => {
-        // Spread evenly, but the same each time it is drawn.
-        x.push(i + (relative.length === 1 ? 0 : 0.36 * (((k * 0.618) % 1) - 0.5)));
+        // Spread evenly, the fastest in the middle, and the same each time it is drawn.
+        x.push(i + 0.36 * (((k * 0.618 + 0.5) % 1) - 0.5));
         y.push(time);
       });
     });
@@ -229,16 +229,20 @@ FIGURES.roofline = (box, _, found) => {
   const roof = (at) => Math.min(
     bandwidth ? bandwidth.rate * (found.of_bytes ? 1 : at) : Infinity,
     !found.of_bytes && arithmetic ? arithmetic.rate : Infinity);
-  const ridge = bandwidth && arithmetic && !found.of_bytes ? arithmetic.rate / bandwidth.rate : null;
+  const edge = bandwidth && arithmetic && !found.of_bytes ? arithmetic.rate / bandwidth.rate : null;
+  // An edge far from all points would push them into a corner.
+  const ridge = edge && points.some((point) => Math.abs(Math.log(x(point) / edge)) < Math.log(8))
+    ? edge : null;
   const across = [...points.map(x), ...(ridge ? [ridge] : [])];
   const low = Math.min(...across) / 2, high = Math.max(...across) * 2;
   const rates = points.flatMap((point) => [point.seconds, point.vendor_seconds]
     .filter(Boolean).map((seconds) => work(point) / seconds));
   const corners = [low, ...(ridge ? [ridge] : []), high];
   const bottom = Math.min(...rates) / 2, top = Math.max(...rates, ...corners.map(roof)) * 2;
-  const marks = (name, kind, seconds, text) => {
+  const marks = (name, kind, size, seconds, text) => {
     const those = points.filter(seconds);
-    return { type: "scatter", mode: "markers", name, marker: SYMBOLS[kind](), hoverinfo: "text",
+    return { type: "scatter", mode: "markers", name, hoverinfo: "text",
+      marker: { ...SYMBOLS[kind](), size },
       x: those.map(x), y: those.map((point) => work(point) / seconds(point)), text:
         those.map((point) => plain(point.name) + "<br>" + prefixed(work(point) / seconds(point)) +
           unit + " in " + text(point) + "<br>" +
@@ -249,19 +253,21 @@ FIGURES.roofline = (box, _, found) => {
     xanchor: anchor, yanchor: "bottom", showarrow: false, font: { color: colour("dim"), size: 12 } });
   const names = [];
   if (bandwidth) names.push(found.of_bytes ? label(bandwidth.name, high, bandwidth.rate, "right")
-    : { ...label(bandwidth.name, low, roof(low), "left"), yshift: 26 });
-  if (arithmetic && !found.of_bytes)
+    // Right below the slope, which rises away from it.
+    : { ...label(bandwidth.name, Math.sqrt(low * (ridge ?? high)),
+      roof(Math.sqrt(low * (ridge ?? high))), "left"), yanchor: "top" });
+  if (arithmetic && !found.of_bytes && (ridge || !bandwidth))
     names.push(label(arithmetic.name, high, arithmetic.rate, "right"));
   Plotly.react(box, [
     { type: "scatter", mode: "lines", name: "roof", x: corners, y: corners.map(roof),
       hoverinfo: "skip", line: { color: colour("ink"), width: 1.5 } },
-    ...(vendors.length ? [marks(plain(vendors.join(" or ")), "vendor",
+    ...(vendors.length ? [marks(plain(vendors.join(" or ")), "vendor", 7,
       (point) => point.vendor_seconds, (point) => point.vendor_time)] : []),
-    { ...marks("winners", "winner", (point) => point.seconds, (point) => point.time) },
+    marks("winners", "winner", 11, (point) => point.seconds, (point) => point.time),
   ], layout({
     legend: LEGEND, margin: { l: 74, r: 16, t: 34, b: 48 }, annotations: names,
     xaxis: { title: { text: found.of_bytes ? "Bytes read and written (B)"
-      : "Operations per byte read or written (FLOP/B)" },
+      : "Operations per byte moved (FLOP/B)" },
       ...logAxis(low, high, found.of_bytes ? prefixed : digits) },
     yaxis: { title: { text: (found.of_bytes ? "Bandwidth" : "Operations per second") +
       " (" + unit + ")" }, ...logAxis(bottom, top, prefixed) },

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -19,7 +19,7 @@ from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
 from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
-from autotune.report.effects import effects
+from autotune.report.effects import Effect, effects
 from autotune.report.roofline import Roof, Roofline, roofline
 from autotune.values import Configuration, Value
 
@@ -43,22 +43,33 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
         If plotly is not installed.
     """
     path = Path(path)
+    found = [effects(problem, content.space) for problem in content.problems]
+    problems = list(zip(content.problems, found, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
     script = path.with_name(_script_name())
     if not single and not script.exists():
         write_atomically(script, _library().encode())
-    page = environment().get_template("page.html.j2").render(
-        content=content,
-        name=wording.one_line(content.kernel),
-        device=wording.one_line(content.device.name),
-        answer=answer,
-        setting=setting,
-        problems=[_problem_view(content, problem) for problem in content.problems],
-        data=packed(_data(content)),
-        roofline=roofline(content),
-        library="" if single else script.name,
-        embedded=_library() if single else "",
-        scripts=[(_HERE / file).read_text(encoding="utf-8") for file in _SCRIPTS],
+    roofs = roofline(content)
+    data = {
+        "problems": [_problem_data(content, *problem) for problem in problems],
+        "roofline": _roofline_data(roofs),
+    }
+    page = (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            content=content,
+            name=wording.one_line(content.kernel),
+            device=wording.one_line(content.device.name),
+            answer=answer,
+            setting=setting,
+            problems=[_problem_view(content, *problem) for problem in problems],
+            data=packed(_to_json(data)),
+            roofline=roofs,
+            library="" if single else script.name,
+            embedded=_library() if single else "",
+            scripts=[(_HERE / file).read_text(encoding="utf-8") for file in _SCRIPTS],
+        )
     )
     write_atomically(path, page.encode())
     return path
@@ -108,25 +119,19 @@ def packed(text: str) -> str:
 # ---------------------------------------------------------------------- what is drawn
 
 
-def _data(content: ReportContent) -> str:
-    """What the figures show, as JSON."""
-    return json.dumps(
-        {
-            "problems": [_problem_data(content, problem) for problem in content.problems],
-            "roofline": _roofline_data(roofline(content)),
-        },
-        separators=(",", ":"),
-        allow_nan=False,
-    )
+def _to_json(data: object) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+def _problem_view(
+    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
+) -> dict[str, Any]:
     """What the template shows of one problem."""
     return {
         "name": table.problem_name(problem),
         "finals": evidence.finals(content, problem),
         "outcomes": evidence.outcomes(problem),
-        "importance": evidence.importance(content, problem, effects(problem, content.space)),
+        "importance": evidence.importance(content, problem, found),
         "resources": evidence.resources(problem),
         "has_answer": problem.entry is not None,
         "has_trials": bool(problem.trials),
@@ -135,10 +140,11 @@ def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, 
     }
 
 
-def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+def _problem_data(
+    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
+) -> dict[str, Any]:
     """What the figures show of one problem."""
-    values = _value_lists(content, problem)
-    found = effects(problem, content.space)[: evidence.DRAWN_PARAMETERS]
+    values = _value_lists(content, problem, found)
     best = problem.best_ms or 1.0
     unit, length = wording.time_unit(best)
     return {
@@ -155,22 +161,27 @@ def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, 
         "effects": [
             {
                 "parameter": list(values).index(effect.parameter),
-                "share": "" if effect.share is None else f"explains {wording.percent(effect.share)}",
+                "share": ""
+                if effect.share is None
+                else f"explains {wording.percent(effect.share)}",
             }
-            for effect in found
+            for effect in found[: evidence.DRAWN_PARAMETERS]
         ],
         "trials": _trials_data(content, problem, values, length),
         "finals": _finals_data(content, problem),
     }
 
 
-def _value_lists(content: ReportContent, problem: ProblemContent) -> dict[str, list[Value]]:
+def _value_lists(
+    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
+) -> dict[str, list[Value]]:
     """Values of each parameter that has a choice: the declared ones, then others that were met."""
     declared = content.space.parameters if content.space else content.record.parameters
-    lists = {name: list(values) for name, values in declared.items() if name in content.free}
+    shown = content.free | {effect.parameter for effect in found}
+    lists = {name: list(values) for name, values in declared.items() if name in shown}
     for trial in problem.trials:
         for name, value in trial.configuration.items():
-            if name not in declared or name in content.free:
+            if name in shown or name not in declared:
                 known = lists.setdefault(name, [])
                 if value not in known:
                     known.append(value)
@@ -186,12 +197,12 @@ def _trials_data(
     """Trials by column: thousands of them are most of a page.
 
     Of each parameter a string, with a letter for each trial: ``A`` for its first value and so on,
-    ``@`` where it does not apply. Messages once each, for many fail alike.
+    ``@`` where it does not apply. Messages once each, for many fail alike, and of failures only.
     """
     trials = problem.trials
     spent = accumulate(trial.compile_s + trial.verify_s + trial.measure_s for trial in trials)
     applied = [relevant(trial.configuration, content.space) for trial in trials]
-    told = [wording.one_line(trial.message) for trial in trials]
+    told = ["" if t.status.is_timed else wording.one_line(t.message) for t in trials]
     messages = {text: i for i, text in enumerate(dict.fromkeys(told))}
     statuses = {status: i for i, status in enumerate(dict.fromkeys(t.status for t in trials))}
     functions = [trial.largest_function for trial in trials]

@@ -102,7 +102,9 @@ def _point(entry: Entry) -> Point:
 
 
 def _roof(measured: dict[str, list[float]], peak: float, rates: Iterable[float]) -> Roof | None:
-    found = max((Roof(rates[-1], name) for name, rates in measured.items()), key=_rate, default=None)
+    found = max(
+        (Roof(rates[-1], name) for name, rates in measured.items()), key=_rate, default=None
+    )
     return found or (Roof(peak) if peak and peak >= max(rates, default=0) else None)
 
 
