@@ -30,16 +30,19 @@ FIGURES.parallel = (box, problem) => {
     tickvals: ticks.map(Math.log10), ticktext: ticks.map(times) });
   if (rows.length >= 20) // the answer to the title's question, and a hint that axes can be brushed
     dimensions.at(-1).constraintrange = [0, logs[Math.floor(0.9 * rows.length)]];
-  const longest = Math.max(...dimensions.map((dimension) => dimension.label.length));
-  box.style.minWidth = Math.max(84, 8.5 * longest + 12) * dimensions.length + "px";
+  // Names that would run into one another are tilted.
+  const room = Math.max(84, box.parentElement.clientWidth / dimensions.length);
+  const longest = 8.5 * Math.max(...dimensions.map((dimension) => dimension.label.length));
+  const tilt = longest > room ? 20 : 0;
+  box.style.minWidth = 84 * dimensions.length + "px";
   const fast = colour("blue"), slow = colour("line");
   Plotly.newPlot(box, [{
-    type: "parcoords", dimensions, labelfont: { color: colour("ink"), size: 13 },
+    type: "parcoords", dimensions, labelangle: -tilt, labelfont: { color: colour("ink"), size: 13 },
     tickfont: { color: colour("dim"), size: 12 }, rangefont: { color: "rgba(0,0,0,0)" },
     line: { color: rank, colorscale: [[0, fast], [0.1, fast], [0.35, colour("grey")], [1, slow]],
       cmin: 0, cmax: 1 },
     unselected: { line: { color: colour("line"), opacity: Math.min(0.3, Math.max(0.06, 30 / rows.length)) } },
-  }], layout({ margin: { l: 60, r: 60, t: 44, b: 24 } }), CONFIG);
+  }], layout({ margin: { l: 60, r: 60, t: tilt ? 44 + longest / 3 : 44, b: 24 } }), CONFIG);
   const told = () => {
     const kept = rows.filter((_, k) => box.data[0].dimensions.every((axis) => inside(axis, k)));
     const best = kept.at(-1);

@@ -100,8 +100,9 @@ FIGURES.search = (box, problem) => {
   const low = least * (least / most) ** 0.12, high = most * (most / least) ** 0.04;
   const points = (name, keep, y) => {
     const kept = all.filter(keep);
-    return { type: all.length > MANY_POINTS ? "scattergl" : "scatter", mode: "markers", name,
-      marker: SYMBOLS[name](), hoverinfo: "text", x: kept.map(along), y: kept.map(y),
+    const many = all.length > MANY_POINTS;
+    return { type: many ? "scattergl" : "scatter", mode: "markers", name,
+      marker: { ...SYMBOLS[name](), ...(many ? { size: 4, opacity: 0.5 } : {}) }, hoverinfo: "text", x: kept.map(along), y: kept.map(y),
       text: kept.map(hover) };
   };
   const best = { x: [], y: [] };
