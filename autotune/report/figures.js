@@ -208,7 +208,7 @@ FIGURES.finals = (box, problem) => {
   box.style.height = 90 + tops.at(-1) + "px";
   Plotly.newPlot(box, traces, layout({
     margin: { l: 16, r: 16, t: 34, b: 56 }, legend: { ...LEGEND, y: 1, yref: "paper" },
-    shapes: [{ type: "line", x0: 1, x1: 1, yref: "paper", y0: 0, y1: 1,
+    shapes: [{ type: "line", x0: 1, x1: 1, yref: "paper", y0: 0, y1: 1, layer: "below",
       line: { color: colour("green"), width: 1, dash: "dot" } }],
     annotations: rows.map((_, i) => ({ xref: "paper", x: 0, xanchor: "left", y: tops[i] + 2,
       yanchor: "top", align: "left", showarrow: false, text: names[i].map(plain).join("<br>"),

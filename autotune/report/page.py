@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
@@ -22,6 +22,9 @@ from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.effects import Effect, effects
 from autotune.report.roofline import Roof, Roofline, roofline
 from autotune.values import Configuration, Value
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _HERE = Path(__file__).parent
 _SCRIPTS = ("figures.js", "configurations.js", "page.js")
@@ -86,8 +89,23 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["whole"] = _whole
     made.globals["style"] = (_HERE / "page.css").read_text(encoding="utf-8")
     return made
+
+
+def _whole(text: str) -> Markup:
+    """Text in whose names no line breaks, where a browser would after a hyphen: ``--fresh``.
+
+    What is longer than a device's uuid is no name, and might be wider than a page.
+    """
+    from markupsafe import Markup
+
+    span = Markup('<span class="whole">{}</span>')
+    words = (
+        span.format(word) if "-" in word and len(word) <= 40 else word for word in text.split(" ")
+    )
+    return Markup(" ").join(words)
 
 
 # ---------------------------------------------------------------------- what draws
