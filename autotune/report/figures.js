@@ -253,10 +253,14 @@ FIGURES.roofline = (box, _, found) => {
   const label = (text, at, y, anchor) => ({ text: plain(text), x: Math.log10(at), y: Math.log10(y),
     xanchor: anchor, yanchor: "bottom", showarrow: false, font: { color: colour("dim"), size: 12 } });
   const names = [];
-  if (bandwidth) names.push(found.of_bytes ? label(bandwidth.name, high, bandwidth.rate, "right")
-    // Right below the slope, which rises away from it.
-    : { ...label(bandwidth.name, Math.sqrt(low * (ridge ?? high)),
-      roof(Math.sqrt(low * (ridge ?? high))), "left"), yanchor: "top" });
+  if (bandwidth && found.of_bytes)
+    names.push(label(bandwidth.name, high, bandwidth.rate, "right"));
+  else if (bandwidth && ridge) { // right below the slope, which rises away from it
+    const middle = Math.sqrt(low * ridge);
+    names.push({ ...label(bandwidth.name, middle, roof(middle), "left"), yanchor: "top" });
+  } else if (bandwidth) // above the slope, where no point is
+    names.push({ ...label(bandwidth.name, 1, 1, "left"), xref: "paper", yref: "paper", x: 0.01,
+      y: 1, yanchor: "top" });
   if (arithmetic && !found.of_bytes && (ridge || !bandwidth))
     names.push(label(arithmetic.name, high, arithmetic.rate, "right"));
   Plotly.react(box, [
