@@ -250,19 +250,6 @@ FIGURES.roofline = (box, _, found) => {
           digits(100 * work(point) / seconds(point) / roof(x(point))) + " % of the roof") };
   };
   const vendors = [...new Set(points.map((point) => point.vendor).filter(Boolean))];
-  const label = (text, at, y, anchor) => ({ text: plain(text), x: Math.log10(at), y: Math.log10(y),
-    xanchor: anchor, yanchor: "bottom", showarrow: false, font: { color: colour("dim"), size: 12 } });
-  const names = [];
-  if (bandwidth && found.of_bytes)
-    names.push(label(bandwidth.name, high, bandwidth.rate, "right"));
-  else if (bandwidth && ridge) { // right below the slope, which rises away from it
-    const middle = Math.sqrt(low * ridge);
-    names.push({ ...label(bandwidth.name, middle, roof(middle), "left"), yanchor: "top" });
-  } else if (bandwidth) // above the slope, where no point is
-    names.push({ ...label(bandwidth.name, 1, 1, "left"), xref: "paper", yref: "paper", x: 0.01,
-      y: 1, yanchor: "top" });
-  if (arithmetic && !found.of_bytes && (ridge || !bandwidth))
-    names.push(label(arithmetic.name, high, arithmetic.rate, "right"));
   Plotly.react(box, [
     { type: "scatter", mode: "lines", name: "roof", x: corners, y: corners.map(roof),
       hoverinfo: "skip", line: { color: colour("ink"), width: 1.5 } },
@@ -270,7 +257,7 @@ FIGURES.roofline = (box, _, found) => {
       (point) => point.vendor_seconds, (point) => point.vendor_time)] : []),
     marks("winners", "winner", 11, (point) => point.seconds, (point) => point.time),
   ], layout({
-    legend: LEGEND, margin: { l: 74, r: 16, t: 34, b: 48 }, annotations: names,
+    legend: LEGEND, margin: { l: 74, r: 16, t: 34, b: 48 },
     xaxis: { title: { text: found.of_bytes ? "Bytes read and written (B)"
       : "Operations per byte moved (FLOP/B)" },
       ...logAxis(low, high, found.of_bytes ? prefixed : digits) },

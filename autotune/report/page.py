@@ -52,10 +52,9 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
     script = path.with_name(_script_name())
     if not single and not script.exists():
         write_atomically(script, _library().encode())
-    roofs = roofline(content)
-    data = {
+    data: dict[str, Any] = {
         "problems": [_problem_data(content, *problem) for problem in problems],
-        "roofline": _roofline_data(roofs),
+        "roofline": _roofline_data(roofline(content)),
     }
     page = (
         environment()
@@ -68,7 +67,7 @@ def write_html(content: ReportContent, path: Path | str, single: bool = False) -
             setting=setting,
             problems=[_problem_view(content, *problem) for problem in problems],
             data=packed(_to_json(data)),
-            roofline=roofs,
+            roofline=data["roofline"],
             library="" if single else script.name,
             embedded=_library() if single else "",
             scripts=[(_HERE / file).read_text(encoding="utf-8") for file in _SCRIPTS],
@@ -295,6 +294,7 @@ def _roofline_data(found: Roofline | None) -> dict[str, Any] | None:
 
 
 def _roof_data(roof: Roof | None, words: Callable[[float], str]) -> dict[str, Any] | None:
+    """A roof: its rate in bytes or operations per second, and what it is, with its rate."""
     if roof is None:
         return None
     name = f"measured {table.limit_words(roof.limit_name)}" if roof.limit_name else "peak by clocks"
