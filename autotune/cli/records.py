@@ -16,6 +16,7 @@ from autotune.cli.tables import print_table, words
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
     from autotune.measure.measurement import Measurement
+    from autotune.report.index import Standing
     from autotune.store import Row, Store
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.config import MadeFor
@@ -289,7 +290,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 
 
 @click.command("report")
-@click.argument("kernel", shell_complete=kernel_names)
+@click.argument("kernel", required=False, shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device's folder or name.")
 @click.option(
     "--from",
@@ -298,32 +299,71 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     metavar="DIR",
     help="Folder of tuned records, which are then all that is told; default: yours and the store.",
 )
+@click.option(
+    "--single", is_flag=True, help="Pages that need no script beside them, 2 MB more each."
+)
 @SPACES
 @TRUST
 @_OUT
 def report(
-    kernel: str, device: str | None, source: Path | None, spaces: Path | None, out: Path
+    kernel: str | None,
+    device: str | None,
+    source: Path | None,
+    single: bool,
+    spaces: Path | None,
+    out: Path,
 ) -> None:
-    """Write the report of KERNEL from what is in the store, or from tuned records alone.
+    """Write the report of KERNEL, or of all, from what is in the store, or from tuned records alone.
+
+    OUT/index.html leads to all that is tuned, and says what of it is stale.
 
     \b
     autotune report sgemm
-    autotune report sgemm --from reports --out reports
+    autotune report --from reports --out reports
     """
     from contextlib import nullcontext
 
+    from autotune.report.index import write_index
     from autotune.report.publish import report_recorded
     from autotune.store import Store, default_url
+    from autotune.tuned.reading import read_all, user_folder
 
-    records = _records(kernel, device, source)
+    records = _records(kernel or "*", device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
-            for file in report_recorded(record, store, spaces, out):
+            for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
+    everything = read_all(Path(source or user_folder()))
+    click.echo(str(write_index([_standing(record, spaces) for record in everything], out)))
+
+
+def _standing(record: TunedRecord, spaces: Path | None) -> Standing:
+    """What the kernel's files say about a record of it."""
+    from collections import Counter
+
+    from autotune.errors import AutotuneError
+    from autotune.kernel.catalog import known_kernel
+    from autotune.report.index import Standing
+    from autotune.retune.stale import recorded_reasons
+
+    try:
+        kernel = known_kernel(record.kernel, spaces)
+        if kernel is None:
+            return Standing(record, unknown="its space file is not here")
+        found = [recorded_reasons(kernel, record, entry) for entry in record.entries]
+    except AutotuneError as error:
+        return Standing(record, unknown=str(error))
+    declared = kernel.problems.get(record.device.backend, ())
+    return Standing(
+        record,
+        stale=dict(Counter(reason for reasons in found for reason in reasons)),
+        stale_entries=sum(map(bool, found)),
+        missing=sum(record.entry(problem) is None for problem in declared),
+    )
 
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
-    """What is tuned, one record per device; by default what this user tuned."""
+    """What is tuned of a kernel, or ``*``: one record per device; by default what this user tuned."""
     from autotune.errors import UsageError
     from autotune.tuned.reading import read_all, user_folder
 
@@ -335,7 +375,8 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
         where = f" on {device}" if device else ""
         if folder is not None:
             raise UsageError(f"{folder}: no tuned record */{kernel}.json{where} below it")
-        raise UsageError(f"{kernel} is not tuned{where} yet; run: autotune run {kernel}")
+        subject, name = ("nothing is", "KERNEL") if kernel == "*" else (f"{kernel} is not", kernel)
+        raise UsageError(f"{subject} tuned{where} yet; run: autotune run {name}")
     return chosen
 
 

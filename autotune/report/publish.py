@@ -98,16 +98,22 @@ def amend(directory: Path, record: TunedRecord) -> None:
 
 
 def report_recorded(
-    record: TunedRecord, store: Store | None, spaces: Path | None, out: Path
+    record: TunedRecord,
+    store: Store | None,
+    spaces: Path | None,
+    out: Path,
+    single: bool = False,
 ) -> list[Path]:
     """Write the report of a record to ``out/<device>/``; return its files.
 
     Without a store, or where nothing of that kernel and device is in it, the page says less.
+    ``single``: see `write_html`.
     """
     space = _space_of(record, spaces)
     content = from_store(store, record, space) if store else from_rows((), record, space)
     folder = out / record.device.folder
-    return [*write_markdown(content, folder), write_html(content, folder / f"{record.kernel}.html")]
+    page = write_html(content, folder / f"{record.kernel}.html", single)
+    return [*write_markdown(content, folder), page]
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:

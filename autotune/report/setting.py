@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from autotune.measure.measurement import Measurement, drift_words
 from autotune.report import wording
 from autotune.report.content import ReportContent
+from autotune.report.roofline import measured_limits
 from autotune.report.table import NONE, Table, limit_words, listed, plural, problem_name
 
 
@@ -63,23 +64,16 @@ def verification(content: ReportContent) -> Table:
 
 
 def device_limits(content: ReportContent) -> Table:
-    """What the entries were held against, and what the data sheet promises.
-
-    A limit is an entry's rate over its share of that limit; entries of several runs or cards may
-    have been held against several measurements of it.
-    """
-    device, reached = content.device, dict[str, list[float]]()
-    for entry in (problem.entry for problem in content.problems):
-        rate = entry and (entry.gflop_per_s if entry.limit_name == "ffma" else entry.gb_per_s)
-        if entry and entry.limit_name and entry.limit_fraction and rate:
-            reached.setdefault(entry.limit_name, []).append(rate / entry.limit_fraction)
+    """What the entries were held against, and what the data sheet promises."""
+    device = content.device
+    reached = measured_limits(problem.entry for problem in content.problems if problem.entry)
     rows = []
     for name, text, peak in (
         ("read", wording.bandwidth, device.peak_gb_per_s),
         ("copy", wording.bandwidth, device.peak_gb_per_s),
         ("ffma", wording.arithmetic, device.peak_gflop_per_s),
     ):
-        rates = listed(text(rate) for rate in sorted(reached.get(name, ())))
+        rates = listed(text(rate) for rate in reached.get(name, ()))
         if rates:
             known = text(peak) if peak else NONE
             rows.append({"Limit": limit_words(name), "Measured": rates, "Peak by clocks": known})
