@@ -64,6 +64,7 @@ def lookup(
         "exclusive": found.exclusive,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
+        "objective": found.objective,
         "source": found.source,
     }
     if as_json:
@@ -73,6 +74,8 @@ def lookup(
     for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
         if facts[name] is not None:
             click.echo(f"  {name}: {facts[name]}")
+    if found.objective != "time":
+        click.echo(f"  objective: {found.objective}")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in facts["stale_reasons"]:
@@ -104,6 +107,11 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 @click.argument("kernel", required=False)
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option(
+    "--pareto",
+    is_flag=True,
+    help="Only the front of time and energy of each problem: nothing is both faster and more frugal.",
+)
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
@@ -111,6 +119,7 @@ def results(
     kernel: str | None,
     device: str | None,
     best: int | None,
+    pareto: bool,
     imported: bool,
     as_csv: bool,
     as_json: bool,
@@ -119,6 +128,7 @@ def results(
 
     \b
     autotune results sgemm --best 5
+    autotune results sgemm --pareto
     autotune results sgemm --json
     """
     from autotune.errors import UsageError, unknown
@@ -131,7 +141,7 @@ def results(
     else:
         with Store.open(default_url()) as store:
             found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
-        rows = [stored_row(row) for row in found]
+        rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]
     if kernel and not rows and not imported:
         known = {listing.name for listing in listings()}
         if kernel not in known:
@@ -141,6 +151,7 @@ def results(
     elif as_csv:
         _print_csv(rows)
     elif rows:
+        metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
         print_table(
             {
                 "kernel": row["kernel"],
@@ -148,6 +159,9 @@ def results(
                 "status": row["status"],
                 "median ms": row["median_ms"],
                 "hot ms": row["hot_median_ms"],
+                "energy mJ": row["energy_mj"],
+                "power W": row["power_w"],
+                **{name: row["metrics"].get(name) for name in metrics},
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
@@ -157,6 +171,12 @@ def results(
         )
     elif imported:
         click.echo(f"nothing of {kernel or 'anything'} was imported", err=True)
+    elif pareto:
+        click.echo(
+            f"no energy of {kernel or 'anything'} was measured; run: autotune run "
+            f"{kernel or 'sgemm'} --objective energy",
+            err=True,
+        )
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
@@ -193,12 +213,28 @@ def _best(store: Store, count: int, kernel: str | None, device: str | None) -> l
     ]
 
 
+def _pareto(rows: list[Row]) -> list[Row]:
+    """The newest rows on the front of each kernel, device, timing and problem, fastest first."""
+    from autotune.measure.objective import front
+
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
+    for row in rows:
+        key = row.kernel, row.device_name, row.timing, row.problem
+        groups.setdefault(key, {})[row.measurement.configuration] = row
+    return [
+        newest[measurement.configuration]
+        for newest in groups.values()
+        for measurement in front([row.measurement for row in newest.values()])
+    ]
+
+
 def _print_csv(rows: list[dict[str, Any]]) -> None:
     import csv
     import sys
 
     plain = [
-        {**row, "problem": words(row["problem"]), "config": words(row["config"])} for row in rows
+        {**row, **{name: words(row[name]) for name in ("problem", "config", "metrics")}}
+        for row in rows
     ]
     names = [name for name in (plain[0] if plain else ["kernel"]) if name != "samples_ms"]
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore")

@@ -39,7 +39,7 @@ from autotune.devices.base import (
     batch_size,
 )
 from autotune.devices.binary import Binary, CompiledFunction
-from autotune.devices.device import Clocks, Device
+from autotune.devices.device import Clocks, Device, Power
 from autotune.errors import DeviceError, MissingDependencyError
 
 #: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
@@ -48,6 +48,9 @@ _BUILD_OPTIONS = ("-cl-std=CL3.0",)
 #: Sub-group width where the device lets a kernel choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
+#: Why no energy is measured here: a package's counter is of all of its cores and whatever else runs
+#: on them, and Linux lets only root read it (CVE-2020-8694).
+_NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
 #: Status codes of a launch that leave the context usable: the OpenCL specification's names.
 _HARMLESS = (
     "INVALID_WORK_GROUP_SIZE",
@@ -79,6 +82,9 @@ class OpenclBackend:
             return str(error)
         missing = "no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'"
         return "" if found else missing
+
+    def why_no_energy(self, device: Device) -> str:
+        return _NO_ENERGY
 
     def toolchain(self) -> str:
         live = _live_devices()
@@ -299,6 +305,12 @@ class OpenclExecutor:
     def clocks(self) -> Clocks:
         return Clocks()
 
+    def energy_mj(self) -> int:
+        raise DeviceError(_NO_ENERGY)
+
+    def power(self) -> Power:
+        return Power()
+
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], Any]:
         """What enqueues one step and returns its event; a launch has a kernel object of its own."""
         if isinstance(step, BoundFill):
@@ -397,6 +409,13 @@ class OpenclTimer:
             return []
         self._calls = self._calls or batch_size(self._batch_ms(1))
         return [self._batch_ms(self._calls) for _ in range(count)]
+
+    def sustained(self, is_enough: Callable[[int], bool]) -> None:
+        self._calls = self._calls or batch_size(self._batch_ms(1))
+        done = 0
+        while not is_enough(done):
+            self._batch_ms(self._calls)
+            done += self._calls
 
     def by_stream(self) -> None:
         pass  # there is no other way here

@@ -33,6 +33,9 @@ from autotune.store import RunInfo, Store
 
 #: Shares of the time that are kept for the finals, and of several problems for the portfolio.
 _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
+#: The former where energy is measured: a window takes half a second, and six of each finalist tell little
+#: enough.
+_ENERGY_FINALS_SHARE = 0.4
 #: Of the time for a problem's finals the most that is spent on measuring the others' best there.
 _GUESTS_SHARE = 0.3
 #: Of every other problem this many of the best enter a problem's finals.
@@ -111,7 +114,9 @@ class Run(Bench):
     def _budget(self, before: Sequence[SearchedProblem]) -> Budget:
         """Of the next search: an equal share of what is left."""
         left = len(self.request.problems) - len(before)
-        seconds = self._seconds_left(but=_FINALS_SHARE + self._portfolio_share)
+        energy = self.request.objective.needs_energy
+        finals_share = _ENERGY_FINALS_SHARE if energy else _FINALS_SHARE
+        seconds = self._seconds_left(but=finals_share + self._portfolio_share)
         if seconds is not None:
             seconds = max(1.0, seconds / left)
         evaluations = self.request.total_budget.evaluations
@@ -211,9 +216,10 @@ class Run(Bench):
         ]
         end = math.inf if seconds is None else self.clock_s() + seconds
         found.evaluator.hint(guests)
+        scored = self.scoring(found.problem).scored
         measured: list[Measurement] = []
         for guest in guests:  # each by itself, so that none is begun when time is up
-            measured += found.evaluator.measure([guest])
+            measured += map(scored, found.evaluator.measure([guest]))
             if self.clock_s() > end:
                 self.compilers.forget()  # those of the other guests
                 break
@@ -223,7 +229,9 @@ class Run(Bench):
     # ------------------------------------------------------------------ portfolio
 
     def _portfolio(self, results: Sequence[ProblemResult]) -> selection.PortfolioTimes | None:
-        """Measure the best of every problem on every problem."""
+        """Measure the best of every problem on every problem; by time, so only where that is asked."""
+        if not self.request.objective.is_time:
+            return None
         finals = {result.problem: result.finals for result in results if result.finals is not None}
         if len(finals) < 2 or self.request.only is not None:
             return None

@@ -98,6 +98,7 @@ class ProblemSearch:
                 # One configuration by name is to be timed, though it may have been stopped early.
                 fresh=bench.request.fresh or only is not None,
                 others=tuple(device.uuid for device in bench.request.others),
+                scoring=None if bench.request.objective.is_time else bench.scoring(problem),
             )
             strategy = self._strategy(budget)
             measured = tuple(search(session, strategy, bench.request.seed, first).values())

@@ -268,7 +268,7 @@ def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
         study.add_trial(
             create_trial(
                 state=TrialState.PRUNED if is_bound else TrialState.COMPLETE,
-                value=measurement.median_ms,
+                value=measurement.cost,
                 params={name: configuration[name] for name in sampler.distributions},
                 distributions=sampler.distributions,
             )
@@ -276,7 +276,7 @@ def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
 
 
 def _tell(study: Study, trial: Trial, measurement: Measurement) -> None:
-    time_ms = measurement.median_ms
+    time_ms = measurement.cost
     if time_ms is None:
         study.tell(trial, state=TrialState.FAIL)
     elif measurement.status is Status.STOPPED_EARLY:
