@@ -130,7 +130,7 @@ class Measurement:
     #: None where it was not asked for, or nothing was timed.
     energy: Energy | None = None
     #: What the kernel's own metrics say of it, by name.
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     #: What is minimised, where that is not the median; see `cost`.
     score: float | None = None
 
