@@ -15,7 +15,7 @@ from autotune.measure.cache import use_up
 from autotune.measure.compiler import CompileJob, compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Energy, Measurement, Status
-from autotune.measure.objective import Scoring
+from autotune.measure.objective import EDP, ENERGY, Scoring
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.run import selection
@@ -236,6 +236,7 @@ class Finals:
                     stacklevel=2,
                 )
         scoring = self.bench.scoring(evaluator.job.problem)
+        unknown = Measurement(Configuration(), Status.OK)
         timed = [
             _timed(finalist.measurement, samples, hot_ms, energies, scoring)
             for finalist, samples, hot_ms, energies in zip(
@@ -252,6 +253,13 @@ class Finals:
             result,
             vendor_hot_ms=hot,
             vendor_energies=dict(zip(vendors, raced.energies[ours:], strict=True)),
+            vendor_costs={
+                name: scoring.costs(unknown, samples, energies)
+                for name, samples, energies in zip(
+                    vendors, raced.samples_ms[ours:], raced.energies[ours:], strict=True
+                )
+                if samples and request.objective in (ENERGY, EDP)
+            },
             launched_by=raced.launched_by,
             clocks=raced.clocks,
         ), failed

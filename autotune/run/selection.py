@@ -110,8 +110,10 @@ class Decision:
     launched_by: str = ""
     #: The worse of before and after the race.
     clocks: Clocks = UNKNOWN_CLOCKS
-    #: Windows of each baseline, where energy was measured.
+    #: Windows of each baseline, where energy was measured, and what its rounds cost by the objective:
+    #: nothing where that is the time, or a metric, which a library has not.
     vendor_energies: Mapping[str, Sequence[Energy]] = field(default_factory=dict)
+    vendor_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def vendor(self) -> str | None:
@@ -121,6 +123,13 @@ class Decision:
     def against_winner(self, finalist: Finalist, seed: int = 0) -> Ratio:
         """A finalist's cost, by default its time, over the winner's, of the same rounds."""
         return ratio(finalist.rounds, self.winner.rounds, seed)
+
+    def vendor_against_winner(self, name: str, seed: int = 0) -> Ratio | None:
+        """A baseline's cost, by default its time, over the winner's; None where it has none."""
+        if not self.winner.costs:
+            return self.vendors[name][1]
+        costs = self.vendor_costs.get(name, ())
+        return ratio(costs, self.winner.costs, seed) if costs else None
 
 
 @dataclass(frozen=True)
