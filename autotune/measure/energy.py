@@ -16,8 +16,7 @@ from autotune.measure.measurement import Energy
 
 #: A window of a search, and of finals: so long at least, from one update of the counter to another.
 SEARCH_S, FINALS_S = 0.3, 0.4
-#: Load before a window: clocks settle, and the counter lags by its sensor's averaging of 0.1 s at
-#: most (Yang, Adamek & Armour, arXiv:2312.02741, table 1, of the H100 and A100: 25 ms in every 100).
+#: Load before a window: clocks settle, and the counter lags, by one of its steps at most.
 WARM_UP_S = 0.15
 #: Updates of the counter in a window, with those at its ends, and of how many calls are done.
 _LEAST_UPDATES, _LEAST_BATCHES = 4, 3

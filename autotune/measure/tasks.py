@@ -55,6 +55,10 @@ _FURTHER, _FURTHER_S = 64, 0.05
 #: so of one that has not.
 _KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
 
+#: What a GPU draws at least while it works, as a share of the power that it may draw: an idle H100
+#: draws 70 W of 700.
+_IDLE_SHARE = 0.1
+
 #: Where other processes hold more than this share of the memory, want of it is their doing.
 _OTHERS_SHARE = 0.1
 
@@ -118,8 +122,8 @@ class _State:
     #: Last reading of the clocks, and when that was (`time.monotonic`).
     clocks: Clocks | None = None
     clocks_read_s: float = 0.0
-    #: The least power that the device was seen to draw; 0 where it does not say.
-    idle_w: float = 0.0
+    #: The least power that the device was seen to draw.
+    least_w: float = math.inf
 
 
 _state = _State()
@@ -151,7 +155,6 @@ def prepare(job: Job) -> None:
     )
     _state.job = job
     if is_new:  # what the first configuration would wait for, while it is compiled
-        _state.idle_w = _state.executor.power().draw_w or 0.0
         _state.executor.calibrate()
         verify.outputs(_state.data, datasets[0].name)
 
@@ -353,11 +356,12 @@ def _energy(
 ) -> Energy:
     """What a call takes; only what it takes at least where that is more than the best already.
 
-    A device at work draws more than an idle one.
+    A device at work draws more than an idle one. What it says to draw is a mean of the last second,
+    in which it may have worked, so that no more than a share of its limit counts.
     """
-    drawn_w = executor.power().draw_w
-    _state.idle_w = min(_state.idle_w, drawn_w) if drawn_w else 0.0
-    least = Energy(_state.idle_w * median_ms, _state.idle_w)
+    power = executor.power()
+    _state.least_w = min(_state.least_w, power.draw_w or 0.0, _IDLE_SHARE * (power.limit_w or 0.0))
+    least = Energy(_state.least_w * median_ms, _state.least_w)
     if job.objective.is_beyond(median_ms, least, best_cost):
         return least
     return energy.measure(executor, timer, energy.SEARCH_S)
@@ -368,7 +372,7 @@ def _with_energy(timed: Measurement, taken: Energy, best_cost: float) -> Measure
     if taken.calls:
         return replace(timed, energy=taken)
     why = (
-        f"takes at least {taken.call_mj:.4g} mJ, at {taken.power_w:.3g} W of the idle device; "
+        f"takes at least {taken.call_mj:.4g} mJ, at {taken.power_w:.3g} W as of an idle device; "
         f"the best so far costs {best_cost:.4g}"
     )
     return replace(timed, energy=taken, status=Status.STOPPED_EARLY, message=why)

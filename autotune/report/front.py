@@ -99,10 +99,11 @@ def _picture(content: ReportContent, problem: ProblemContent, found: list[Measur
         figure.line(x(a), y(b), x(c), y(b), "line blue")
         figure.line(x(c), y(b), x(c), y(d), "line blue")
     figure.dots([(x(a), y(b)) for a, b in line], "blue")
-    if problem.winner is not None and _is_drawable(problem.winner):
-        time_ms, energy_mj = _point(problem.winner)
-        figure.dots([(x(time_ms / length), y(energy_mj / size))], "green")
-    _legend(figure, beyond=len(known) - len(shown), has_winner=problem.winner is not None)
+    won = [problem.winner] if problem.winner and _is_drawable(problem.winner) else []
+    winner = [(time_ms / length, energy_mj / size) for time_ms, energy_mj in map(_point, won)]
+    winner = [point for point in winner if point in shown]
+    figure.dots([(x(a), y(b)) for a, b in winner], "green")
+    _legend(figure, beyond=len(known) - len(shown), has_winner=bool(winner))
     return figure.render()
 
 
