@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import msgspec
 import pytest
+from sample_records import entry as sample_entry
 from sample_records import record as sample
 from sample_spaces import write_space
 
@@ -21,6 +24,9 @@ from autotune.kernel.space import enumerate_space
 from autotune.measure.energy import Reading, of_readings
 from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.measure.objective import EDP, ENERGY, TIME, Objective, Scoring, find, front, require
+from autotune.report.content import ProblemContent, ReportContent, content_of
+from autotune.report.front import front_of
+from autotune.report.markdown import write_markdown
 from autotune.retune.mend import Deadline, Mending, Orders
 from autotune.retune.stale import Action, Reason, Target, known_entries
 from autotune.run.request import EFFORTS
@@ -28,6 +34,7 @@ from autotune.run.selection import Finalist, candidates, decide
 from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store
 from autotune.tuned.reading import Loaded, read
+from autotune.tuned.record import RecordedEnergy
 from autotune.tuned.table import build_table
 from autotune.values import Configuration, Problem
 
@@ -320,6 +327,49 @@ def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran) -> None:
     assert err.count("\n") == 1
     assert err.startswith("error: the objective energy needs the energy of")
     assert not Path("reports-energy").exists()
+
+
+# ---------------------------------------------------------------- reports
+
+
+def reported(*trials: Measurement) -> ReportContent:
+    """What a report has of a problem that was tuned for energy, and these trials."""
+    problem_ = {"m": 256, "n": 256, "dtype": "float32"}
+    taken = RecordedEnergy(
+        median_mj=412.5, interval_mj=(410.0, 415.0), power_w=612.0, limit_w=700.0, windows=8
+    )
+    tuned = sample_entry(problem_, energy=taken, metrics={"gflops": 51234.5})
+    known = sample([tuned], objective="energy")
+    return content_of(known, [ProblemContent(Problem(problem_), trials)])
+
+
+def test_a_report_says_what_was_tuned_for_and_what_it_takes(tmp_path: Path) -> None:
+    page, *_ = write_markdown(reported(), tmp_path)
+    text = page.read_text()
+    assert "1 of 1 problem tuned for energy" in text
+    assert "| 412.5 mJ (410 … 415) | 612 W |" in text
+    assert "| gflops |" in text and "| 51230 |" in text
+    assert "| Power limit | 700 W |" in text
+
+
+def test_a_front_is_a_table_and_a_picture_of_its_steps() -> None:
+    rows = [
+        measured(k, *point) for k, point in enumerate([(3, 500), (1, 900), (2, 700), (20, 800)])
+    ]
+    content = reported(*rows)
+    found = front_of(content, content.problems[0])
+    assert found is not None
+    times = [row[found.table.columns.index("Time")] for row in found.table.rows]
+    ratios = [row[found.table.columns.index("Energy / least")] for row in found.table.rows]
+    assert times == ["1.000 ms", "2.000 ms", "3.000 ms"]
+    assert ratios == ["1.800×", "1.400×", "1.000×"]
+    picture = ElementTree.fromstring(found.picture)
+    told = "".join(picture.itertext())
+    assert "Energy of a call (mJ)" in told and "1 take more than 4 times either" in told
+    assert found.picture.count('class="line blue"') == 2 * 2
+    assert base64.b64decode(found.source.partition("base64,")[2]).decode() == found.picture
+    without = reported(measured(1, 1.0))
+    assert front_of(without, without.problems[0]) is None
 
 
 def test_records_of_several_objectives_are_not_one_table() -> None:
