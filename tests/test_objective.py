@@ -324,6 +324,9 @@ def test_a_metric_decides_a_run_and_all_that_follows(
     target = Target(kernel, device, P, (Reason("asked for", Action.SEARCH),), known)
     mending = Mending(device, Orders(), Deadline(None))
     assert mending._request([target], EFFORTS["quick"]).objective == find(kernel, "width")
+    kernel.metrics.clear()
+    ((_, failure),) = mending.measured([target])
+    assert isinstance(failure, UsageError) and "unknown objective 'width'" in str(failure)
 
 
 def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran) -> None:

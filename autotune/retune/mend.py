@@ -23,7 +23,7 @@ import msgspec
 from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, Interrupted, RecordError
+from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.measure.objective import find
@@ -218,7 +218,11 @@ class Mending(ExitStack):
             if self.until.is_past:
                 yield from ((target, None) for target in listed)
                 continue
-            request = self._request(listed, EFFORTS["quick"])
+            try:
+                request = self._request(listed, EFFORTS["quick"])
+            except UsageError as error:  # its objective is not declared any more
+                yield from ((target, error) for target in listed)
+                continue
             with self._progress(request) as listener, closing(Bench(request)) as bench:
                 for target in listed:
                     now = None if self.until.is_past else _remeasured(bench, listener, target)
