@@ -232,7 +232,7 @@ class Frugal:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def measure(self, configurations, begin=lambda _: None):
+    def measure(self, configurations, begin=lambda _: None, ahead=None):
         for configuration in configurations:
             self.asked.append(configuration.BLOCK)
             yield measured(configuration.BLOCK, configuration.BLOCK, 1e4 / configuration.BLOCK)
@@ -266,6 +266,12 @@ def test_rows_without_energy_do_not_answer_a_search_for_it(tmp_path: Path, kerne
         again, asked = searched(Scoring(EDP, kernel, P, GPU))
         assert asked == []
         assert [found.cost for found in again.known()] == pytest.approx([1e4, 1e4])
+        told: dict[int, Measurement] = {}
+        streamed = SearchSession(
+            space, Frugal(), None, run_id, scope, Budget(), scoring=again.scoring
+        )
+        streamed.stream(iter(range(2)), told.__setitem__, 1)
+        assert [found.cost for found in told.values()] == pytest.approx([1e4, 1e4])
         by_time, asked = searched(None)
         assert asked == []
         assert [space.configuration(i).BLOCK for i in by_time.best(2)] == [32, 64]
