@@ -66,6 +66,7 @@ def lookup(
         "exclusive": found.exclusive,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
+        "objective": found.objective,
         "source": found.source,
     }
     if as_json:
@@ -75,6 +76,8 @@ def lookup(
     for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
         if facts[name] is not None:
             click.echo(f"  {name}: {facts[name]}")
+    if found.objective != "time":
+        click.echo(f"  objective: {found.objective}")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in facts["stale_reasons"]:
@@ -106,6 +109,11 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 @click.argument("kernel", required=False, shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option(
+    "--pareto",
+    is_flag=True,
+    help="Only the front of time and energy of each problem: nothing is both faster and more frugal.",
+)
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @click.option("--importance", is_flag=True, help="How much each parameter matters, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
@@ -114,6 +122,7 @@ def results(
     kernel: str | None,
     device: str | None,
     best: int | None,
+    pareto: bool,
     imported: bool,
     importance: bool,
     as_csv: bool,
@@ -124,6 +133,7 @@ def results(
     \b
     autotune results sgemm --best 5
     autotune results sgemm --importance
+    autotune results sgemm --pareto
     autotune results sgemm --json
     """
     from autotune.errors import UsageError, unknown
@@ -140,7 +150,7 @@ def results(
     else:
         with Store.open(default_url()) as store:
             found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
-        rows = [stored_row(row) for row in found]
+        rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]
     if kernel and not rows and not imported:
         known = {listing.name for listing in listings()}
         if kernel not in known:
@@ -152,6 +162,7 @@ def results(
     elif importance:
         _show_importances(rows, kernel)
     elif rows:
+        metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
         print_table(
             {
                 "kernel": row["kernel"],
@@ -159,6 +170,9 @@ def results(
                 "status": row["status"],
                 "median ms": row["median_ms"],
                 "hot ms": row["hot_median_ms"],
+                "energy mJ": row["energy_mj"],
+                "power W": row["power_w"],
+                **{name: row["metrics"].get(name) for name in metrics},
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
@@ -168,6 +182,12 @@ def results(
         )
     elif imported:
         click.echo(f"nothing of {kernel or 'anything'} was imported", err=True)
+    elif pareto:
+        click.echo(
+            f"no energy of {kernel or 'anything'} was measured; run: autotune run "
+            f"{kernel or 'sgemm'} --objective energy",
+            err=True,
+        )
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
@@ -272,6 +292,21 @@ def _best(store: Store, count: int, kernel: str | None, device: str | None) -> l
         row
         for group in groups.values()
         for row in sorted(group, key=lambda row: row.measurement.median_ms or 0.0)[:count]
+    ]
+
+
+def _pareto(rows: list[Row]) -> list[Row]:
+    """The newest rows on the front of each kernel, device, timing and problem, fastest first."""
+    from autotune.measure.objective import front
+
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
+    for row in rows:
+        key = row.kernel, row.device_name, row.timing, row.problem
+        groups.setdefault(key, {})[row.measurement.configuration] = row
+    return [
+        newest[measurement.configuration]
+        for newest in groups.values()
+        for measurement in front([row.measurement for row in newest.values()])
     ]
 
 
