@@ -142,11 +142,11 @@ class Kernel(Hooks):
     ----------
     source : str, optional
         File of the kernel source, looked for in the ``kernels`` folder beside the space file's
-        folder, then beside the space file.
+        folder, then beside the space file; or the source itself, which has a line break or a brace.
     sources : mapping of str to str, optional
         Several sources with the same arguments instead, picked by the parameter ``VARIANT``.
     name : str, optional
-        Default: the stem of the (first) source file.
+        Default: the stem of the (first) source file; needed where that is a text.
     problems, quick_problems : sequence of Problem, or mapping from backend to one
         What ``--effort full`` and ``--effort quick`` tune.
     edge_problems : sequence of Problem
@@ -191,13 +191,17 @@ class Kernel(Hooks):
         backends: Sequence[str] = BACKENDS,
         **parameters: Sequence[Value],
     ) -> None:
-        caller = sys._getframe(1).f_globals.get("__file__")
-        self.file = Path(caller).resolve() if caller else None
+        caller = sys._getframe(1).f_globals
+        self.file = Path(caller["__file__"]).resolve() if caller.get("__file__") else None
+        #: The module that declared this kernel, by its name.
+        self.module = str(caller.get("__name__"))
         if (source is None) == (sources is None):
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
+        #: Files of sources by variant, and the texts of those that are no files.
         self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
-        self.name = name or Path(next(iter(self.sources.values()))).stem
-        self._check_name("kernel name", self.name)
+        self.written: dict[str, str] = {}
+        self.name = self._checked_kernel_name(name)
+        self._take_texts()
         self.parameters: dict[str, tuple[Value, ...]] = {
             key: self._checked_values(key, values) for key, values in parameters.items()
         }
@@ -227,6 +231,8 @@ class Kernel(Hooks):
         #: See `autotune.kernel.source`: sources as they are to stay, and what the functions are known by.
         self.texts: dict[Path, str] = {}
         self.fingerprint = ""
+        #: Of a kernel in no space file, as it was at one moment: see `autotune.kernel.snapshot`.
+        self.state = b""
 
     # ------------------------------------------------------------------ decorators
 
@@ -516,8 +522,10 @@ class Kernel(Hooks):
         return self.find_source(self.sources.get(str(c.get("VARIANT")), first))
 
     def find_source(self, file: str) -> Path:
-        """Where a source file is: in ``../kernels`` of the space file, or beside it."""
+        """Where a source file is, or a text would be: in ``../kernels`` of the space file, or beside it."""
         base = self.file.parent if self.file else Path.cwd()
+        if file in self.written:
+            return base / file
         places = [base.parent / "kernels" / file, base / file]
         found = next((place for place in places if place.is_file()), None)
         if found is None:
@@ -600,6 +608,21 @@ class Kernel(Hooks):
     def _check_name(self, kind: str, name: object) -> None:
         if wrong := fault(kind, name):
             raise self.error(wrong)
+
+    def _checked_kernel_name(self, name: str | None) -> str:
+        first = next(iter(self.sources.values()), "")
+        if name is None and _is_text(first):
+            raise SpecError("Kernel: a source that is given as a text needs name='...'")
+        chosen = name or Path(first).stem
+        self._check_name("kernel name", chosen)
+        return chosen
+
+    def _take_texts(self) -> None:
+        """Give each source that is a text the name of a file, for messages and includes."""
+        for variant, source in self.sources.items():
+            if _is_text(source):
+                file = "_".join(filter(None, (self.name, variant))) + ".cu"
+                self.sources[variant], self.written[file] = file, source
 
     def _check_macros(self) -> None:
         """Refuse two meanings of one macro of `defines`."""
@@ -709,3 +732,8 @@ class Kernel(Hooks):
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
+
+
+def _is_text(source: str) -> bool:
+    """Whether this is a source and no file of one, which has neither lines nor braces."""
+    return "\n" in source or "{" in source

@@ -15,6 +15,7 @@ from functools import cached_property
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
+from autotune.kernel.snapshot import origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,
     frozen_sources,
@@ -112,9 +113,8 @@ class Bench:
 
     def job_without_data(self, problem: Problem) -> Job:
         """A job that says what to compile, and no more."""
-        assert self.kernel.file is not None
         known_by = own_fingerprint(self.kernel)
-        return Job(self.kernel.file, problem, self.device, (), self.request.cold, known_by)
+        return Job(origin_of(self.kernel), problem, self.device, (), self.request.cold, known_by)
 
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""
