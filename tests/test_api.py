@@ -1,42 +1,156 @@
-"""`tune` in a program: the record, a frame of all rows, and the report."""
+"""`tune` in a program: what it takes, and its result: record, frame, report, and how it shows itself."""
 
-from datetime import UTC, datetime
+import ast
+import base64
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from autotune import tune
+from autotune.api import Tuned
 from autotune.errors import UsageError
+from autotune.search.session import Event, Measured
 
 SPACE = str(Path(__file__).parents[1] / "examples" / "saxpy" / "spaces" / "saxpy.py")
 
 
+@pytest.fixture(scope="module")
+def seen() -> list[Event]:
+    """What the listener of `tuned_saxpy` was told."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def tuned_saxpy(
+    tmp_path_factory: pytest.TempPathFactory, opencl_device: str, seen: list[Event]
+) -> Iterator[Tuned]:
+    """Six configurations of two problems."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("tuned"))
+        yield tune(
+            SPACE,
+            problems=[{"n": 4099}, {"n": 70001}],
+            budget="6evals",
+            strategy="random",
+            device=opencl_device,
+            fixed={"BLOCK": (64, 128), "ITEMS": 2},
+            listener=seen.append,
+        )
+
+
 @pytest.mark.opencl
-def test_tune_returns_record_frame_and_report(
+def test_tune_returns_record_frame_and_report(tuned_saxpy: Tuned, seen: list[Event]) -> None:
+    assert [entry.problem for entry in tuned_saxpy.record.entries] == [{"n": 4099}, {"n": 70001}]
+    assert len(tuned_saxpy.frame) == 4
+    assert set(tuned_saxpy.frame["BLOCK"]) == {64, 128}
+    assert set(tuned_saxpy.frame["ITEMS"]) == {2}
+    assert set(tuned_saxpy.frame["n"]) == {4099, 70001}
+    assert (tuned_saxpy.frame["status"] == "ok").all()
+    assert tuned_saxpy.report.exists()
+    assert sum(isinstance(event, Measured) for event in seen) == 4
+    times = [
+        tuned_saxpy.record.provenance.created,
+        *(entry.tuned_on for entry in tuned_saxpy.record.entries),
+    ]
+    for time in times:
+        assert datetime.now(UTC) - timedelta(hours=1) < datetime.fromisoformat(time)
+        assert datetime.fromisoformat(time) <= datetime.now(UTC)
+
+
+@pytest.mark.opencl
+def test_a_result_says_its_winners_in_a_line_each(tuned_saxpy: Tuned) -> None:
+    first, *lines = repr(tuned_saxpy).split("\n")
+    assert first == f"saxpy on {tuned_saxpy.record.device.name}:"
+    for line, entry in zip(lines, tuned_saxpy.record.entries, strict=True):
+        chosen = f"BLOCK={entry.configuration['BLOCK']}, ITEMS=2"
+        pattern = rf"  n={entry.problem['n']}: [\d.]+ µs( \(unsure\))? with {chosen}"
+        assert re.fullmatch(pattern, line)
+
+
+@pytest.mark.opencl
+def test_a_notebook_shows_the_answer_and_a_picture_of_its_own(tuned_saxpy: Tuned) -> None:
+    """The picture's style must not reach the notebook, nor may anything be fetched."""
+    shown = tuned_saxpy._repr_html_()
+    page = ElementTree.fromstring(shown)
+    assert [len(table.findall(".//tr")) for table in page.findall("table")] == [3, 3]
+    (image,) = page.findall("img")
+    head, _, data = image.attrib["src"].partition(",")
+    assert head == "data:image/svg+xml;base64"
+    assert "<style" not in shown
+    assert "http" not in shown
+    svg = ElementTree.fromstring(base64.b64decode(data))
+    dots = [path for path in svg.iter() if "dots" in path.attrib.get("class", "")]
+    drawn = [path.attrib["d"].count("M") for path in dots if "grey" in path.attrib["class"]]
+    assert drawn == [2, 2]
+
+
+@pytest.mark.opencl
+def test_a_plot_has_every_measurement(tuned_saxpy: Tuned) -> None:
+    figure = tuned_saxpy.plot()
+    tried = [trace for trace in figure.data if trace.name == "tried"]
+    assert [list(trace.y) for trace in tried] == [
+        list(rows["median_ms"]) for _, rows in tuned_saxpy.frame.groupby("n")
+    ]
+    assert all("BLOCK=" in text for trace in tried for text in trace.hovertext)
+
+
+@pytest.mark.opencl
+def test_one_configuration_on_own_inputs_is_measured_and_not_recorded(
     tmp_path: Path, opencl_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    seen = []
-    begun = datetime.now(UTC).replace(microsecond=0)
-    tuned = tune(
+    found = tune(
         SPACE,
-        problems=[{"n": 4099}, {"n": 70001}],
-        budget="6evals",
-        strategy="random",
+        problems={"n": 3},
+        config={"BLOCK": 64},
+        inputs={"x": np.ones(3, np.float32)},
+        timing="hot",
         device=opencl_device,
-        fixed={"BLOCK": (64, 128)},
-        listener=seen.append,
+        quiet=True,
     )
-    assert [entry.problem for entry in tuned.record.entries] == [{"n": 4099}, {"n": 70001}]
-    assert len(tuned.frame) == 6
-    assert set(tuned.frame["BLOCK"]) <= {64, 128}
-    assert set(tuned.frame["n"]) == {4099, 70001}
-    assert (tuned.frame["status"] == "ok").all()
-    assert tuned.report.exists()
-    assert seen
-    times = [tuned.record.provenance.created, *(entry.tuned_on for entry in tuned.record.entries)]
-    for time in times:
-        assert begun <= datetime.fromisoformat(time) <= datetime.now(UTC)
+    (row,) = found.frame.to_dict("records")
+    assert (row["BLOCK"], row["ITEMS"], row["status"]) == (64, 1, "ok")
+    assert found.run.request.timing.value.startswith("hot")
+    assert re.search(r": n=3: ok, .* with BLOCK=64, ITEMS=1$", repr(found))
+    assert "<td" in found._repr_html_()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="one configuration was measured"):
+        _ = found.report
+
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook" / "blend.ipynb"
+
+
+@pytest.mark.opencl
+def test_the_example_notebook_runs(
+    tmp_path: Path, opencl_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cell by cell as main, with a smaller budget, on the two problems at a smaller size."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    values = []
+    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []  # the file is what a person wrote
+            text = "".join(cell["source"]).replace('"20s"', '"4evals"').replace("00_003", "0_003")
+            *statements, last = ast.parse(text).body
+            exec(compile(ast.Module(statements, []), "<cell>", "exec"), names)
+            is_value = isinstance(last, ast.Expr)
+            kind = "eval" if is_value else "exec"
+            node = ast.Expression(last.value) if is_value else ast.Module([last], [])
+            values.append(eval(compile(node, "<cell>", kind), names))
+    *_, answer, table, figure, blended = values
+    assert len(answer.record.entries) == 2
+    assert table.notna().to_numpy().sum() == 4
+    assert len(figure.data) == 4
+    np.testing.assert_array_equal(blended, np.full(4, 0.25, np.float32))
 
 
 @pytest.mark.parametrize(
@@ -46,10 +160,17 @@ def test_tune_returns_record_frame_and_report(
         ({"budget": "soon"}, "expected for example"),
         ({"problems": [{"m": 3}]}, "fields n expected"),
         ({"device": "rocm:1"}, "rocm"),
+        ({"device": "replay:some.json"}, "replay"),
+        ({"timing": "warm"}, "unknown timing 'warm'"),
+        ({"fixed": {"BLOK": 32}}, "unknown parameter 'BLOK'.*BLOCK"),
+        ({"fixed": {"BLOCK": (32, 33)}}, "saxpy: unknown value of BLOCK: '33'"),
+        ({"config": {"BLOCK": "a"}}, "saxpy: unknown value of BLOCK: 'a'"),
+        ({"spaces": "nowhere"}, "nowhere: not a folder"),
     ],
 )
 def test_what_does_not_fit_is_a_usage_error(
     arguments: dict[str, object], words: str, opencl_device: str
 ) -> None:
+    kernel = "saxpy" if "spaces" in arguments else SPACE
     with pytest.raises(UsageError, match=words):
-        tune(SPACE, **{"device": opencl_device, **arguments})  # type: ignore[arg-type]
+        tune(kernel, **{"device": opencl_device, **arguments})  # type: ignore[arg-type]

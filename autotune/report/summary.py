@@ -36,8 +36,8 @@ def text(run: RunResult, record: TunedRecord | None) -> str:
     shown = [wording.one_line(line) for line in lines[:_MOST]]
     if len(lines) > len(shown):
         shown.append(f"and {len(lines) - len(shown)} problems more")
-    head = f"{run.request.kernel.name} on {run.request.device.name}: "
-    return head + (shown[0] if len(shown) == 1 else "\n  ".join(["", *shown]).lstrip(" "))
+    head = f"{run.request.kernel.name} on {run.request.device.name}:"
+    return f"{head} {shown[0]}" if len(shown) == 1 else "\n  ".join([head, *shown])
 
 
 def html(run: RunResult, record: TunedRecord | None) -> str:
@@ -57,7 +57,7 @@ def html(run: RunResult, record: TunedRecord | None) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-_TITLE = "Time of each configuration, in the order they were tried"
+_TITLE = "Configurations in the order they were tried; the line is the best so far"
 
 
 def picture(run: RunResult) -> str:
@@ -156,20 +156,24 @@ def _timed(problem: ProblemResult) -> list[tuple[int, float, Measurement]]:
 def _draw(figure: Figure, problem: ProblemResult, top: float) -> None:
     timed = _timed(problem)
     times = [ms for _, ms, _ in timed]
-    unit, length = wording.time_unit(min(times))
-    x = Scale(0, max(len(problem.measured), 1), _LEFT, _WIDTH - 24)
-    low, high = min(times) / length / 1.1, max(times) / length * 1.1
-    y = Scale(low, high, top + _PANEL - 34, top + 30, is_log=True)
+    x = Scale(0, len(problem.measured), _LEFT, _WIDTH - 24)
+    y = Scale(min(times) / 1.1, max(times) * 1.1, top + _PANEL - 34, top + 30, is_log=True)
     figure.text(16, top + 16, wording.one_line(str(problem.problem), 90), "ink")
     figure.x_axis(x, top + _PANEL - 30, top + 26)
     for tick in y.ticks(3):
         figure.line(_LEFT, y(tick), _WIDTH - 24, y(tick), "grid")
-        figure.text(_LEFT - 8, y(tick) + 4, f"{wording.number(tick)} {unit}", "dim small", "end")
-    points = [(x(number), y(ms / length)) for number, ms, _ in timed]
+        unit, length = wording.time_unit(tick * 1.0001)
+        figure.text(
+            _LEFT - 8, y(tick) + 4, f"{wording.number(tick / length)} {unit}", "dim small", "end"
+        )
+    points = [(x(number), y(ms)) for number, ms, _ in timed]
     figure.dots(points, "grey")
     _draw_best(figure, points, x.end)
-    best = min(range(len(times)), key=times.__getitem__)
-    figure.dots([points[best]], "green")
+    won = problem.finals and problem.finals.winner.measurement.configuration
+    for point, (_, _, row) in zip(points, timed, strict=True):
+        if row.configuration == won:
+            figure.dots([point, (x.end - 92, top + 12)], "green")
+            figure.text(x.end, top + 16, "won the finals", "dim small", "end")
 
 
 def _draw_best(figure: Figure, points: Sequence[tuple[float, float]], end: float) -> None:
@@ -177,22 +181,21 @@ def _draw_best(figure: Figure, points: Sequence[tuple[float, float]], end: float
     lowest = list(accumulate((y for _, y in points), max))  # pixels count from the top
     for at, (x, _) in enumerate(points):
         following = points[at + 1][0] if at + 1 < len(points) else end
-        figure.line(x, lowest[at], following, lowest[at], "line green")
+        figure.line(x, lowest[at], following, lowest[at], "thin blue")
         if at + 1 < len(points):
-            figure.line(following, lowest[at], following, lowest[at + 1], "line green")
+            figure.line(following, lowest[at], following, lowest[at + 1], "thin blue")
 
 
 def _table(table: Table) -> str:
     head = "".join(f"<th>{_text(name)}</th>" for name in table.columns)
-    rows = (
-        "".join(
-            f"<td{' style=text-align:right' * (at in table.numeric)}>{_text(cell)}</td>"
-            for at, cell in enumerate(row)
-        )
-        for row in table.rows
-    )
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    body = "".join(f"<tr>{_cells(table, row)}</tr>" for row in table.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cells(table: Table, row: Sequence[str]) -> str:
+    styles = ("right" if column in table.numeric else "left" for column in range(len(row)))
+    pairs = zip(styles, row, strict=True)
+    return "".join(f'<td style="text-align:{style}">{_text(cell)}</td>' for style, cell in pairs)
 
 
 def _text(words: str) -> str:
