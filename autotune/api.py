@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from autotune.cli.progress import progress_of
+from autotune.cli.notebook import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
 from autotune.kernel import modules

@@ -12,11 +12,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from rich.jupyter import JupyterMixin
 
 from autotune import tune
 from autotune.api import Tuned
+from autotune.cli.notebook import NotebookProgress
 from autotune.errors import UsageError
-from autotune.search.session import Event, Measured
+from autotune.measure.measurement import Measurement, Status
+from autotune.search.session import Budget, Event, Measured, Phase, SearchStarted
+from autotune.values import Configuration, Problem
 
 SPACE = str(Path(__file__).parents[1] / "examples" / "saxpy" / "spaces" / "saxpy.py")
 
@@ -174,3 +178,24 @@ def test_what_does_not_fit_is_a_usage_error(
     kernel = "saxpy" if "spaces" in arguments else SPACE
     with pytest.raises(UsageError, match=words):
         tune(kernel, **{"device": opencl_device, **arguments})  # type: ignore[arg-type]
+
+
+def test_progress_in_a_notebook_replaces_itself_and_goes() -> None:
+    shown: list[str] = []
+
+    def show(content: JupyterMixin) -> None:
+        shown.append(content._repr_mimebundle_(include=["text/plain"], exclude=[])["text/plain"])
+
+    problem = Problem(n=3)
+    right = Measurement(Configuration(BLOCK=32), Status.OK, samples_ms=(1.0, 2.0, 3.0))
+    with NotebookProgress("saxpy", 1, show) as progress:
+        progress(Phase(problem, "compiling"))
+        progress(SearchStarted(problem, 8, 5, Budget(evaluations=4)))
+        for _ in range(1000):  # of which as many are shown as there is time for
+            progress(Measured(problem, right, 2.0, False, None))
+        progress(Phase(problem, "finals"))
+    words = [" ".join(re.findall(r"[\w./=]+", text)) for text in shown]
+    assert words[:2] == ["saxpy n=3 compiling", "1/1 saxpy n=3 8 configurations 5 remembered"]
+    assert words[-2:] == ["saxpy n=3 finals the best interleaved", ""]
+    assert all("tried best 2 ms" in text for text in words[2:-2])
+    assert len(shown) < 1000

@@ -1,11 +1,9 @@
-"""Progress of a run on a terminal or in a notebook: time left, best so far, failures. Quiet in pipes."""
+"""Progress of a run on a terminal: time left, best so far, failures by kind. Quiet in pipes."""
 
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
@@ -22,8 +20,6 @@ _PHASES = {
     "sanitizer": "finalists under compute-sanitizer",
     "limits": "measuring what the device can do, once",
 }
-#: Between two pictures in a notebook, which takes in a few a second.
-_NOTEBOOK_S = 0.3
 
 
 class RunProgress(Progress):
@@ -80,50 +76,3 @@ class RunProgress(Progress):
         for task in self.tasks:
             self.remove_task(task.id)
         self.add_task(description, total=total, facts=facts)
-
-
-class NotebookProgress(RunProgress):
-    """The same in a notebook, in the output of its cell; gone when the run is over.
-
-    What `rich` brings for notebooks needs ipywidgets, and shows nothing where they are missing.
-    """
-
-    def __init__(self, kernel: str, problems: int) -> None:
-        super().__init__(kernel, problems)
-        self._output: Any = None
-        self._shown_s = 0.0
-
-    def __call__(self, event: Event) -> None:
-        super().__call__(event)
-        if time.monotonic() - self._shown_s > _NOTEBOOK_S or not isinstance(event, Measured):
-            self._output.update(self)
-            self._shown_s = time.monotonic()
-
-    def __enter__(self) -> NotebookProgress:
-        from IPython.display import display
-
-        self._output = display({"text/plain": ""}, raw=True, display_id=True)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._output.update({"text/plain": ""}, raw=True)
-
-
-class _NoProgress:
-    """Nothing is shown."""
-
-    def __call__(self, event: Event) -> None:
-        pass
-
-    def __enter__(self) -> _NoProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-def progress_of(kernel: str, problems: int, quiet: bool) -> RunProgress | _NoProgress:
-    """What shows progress where this process shows anything: a notebook, a terminal, or not."""
-    if quiet:
-        return _NoProgress()
-    return (NotebookProgress if Console().is_jupyter else RunProgress)(kernel, problems)
