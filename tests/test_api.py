@@ -103,6 +103,9 @@ def test_a_plot_has_every_measurement(tuned_saxpy: Tuned) -> None:
         list(rows["median_ms"]) for _, rows in tuned_saxpy.frame.groupby("n")
     ]
     assert all("BLOCK=" in text for trace in tried for text in trace.hovertext)
+    won = [trace.hovertext for trace in figure.data if trace.name == "won the finals"]
+    entries = [dict(entry.configuration) for entry in tuned_saxpy.record.entries]
+    assert won == [(str(Configuration(configuration)),) for configuration in entries]
 
 
 @pytest.mark.opencl
@@ -153,7 +156,7 @@ def test_the_example_notebook_runs(
     *_, answer, table, figure, blended = values
     assert len(answer.record.entries) == 2
     assert table.notna().to_numpy().sum() == 4
-    assert len(figure.data) == 4
+    assert len(figure.data) == 6
     np.testing.assert_array_equal(blended, np.full(4, 0.25, np.float32))
 
 

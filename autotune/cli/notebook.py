@@ -6,6 +6,7 @@ What `rich` does in notebooks by itself needs ipywidgets, and shows nothing wher
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
@@ -18,6 +19,9 @@ from autotune.search.session import Event, Listener, Measured, ignore
 
 #: Between two pictures of measurements: a notebook takes in a few a second.
 _EVERY_S = 0.3
+
+# Libraries of search strategies import a progress bar that would have widgets in a notebook, and use none.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 class NotebookProgress(RunProgress):

@@ -21,12 +21,16 @@ from autotune.report.svg import Figure, Scale
 from autotune.report.table import Table
 from autotune.run.result import ProblemResult, RunResult
 from autotune.tuned.record import TunedRecord
+from autotune.values import Configuration
 
 if TYPE_CHECKING:
     import plotly.graph_objects as plotly
 
+_TITLE = "Configurations in the order they were tried; the line is the best so far"
 #: Problems that a summary names or draws; the report has all.
 _MOST = 6
+#: Of the plot, on light and dark.
+_BLUE, _GREEN, _GREY = "#2f81f7", "#2da44e", "#8c959f"
 _WIDTH, _PANEL, _TOP, _LEFT = 720, 150, 34, 84
 
 
@@ -57,9 +61,6 @@ def html(run: RunResult, record: TunedRecord | None) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-_TITLE = "Configurations in the order they were tried; the line is the best so far"
-
-
 def picture(run: RunResult) -> str:
     """Every timed configuration as a dot, and the best so far as a line, as SVG; empty without any."""
     problems = [problem for problem in run.problems if _timed(problem)][:_MOST]
@@ -88,22 +89,37 @@ def plot(run: RunResult) -> plotly.Figure:
     names = [wording.one_line(str(problem.problem)) for problem in problems]
     figure = make_subplots(rows=max(1, len(problems)), subplot_titles=names)
     for row, problem in enumerate(problems, 1):
-        timed = _timed(problem)
-        numbers, times = zip(*((number, ms) for number, ms, _ in timed), strict=True)
-        words = [wording.one_line(str(trial.configuration)) for _, _, trial in timed]
-        figure.add_scatter(
-            x=numbers, y=times, mode="markers", name="tried", hovertext=words, row=row, col=1
-        )
-        best = list(accumulate(times, min))
-        line = {"shape": "hv"}
-        figure.add_scatter(
-            x=numbers, y=best, mode="lines", name="best so far", line=line, row=row, col=1
-        )
-        figure.update_yaxes(type="log", title="ms", row=row, col=1)
+        _add(figure, problem, row)
     title = f"{run.request.kernel.name} on {run.request.device.name}"
     figure.update_layout(title=title, showlegend=False, height=120 + 280 * max(1, len(problems)))
     figure.update_xaxes(title="configurations tried", row=max(1, len(problems)), col=1)
     return figure
+
+
+def _add(figure: plotly.Figure, problem: ProblemResult, row: int) -> None:
+    """One problem as a row: its dots, the best so far, and the winner."""
+    timed = _timed(problem)
+    won = [
+        (number, ms, trial) for number, ms, trial in timed if trial.configuration == _won(problem)
+    ]
+    times = [ms for _, ms, _ in timed]
+    numbers = [number for number, _, _ in timed]
+    best = {"x": numbers, "y": list(accumulate(times, min)), "mode": "lines"}
+    figure.add_scatter(
+        name="best so far", line={"shape": "hv", "color": _BLUE}, **best, row=row, col=1
+    )
+    for name, colour, dots in (("tried", _GREY, timed), ("won the finals", _GREEN, won)):
+        figure.add_scatter(
+            name=name,
+            x=[number for number, _, _ in dots],
+            y=[ms for _, ms, _ in dots],
+            hovertext=[wording.one_line(str(trial.configuration)) for _, _, trial in dots],
+            mode="markers",
+            marker={"color": colour},
+            row=row,
+            col=1,
+        )
+    figure.update_yaxes(type="log", title="ms", row=row, col=1)
 
 
 def _content(run: RunResult, record: TunedRecord) -> ReportContent:
@@ -153,6 +169,10 @@ def _timed(problem: ProblemResult) -> list[tuple[int, float, Measurement]]:
     ]
 
 
+def _won(problem: ProblemResult) -> Configuration | None:
+    return problem.finals.winner.measurement.configuration if problem.finals else None
+
+
 def _draw(figure: Figure, problem: ProblemResult, top: float) -> None:
     timed = _timed(problem)
     times = [ms for _, ms, _ in timed]
@@ -169,7 +189,7 @@ def _draw(figure: Figure, problem: ProblemResult, top: float) -> None:
     points = [(x(number), y(ms)) for number, ms, _ in timed]
     figure.dots(points, "grey")
     _draw_best(figure, points, x.end)
-    won = problem.finals and problem.finals.winner.measurement.configuration
+    won = _won(problem)
     for point, (_, _, row) in zip(points, timed, strict=True):
         if row.configuration == won:
             figure.dots([point, (x.end - 92, top + 12)], "green")
