@@ -240,9 +240,8 @@ def tune(
 
 def _configuration(kernel: Kernel, config: Mapping[str, Value]) -> Configuration:
     """A configuration; what is left out keeps the kernel's default."""
-    for name, value in config.items():
-        _declared_values(kernel, name, value)
-    return kernel.default().replace(**config)
+    chosen = {name: _declared_values(kernel, name, [value])[0] for name, value in config.items()}
+    return kernel.default().replace(**chosen)
 
 
 def _declared_values(
@@ -251,14 +250,14 @@ def _declared_values(
     """Some values of a parameter, or one; each must be among the declared ones."""
     if name not in kernel.parameters:
         raise UsageError(f"{kernel.name}: {unknown('parameter', name, kernel.parameters)}")
-    values = (given,) if isinstance(given, str) or not isinstance(given, Sequence) else (*given,)
     declared = kernel.parameters[name]
+    values = given if isinstance(given, list | tuple | range | np.ndarray) else [given]
     for value in values:
         if value not in declared:
             raise UsageError(
                 f"{kernel.name}: {unknown(f'value of {name}:', str(value), map(str, declared))}"
             )
-    return values
+    return tuple(declared[declared.index(value)] for value in values)
 
 
 def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:
@@ -267,5 +266,10 @@ def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem
         raise UsageError(
             f"problem ({Problem(dict(problem))}): fields {', '.join(kernel.fields)} expected"
         )
-    known = (*kernel.fields, *kernel.layout)
-    return Problem({name: problem[name] for name in known if name in problem})
+    known = [name for name in (*kernel.fields, *kernel.layout) if name in problem]
+    return Problem({name: _plain(problem[name]) for name in known})
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's, which records and the store hold."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -115,8 +115,8 @@ def test_one_configuration_on_own_inputs_is_measured_and_not_recorded(
     monkeypatch.chdir(tmp_path)
     found = tune(
         SPACE,
-        problems={"n": 3},
-        config={"BLOCK": 64},
+        problems={"n": np.int64(3)},
+        config={"BLOCK": np.int32(64)},
         inputs={"x": np.ones(3, np.float32)},
         timing="hot",
         device=opencl_device,

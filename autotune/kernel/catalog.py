@@ -145,7 +145,7 @@ def load_file(file: Path) -> Kernel:
 
 
 def is_of_file(kernel: Kernel) -> bool:
-    """Whether running the kernel's file declares it again, as a space file does, and nothing more.
+    """Whether a kernel is known by its file: a space file, or a module that declares no other.
 
     A script does what it likes, so that its kernels are known by their functions; the one that is
     run may be a space file, in a folder of these.

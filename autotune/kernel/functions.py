@@ -21,9 +21,10 @@ from autotune.kernel.spec import Kernel
 _PLAIN = (bool, int, float, complex, str, type(None))
 _NAME_OPERATIONS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 #: Attributes of a class that decide nothing, or stand for what does.
-_BESIDE = frozenset(
-    ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "_abc_impl")
-)
+_BESIDE = {
+    *("__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl"),
+    *("__firstlineno__", "__static_attributes__", "__annotations_cache__"),
+}
 
 
 class Described:
@@ -92,7 +93,8 @@ class Described:
 
     def _code(self, code: CodeType, doc: str | None = None) -> None:
         names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
-        self._parts.append(f"{hashlib.sha256(code.co_code).hexdigest()} {names}")
+        done = hashlib.sha256(code.co_code + code.co_exceptiontable).hexdigest()
+        self._parts.append(f"{done} {names}")
         self.modules.update(_imported(code))
         for number, constant in enumerate(code.co_consts):
             if isinstance(constant, CodeType):

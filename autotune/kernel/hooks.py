@@ -138,10 +138,10 @@ def line_of(error: BaseException, file: Path | None) -> str:
 
 
 def _line_of_cell(error: BaseException, function: Callable[..., Any]) -> str:
-    """The last line of the notebook's cell with a function, as `` (line 4 of its cell)``."""
+    """The last line of the cell, or other text, with a function, as `` (line 4)``."""
     code = getattr(function, "__code__", None)
     found = [line for name, line in _lines(error) if code and name == code.co_filename]
-    return f" (line {found[-1]} of its cell)" if found else ""
+    return f" (line {found[-1]})" if found else ""
 
 
 def _lines(error: BaseException) -> list[tuple[str, int]]:

@@ -43,8 +43,11 @@ def origin_of(kernel: Kernel) -> Origin:
 
 
 def as_it_is(kernel: Kernel) -> Kernel:
-    """A kernel for a run: of a space file itself, else its `snapshot`. Raises what that does."""
-    if is_of_file(kernel) or kernel.state:
+    """A kernel for a run: of a space file itself, else its `snapshot`. Raises what that does.
+
+    The script that runs is never run again, even if it is a space file.
+    """
+    if kernel.state or (kernel.module != "__main__" and is_of_file(kernel)):
         return kernel
     return snapshot(kernel)
 

@@ -242,7 +242,7 @@ class Kernel(Hooks):
             raise self.error(
                 f"constraint {function.__name__!r} needs a docstring: reports quote it"
             )
-        self.constraint_rules.append(self._rule("constraint", function))
+        self._attach(self.constraint_rules, self._rule("constraint", function))
         return function
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
@@ -258,7 +258,7 @@ class Kernel(Hooks):
             rule = self._rule("applies", function, governs=governed)
             for name in set(rule.parameters) & set(governed):
                 raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
-            self.applies_rules.append(rule)
+            self._attach(self.applies_rules, rule)
             return function
 
         return attach
@@ -332,12 +332,14 @@ class Kernel(Hooks):
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
         """Attach a vendor library call; see `Baseline`."""
 
-        if any((baseline.name, baseline.backend) == (name, backend) for baseline in self.baselines):
+        known = [base for base in self.baselines if (base.name, base.backend) == (name, backend)]
+        if known and self.file:
             raise self.error(
                 f"baseline {name!r} for {backend} is attached twice; name it otherwise"
             )
 
         def attach(function: Function) -> Function:
+            self.baselines = [base for base in self.baselines if base not in known]
             self.baselines.append(Baseline(name, function, backend))
             return function
 
@@ -604,6 +606,12 @@ class Kernel(Hooks):
             uses_device=DEVICE in names,
             governs=governs,
         )
+
+    def _attach(self, rules: list[Rule], rule: Rule) -> None:
+        """Attach a rule; in a notebook in place of that of its name, since cells are run again."""
+        if self.file is None and rule.name != "_":
+            rules[:] = [known for known in rules if known.name != rule.name]
+        rules.append(rule)
 
     def _check_name(self, kind: str, name: object) -> None:
         if wrong := fault(kind, name):
