@@ -28,7 +28,7 @@ UNTIMED = {
     *("test_linalg", "test_snapshot", "test_tutorial", "test_verify"),
 }
 #: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
-COSTLY = {"built", "launchers", "pages", "space", "tuned_saxpy"}
+COSTLY = {"built", "launchers", "pages", "space", "notebook"}
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("autotune")

@@ -19,49 +19,70 @@ from autotune.api import Tuned
 from autotune.cli.notebook import NotebookProgress
 from autotune.errors import UsageError
 from autotune.measure.measurement import Measurement, Status
-from autotune.search.session import Budget, Event, Measured, Phase, SearchStarted
+from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.values import Configuration, Problem
 
 SPACE = str(Path(__file__).parents[1] / "examples" / "saxpy" / "spaces" / "saxpy.py")
 
 
-@pytest.fixture(scope="module")
-def seen() -> list[Event]:
-    """What the listener of `tuned_saxpy` was told."""
-    return []
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook" / "blend.ipynb"
+#: What the notebook is tuned with here: two configurations of each problem.
+TUNED_WITH = """
+    budget="8evals", strategy="random", fixed={"BLOCK": (64, 128), "ITEMS": 2}, quiet=True,
+    listener=seen.append, device=opencl_device
+"""
 
 
 @pytest.fixture(scope="module")
-def tuned_saxpy(
-    tmp_path_factory: pytest.TempPathFactory, opencl_device: str, seen: list[Event]
-) -> Iterator[Tuned]:
-    """Six configurations of two problems."""
+def notebook(
+    tmp_path_factory: pytest.TempPathFactory, opencl_device: str
+) -> Iterator[dict[str, Any]]:
+    """The names of the example notebook after its cells, run as IPython does: as main, with no file.
+
+    What the cells show is there under ``shown``, what the listener was told under ``seen``.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path_factory.mktemp("tuned"))
-        yield tune(
-            SPACE,
-            problems=[{"n": 4099}, {"n": 70001}],
-            budget="6evals",
-            strategy="random",
-            device=opencl_device,
-            fixed={"BLOCK": (64, 128), "ITEMS": 2},
-            listener=seen.append,
-        )
+        patch.chdir(tmp_path_factory.mktemp("notebook"))
+        names = {"__name__": "__main__", "seen": [], "shown": [], "opencl_device": opencl_device}
+        for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+            if cell["cell_type"] == "code":
+                assert cell["outputs"] == []  # the file is what a person wrote
+                text = "".join(cell["source"]).replace('budget="20s"', TUNED_WITH)
+                show_last(text.replace("00_003", "_003"), names)
+        yield names
+
+
+def show_last(text: str, names: dict[str, Any]) -> None:
+    """Run a cell; its last expression is shown."""
+    tree = ast.parse(text)
+    if isinstance(last := tree.body[-1], ast.Expr):
+        tree.body[-1] = ast.parse("shown.append(0)").body[0]
+        tree.body[-1].value.args = [last.value]  # type: ignore[attr-defined]
+    exec(compile(ast.fix_missing_locations(tree), "<cell>", "exec"), names)
+
+
+@pytest.fixture(scope="module")
+def tuned_notebook(notebook: dict[str, Any]) -> Tuned:
+    """What `tune` returned in it."""
+    tuned: Tuned = notebook["tuned"]
+    return tuned
 
 
 @pytest.mark.opencl
-def test_tune_returns_record_frame_and_report(tuned_saxpy: Tuned, seen: list[Event]) -> None:
-    assert [entry.problem for entry in tuned_saxpy.record.entries] == [{"n": 4099}, {"n": 70001}]
-    assert len(tuned_saxpy.frame) == 4
-    assert set(tuned_saxpy.frame["BLOCK"]) == {64, 128}
-    assert set(tuned_saxpy.frame["ITEMS"]) == {2}
-    assert set(tuned_saxpy.frame["n"]) == {4099, 70001}
-    assert (tuned_saxpy.frame["status"] == "ok").all()
-    assert tuned_saxpy.report.exists()
-    assert sum(isinstance(event, Measured) for event in seen) == 4
+def test_tune_returns_record_frame_and_report(
+    notebook: dict[str, Any], tuned_notebook: Tuned
+) -> None:
+    assert [entry.problem for entry in tuned_notebook.record.entries] == [{"n": 1003}, {"n": 10003}]
+    assert len(tuned_notebook.frame) == 4
+    assert set(tuned_notebook.frame["BLOCK"]) == {64, 128}
+    assert set(tuned_notebook.frame["ITEMS"]) == {2}
+    assert set(tuned_notebook.frame["n"]) == {1003, 10003}
+    assert (tuned_notebook.frame["status"] == "ok").all()
+    assert tuned_notebook.report.exists()
+    assert sum(isinstance(event, Measured) for event in notebook["seen"]) == 4
     times = [
-        tuned_saxpy.record.provenance.created,
-        *(entry.tuned_on for entry in tuned_saxpy.record.entries),
+        tuned_notebook.record.provenance.created,
+        *(entry.tuned_on for entry in tuned_notebook.record.entries),
     ]
     for time in times:
         assert datetime.now(UTC) - timedelta(hours=1) < datetime.fromisoformat(time)
@@ -69,19 +90,19 @@ def test_tune_returns_record_frame_and_report(tuned_saxpy: Tuned, seen: list[Eve
 
 
 @pytest.mark.opencl
-def test_a_result_says_its_winners_in_a_line_each(tuned_saxpy: Tuned) -> None:
-    first, *lines = repr(tuned_saxpy).split("\n")
-    assert first == f"saxpy on {tuned_saxpy.record.device.name}:"
-    for line, entry in zip(lines, tuned_saxpy.record.entries, strict=True):
+def test_a_result_says_its_winners_in_a_line_each(tuned_notebook: Tuned) -> None:
+    first, *lines = repr(tuned_notebook).split("\n")
+    assert first == f"blend on {tuned_notebook.record.device.name}:"
+    for line, entry in zip(lines, tuned_notebook.record.entries, strict=True):
         chosen = f"BLOCK={entry.configuration['BLOCK']}, ITEMS=2"
         pattern = rf"  n={entry.problem['n']}: [\d.]+ µs( \(unsure\))? with {chosen}"
         assert re.fullmatch(pattern, line)
 
 
 @pytest.mark.opencl
-def test_a_notebook_shows_the_answer_and_a_picture_of_its_own(tuned_saxpy: Tuned) -> None:
+def test_a_notebook_shows_the_answer_and_a_picture_of_its_own(tuned_notebook: Tuned) -> None:
     """The picture's style must not reach the notebook, nor may anything be fetched."""
-    shown = tuned_saxpy._repr_html_()
+    shown = tuned_notebook._repr_html_()
     page = ElementTree.fromstring(shown)
     assert [len(table.findall(".//tr")) for table in page.findall("table")] == [3, 3]
     (image,) = page.findall("img")
@@ -96,16 +117,25 @@ def test_a_notebook_shows_the_answer_and_a_picture_of_its_own(tuned_saxpy: Tuned
 
 
 @pytest.mark.opencl
-def test_a_plot_has_every_measurement(tuned_saxpy: Tuned) -> None:
-    figure = tuned_saxpy.plot()
+def test_a_plot_has_every_measurement(tuned_notebook: Tuned) -> None:
+    figure = tuned_notebook.plot()
     tried = [trace for trace in figure.data if trace.name == "tried"]
     assert [list(trace.y) for trace in tried] == [
-        list(rows["median_ms"]) for _, rows in tuned_saxpy.frame.groupby("n")
+        list(rows["median_ms"]) for _, rows in tuned_notebook.frame.groupby("n")
     ]
     assert all("BLOCK=" in text for trace in tried for text in trace.hovertext)
     won = [trace.hovertext for trace in figure.data if trace.name == "won the finals"]
-    entries = [dict(entry.configuration) for entry in tuned_saxpy.record.entries]
+    entries = [dict(entry.configuration) for entry in tuned_notebook.record.entries]
     assert won == [(str(Configuration(configuration)),) for configuration in entries]
+
+
+@pytest.mark.opencl
+def test_the_example_notebook_shows_what_it_promises(notebook: dict[str, Any]) -> None:
+    answer, table, figure, blended = notebook["shown"]
+    assert answer is notebook["tuned"]
+    assert table.notna().to_numpy().sum() == 4
+    assert len(figure.data) == 6
+    np.testing.assert_array_equal(blended, np.full(4, 0.25, np.float32))
 
 
 @pytest.mark.opencl
@@ -130,34 +160,6 @@ def test_one_configuration_on_own_inputs_is_measured_and_not_recorded(
     assert not list(tmp_path.iterdir())
     with pytest.raises(UsageError, match="one configuration was measured"):
         _ = found.report
-
-
-NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook" / "blend.ipynb"
-
-
-@pytest.mark.opencl
-def test_the_example_notebook_runs(
-    tmp_path: Path, opencl_device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cell by cell as main, with a smaller budget, on the two problems at a smaller size."""
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}
-    values = []
-    for cell in json.loads(NOTEBOOK.read_text())["cells"]:
-        if cell["cell_type"] == "code":
-            assert cell["outputs"] == []  # the file is what a person wrote
-            text = "".join(cell["source"]).replace('"20s"', '"4evals"').replace("00_003", "0_003")
-            *statements, last = ast.parse(text).body
-            exec(compile(ast.Module(statements, []), "<cell>", "exec"), names)
-            is_value = isinstance(last, ast.Expr)
-            kind = "eval" if is_value else "exec"
-            node = ast.Expression(last.value) if is_value else ast.Module([last], [])
-            values.append(eval(compile(node, "<cell>", kind), names))
-    *_, answer, table, figure, blended = values
-    assert len(answer.record.entries) == 2
-    assert table.notna().to_numpy().sum() == 4
-    assert len(figure.data) == 6
-    np.testing.assert_array_equal(blended, np.full(4, 0.25, np.float32))
 
 
 @pytest.mark.parametrize(
