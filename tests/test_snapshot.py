@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import linecache
 import os
 import subprocess
 import sys
@@ -76,10 +75,8 @@ PROBLEM = Problem(n=1000)
 
 
 def run_cell(namespace: dict[str, Any], text: str, number: int = 0) -> None:
-    """Run a cell as IPython does: as main, without a file, its lines where tracebacks look for them."""
-    text, name = textwrap.dedent(text), f"<cell {number}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    exec(compile(text, name, "exec"), namespace)
+    """Run a cell as IPython does: as main, without a file."""
+    exec(compile(textwrap.dedent(text), f"<cell {number}>", "exec"), namespace)
 
 
 def notebook(*cells: str) -> dict[str, Any]:
@@ -104,14 +101,13 @@ def script(*lines: str) -> str:
     return "\n".join(["print('runs')", *map(textwrap.dedent, CELLS), *lines])
 
 
-def run_script(folder: Path, lines: str, way: str = "file") -> list[str]:
-    """What a script prints that is run in one of the ways that there are; it complains of nothing."""
+def run_script(folder: Path, lines: str, way: str) -> list[str]:
+    """What a script prints that is run as a module or from standard input; it complains of nothing."""
     (folder / "package").mkdir()
     file = folder / "package" / "job.py"
     file.write_text(script(lines))
-    arguments = {"file": [str(file)], "module": ["-m", "package.job"], "stdin": ["-"]}[way]
     done = subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, *(["-m", "package.job"] if way == "module" else ["-"])],
         input=file.read_text() if way == "stdin" else None,
         cwd=folder,
         capture_output=True,
