@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -214,13 +214,13 @@ def tune(
         problems=tuple(_declared_order(declared, problem) for problem in named),
         effort=EFFORTS[effort],
         strategy=strategy,
-        budget=Budget.parse(budget) if budget else None,
+        budget=None if budget is None else Budget.parse(str(budget)),
         seed=seed,
         cold=timing == "cold",
         fresh=fresh,
         sanitize=sanitize,
         first=first_to_try(declared.name),
-        fixed={name: _declared_values(declared, name, v) for name, v in (fixed or {}).items()},
+        fixed=_restriction(declared, fixed or {}),
         only=None if config is None else _configuration(declared, config),
         inputs={name: np.asarray(array) for name, array in (inputs or {}).items()},
         command="autotune.tune",
@@ -240,8 +240,24 @@ def tune(
 
 def _configuration(kernel: Kernel, config: Mapping[str, Value]) -> Configuration:
     """A configuration; what is left out keeps the kernel's default."""
+    _require_names("config", config, kernel.parameters)
     chosen = {name: _declared_values(kernel, name, [value])[0] for name, value in config.items()}
     return kernel.default().replace(**chosen)
+
+
+def _restriction(
+    kernel: Kernel, fixed: Mapping[str, Value | Sequence[Value]]
+) -> dict[str, tuple[Value, ...]]:
+    """The values that are left of some parameters."""
+    _require_names("fixed", fixed, kernel.parameters)
+    return {name: _declared_values(kernel, name, values) for name, values in fixed.items()}
+
+
+def _require_names(what: str, given: object, known: Iterable[str]) -> None:
+    """Refuse what is no mapping of names to values, such as the text that the command line takes."""
+    if not isinstance(given, Mapping):
+        example = ", ".join(f"{name!r}: ..." for name in known)
+        raise UsageError(f"{what}: {given!r}; a mapping expected: {{{example}}}")
 
 
 def _declared_values(
@@ -262,6 +278,7 @@ def _declared_values(
 
 def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:
     """A problem with its fields in the kernel's order, which records and headers keep."""
+    _require_names("problem", problem, kernel.fields)
     if set(problem) - set(kernel.layout) != set(kernel.fields):
         raise UsageError(
             f"problem ({Problem(dict(problem))}): fields {', '.join(kernel.fields)} expected"
