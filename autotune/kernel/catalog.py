@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -150,6 +151,27 @@ def load_file(file: Path) -> Kernel:
     kernel = _only_kernel(file, list(vars(module).values()))
     kernel.validate()
     return kernel
+
+
+def is_of_file(kernel: Kernel) -> bool:
+    """Whether a kernel is known by its file: a space file, or a module that declares no other.
+
+    A script does what it likes, so that its kernels are known by their functions; the one that is
+    run may be a space file, in a folder of these.
+    """
+    if kernel.file is None:
+        return False
+    if kernel.module.startswith(modules.SPACE):
+        return True
+    if kernel.module == "__main__":
+        return kernel.file.stem == kernel.name and kernel.file.parent in map(
+            Path.resolve, space_folders()
+        )
+    module = sys.modules.get(kernel.module)
+    try:
+        return module is not None and _only_kernel(kernel.file, [*vars(module).values()]) is kernel
+    except SpecError:
+        return False
 
 
 def _only_kernel(file: Path, values: list[object]) -> Kernel:

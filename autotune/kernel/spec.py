@@ -218,11 +218,11 @@ class Kernel(Hooks):
     ----------
     source : str, optional
         File of the kernel source, looked for in the ``kernels`` folder beside the space file's
-        folder, then beside the space file.
+        folder, then beside the space file; or the source itself, which has a line break or a brace.
     sources : mapping of str to str, optional
         Several sources with the same arguments instead, picked by the parameter ``VARIANT``.
     name : str, optional
-        Default: the stem of the (first) source file.
+        Default: the stem of the (first) source file; needed where that is a text.
     problems : sequence of Problem, or mapping from backend to one
         What ``--effort full`` tunes.
     quick_problems : sequence of Problem, or mapping from backend to one
@@ -274,13 +274,17 @@ class Kernel(Hooks):
         backends: Sequence[str] = BACKENDS,
         **parameters: Iterable[Value],
     ) -> None:
-        caller = sys._getframe(1).f_globals.get("__file__")
-        self.file = Path(caller).resolve() if caller else None
+        caller = sys._getframe(1).f_globals
+        self.file = Path(caller["__file__"]).resolve() if caller.get("__file__") else None
+        #: The module that declared this kernel, by its name.
+        self.module = str(caller.get("__name__"))
         if (source is None) == (sources is None):
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
+        #: Files of sources by variant, and the texts of those that are no files.
         self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
-        self.name = name or Path(next(iter(self.sources.values()))).stem
-        self._check_name("kernel name", self.name)
+        self.written: dict[str, str] = {}
+        self.name = self._checked_kernel_name(name)
+        self._take_texts()
         self.parameters: dict[str, tuple[Value, ...]] = {
             key: self._checked_values(key, values) for key, values in parameters.items()
         }
@@ -314,6 +318,8 @@ class Kernel(Hooks):
         #: See `autotune.kernel.source`: sources as they are to stay, and what the functions are known by.
         self.texts: dict[Path, str] = {}
         self.fingerprint = ""
+        #: Of a kernel in no space file, as it was at one moment: see `autotune.kernel.snapshot`.
+        self.state = b""
 
     # ------------------------------------------------------------------ decorators
 
@@ -323,7 +329,7 @@ class Kernel(Hooks):
             raise self.error(
                 f"constraint {function.__name__!r} needs a docstring: reports quote it"
             )
-        self.constraint_rules.append(self._rule("constraint", function))
+        self._attach(self.constraint_rules, self._rule("constraint", function))
         return function
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
@@ -339,7 +345,7 @@ class Kernel(Hooks):
             rule = self._rule("applies", function, governs=governed)
             for name in set(rule.parameters) & set(governed):
                 raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
-            self.applies_rules.append(rule)
+            self._attach(self.applies_rules, rule)
             return function
 
         return attach
@@ -425,12 +431,14 @@ class Kernel(Hooks):
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
         """Attach a vendor library call; see `Baseline`."""
 
-        if any((baseline.name, baseline.backend) == (name, backend) for baseline in self.baselines):
+        known = [base for base in self.baselines if (base.name, base.backend) == (name, backend)]
+        if known and self.file:
             raise self.error(
                 f"baseline {name!r} for {backend} is attached twice; name it otherwise"
             )
 
         def attach(function: Function) -> Function:
+            self.baselines = [base for base in self.baselines if base not in known]
             self.baselines.append(Baseline(name, function, backend))
             return function
 
@@ -450,7 +458,8 @@ class Kernel(Hooks):
 
         def attach(function: Function) -> Function:
             name, takes = function.__name__, tuple(inspect.signature(function).parameters)
-            if name in OBJECTIVES or name in self.metrics:
+            again = name in self.metrics and self.file is not None  # a cell may be run again
+            if name in OBJECTIVES or again:
                 raise self.error(f"metric {name!r} exists already; name it otherwise")
             for taken in takes:
                 if taken not in (known := ("c", "p", DEVICE, *QUANTITIES)):
@@ -661,8 +670,10 @@ class Kernel(Hooks):
         return self.find_source(self.sources.get(str(c.get("VARIANT")), first))
 
     def find_source(self, file: str) -> Path:
-        """Where a source file is: in ``../kernels`` of the space file, or beside it."""
+        """Where a source file is, or a text would be: in ``../kernels`` of the space file, or beside it."""
         base = self.file.parent if self.file else Path.cwd()
+        if file in self.written:
+            return base / file
         places = [base.parent / "kernels" / file, base / file]
         found = next((place for place in places if place.is_file()), None)
         if found is None:
@@ -765,9 +776,30 @@ class Kernel(Hooks):
             governs=governs,
         )
 
+    def _attach(self, rules: list[Rule], rule: Rule) -> None:
+        """Attach a rule; in a notebook in place of that of its name, since cells are run again."""
+        if self.file is None and rule.name != "_":
+            rules[:] = [known for known in rules if known.name != rule.name]
+        rules.append(rule)
+
     def _check_name(self, kind: str, name: object) -> None:
         if wrong := fault(kind, name):
             raise self.error(wrong)
+
+    def _checked_kernel_name(self, name: str | None) -> str:
+        first = next(iter(self.sources.values()), "")
+        if name is None and _is_text(first):
+            raise SpecError("Kernel: a source that is given as a text needs name='...'")
+        chosen = name or Path(first).stem
+        self._check_name("kernel name", chosen)
+        return chosen
+
+    def _take_texts(self) -> None:
+        """Give each source that is a text the name of a file, for messages and includes."""
+        for variant, source in self.sources.items():
+            if _is_text(source):
+                file = "_".join(filter(None, (self.name, variant))) + ".cu"
+                self.sources[variant], self.written[file] = file, source
 
     def _check_macros(self) -> None:
         """Refuse two meanings of one macro of `defines`."""
@@ -917,3 +949,8 @@ def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
 def _literal(value: Any) -> str:
     """A number or text in C."""
     return str(int(value)) if isinstance(value, Integral) else str(value)
+
+
+def _is_text(source: str) -> bool:
+    """Whether this is a source and no file of one, which has neither lines nor braces."""
+    return "\n" in source or "{" in source

@@ -37,6 +37,7 @@ from autotune.errors import AutotuneError, unknown
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.kernel.names import fault
+from autotune.kernel.snapshot import Origin, origin_of, restored
 from autotune.kernel.source import own_fingerprint, text_fingerprint
 from autotune.kernel.spec import OFFSET, Constant, InOut, Kernel, Out
 from autotune.kernel.trust import TRUST, fault_of
@@ -233,7 +234,7 @@ class _Aside:
     ) -> None:
         self._kernel, self._meanwhile = kernel, meanwhile
         known_by = own_fingerprint(kernel)
-        self._task = (_prepare_from_file, kernel.file, known_by, problem, RANDOM, seed)
+        self._task = (_prepare_elsewhere, origin_of(kernel), known_by, problem, RANDOM, seed)
         self._children = Children()
         self._has_room = True
         #: None where it was not made.
@@ -285,24 +286,26 @@ def _end_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _prepare_from_file(
-    file: Path, known_by: str, problem: Problem, which: str, seed: int
+def _prepare_elsewhere(
+    origin: Origin, known_by: str, problem: Problem, which: str, seed: int
 ) -> Dataset:
-    return prepare(loaded_as(file, known_by), problem, which, seed)
+    return prepare(loaded_as(origin, known_by), problem, which, seed)
 
 
-def loaded_as(file: Path, known_by: str) -> Kernel:
-    """The kernel of a space file that has the functions of another process; see `own_fingerprint`.
+def loaded_as(origin: Origin, known_by: str) -> Kernel:
+    """The kernel that has the functions of another process; see `own_fingerprint`.
 
     Raises
     ------
     AutotuneError
-        If it has others by now.
+        If its space file, or a module, has others by now.
     """
-    kernel = load_file(file)
+    if isinstance(origin, bytes):
+        return restored(origin)
+    kernel = load_file(origin)
     if known_by and own_fingerprint(kernel) != known_by:
         raise AutotuneError(
-            f"{kernel.name} ({file.name}): the space file, or a module that it imports, was changed "
+            f"{kernel.name} ({origin.name}): the space file, or a module that it imports, was changed "
             "while it was in use; what was measured is kept: run the command again"
         )
     return kernel
@@ -623,7 +626,7 @@ def _key(
     seed: int,
     inputs: Mapping[str, NDArray[Any]] | None,
 ) -> str:
-    spec = own_fingerprint(kernel) if kernel.file else repr(id(kernel))
+    spec = own_fingerprint(kernel)
     versions = f"{np.__version__} {draw.VERSION} {_VERSION}"
     drawn_from = f"{spec} {kernel.normal(problem).canonical_json()} {which} {seed} {versions}"
     return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))

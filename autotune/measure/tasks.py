@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar, cast
 
@@ -23,6 +22,7 @@ from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
 from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
 from autotune.measure import energy, verify
 from autotune.measure.data import RANDOM, Dataset, loaded_as, present
@@ -67,13 +67,13 @@ _OTHERS_SHARE = 0.1
 class Job:
     """One kernel on one problem and device: what the worker's state is made from."""
 
-    space_file: Path
+    origin: Origin
     problem: Problem
     device: Device
     datasets: tuple[Dataset, ...]
     #: Whether every sample starts from a flushed L2 cache.
     cold: bool = True
-    #: What the functions of the space file are known by; empty where that does not matter.
+    #: What the kernel's functions are known by; empty where that does not matter.
     known_by: str = ""
     #: Whether energy is measured depends on it.
     objective: Objective = TIME
@@ -147,7 +147,7 @@ def prepare(job: Job) -> None:
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
-    _state.kernel = loaded_as(job.space_file, job.known_by)
+    _state.kernel = loaded_as(job.origin, job.known_by)
     # Another job may have needed their room on the disk.
     datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
     _state.data = verify.DeviceData(

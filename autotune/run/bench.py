@@ -15,6 +15,7 @@ from functools import cached_property
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
+from autotune.kernel.snapshot import origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,
     frozen_sources,
@@ -113,12 +114,10 @@ class Bench:
 
     def job_without_data(self, problem: Problem) -> Job:
         """A job that says what to compile, and no more."""
-        assert self.kernel.file is not None
         known_by = own_fingerprint(self.kernel)
         request = self.request
-        return Job(
-            self.kernel.file, problem, self.device, (), request.cold, known_by, request.objective
-        )
+        origin = origin_of(self.kernel)
+        return Job(origin, problem, self.device, (), request.cold, known_by, request.objective)
 
     def scoring(self, problem: Problem) -> Scoring:
         """What turns measurements of a problem into what is minimised."""
