@@ -39,7 +39,7 @@ class TestCompilingForOpencl(CompileContract):
 
 @pytest.fixture(scope="module")
 def _nvrtc():
-    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install 'kernel-autotune[nvrtc]'")
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
 
 
 @pytest.mark.usefixtures("_nvrtc")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import FOLDER, JSON, PATH, SPACES, TRUST
+from autotune.cli.options import FOLDER, JSON, PATH, SPACES, TRUST, kernel_names
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -38,7 +38,8 @@ def list_(what: str, spaces: Path | None, as_json: bool) -> None:
     elif rows:
         print_table(rows)
     else:
-        click.echo(f"no {what}", err=True)
+        why = "; autotune doctor says why" if what == "devices" else ""
+        click.echo(f"no {what}{why}", err=True)
 
 
 def _kernel_rows(spaces: Path | None) -> list[dict[str, Any]]:
@@ -76,7 +77,7 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 
 
 @click.command("show")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--config", metavar="NAME=V,...", help="Show this configuration instead of the space."
 )
@@ -258,7 +259,7 @@ def _migrate(script: Path, name: str, into: Path) -> None:
 
 
 @click.command("check")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--arch",
     "archs",
@@ -283,8 +284,9 @@ def check(
 ) -> None:
     """Check the space file of KERNEL, and compile a sample of its configurations.
 
-    Needs no GPU. Where an OpenCL device is there, the sample is verified on it too: the first on every
-    layout that is compiled in, each other on the tuned one and one more.
+    Needs no GPU. Runs arguments and reference at the smallest problem. Where an OpenCL device is there,
+    the sample is verified on it too: the first on every layout that is compiled in, each other on the
+    tuned one and one more. Exit code 3: something failed, or nothing was verified and nothing says why.
 
     \b
     autotune check sgemm

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, out_option
+from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import drift, drift_words
@@ -34,7 +35,7 @@ _DRIFT = 0.03
 
 
 @click.command("run")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--effort",
     type=EFFORT_NAMES,
@@ -97,6 +98,9 @@ _DRIFT = 0.03
     help="Run finalists under each tool of compute-sanitizer too (memory, races, initialisation, "
     "barriers). Comes on top of the budget. Default: with --effort full on a GPU, where installed.",
 )
+@click.option(
+    "--live", is_flag=True, help="Serve a page to this machine that grows while the run goes on."
+)
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
 @TRUST
@@ -115,6 +119,7 @@ def run(
     seed: int,
     fresh: bool,
     sanitize: bool | None,
+    live: bool,
     out: Path,
     spaces: Path | None,
     as_json: bool,
@@ -177,22 +182,28 @@ def run(
     if request.first and not config:
         text = "configurations that were imported are tried first, and verified like any other"
         click.echo(f"{len(request.first)} {text}", err=True)
-    _run(request.with_default_problems(), out, as_json)
+    _run(request.with_default_problems(), out, live, as_json)
 
 
-def _run(request: Request, out: Path, as_json: bool) -> None:
+def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
+    from autotune.cli.live import LivePage
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
     from autotune.run.command import execute
     from autotune.store import Store, default_url
     from autotune.store.flat import row_of
 
-    with (
-        Store.open(default_url()) as store,
-        RunProgress(request.kernel.name, len(request.problems)) as progress,
-    ):
-        result = execute(request, store, progress)
-    if request.only is not None:
+    progress = RunProgress(request.kernel.name, len(request.problems))
+    page = LivePage(progress.standing, request.device.name) if live else None
+    with page or nullcontext():
+        if page:
+            click.echo(f"live:    {page.url}", err=True)
+        with Store.open(default_url()) as store, progress:
+            result = execute(request, store, progress)
+        published = publish(result, out) if request.only is None else None
+        if page and published:
+            page.end(f"finished; report: {published.html_file or published.markdown_file}")
+    if published is None:
         name, device = request.kernel.name, request.device.name
         _show_single(
             [
@@ -203,7 +214,6 @@ def _run(request: Request, out: Path, as_json: bool) -> None:
             as_json,
         )
         return
-    published = publish(result, out)
     if as_json:
         from autotune.tuned.writing import encode
 
@@ -375,6 +385,7 @@ _BESIDE_REPLAY = {
     "timing": "times are the recorded ones",
     "fresh": "nothing is remembered, and nothing is measured",
     "sanitize": "nothing is launched",
+    "live": "it is over at once",
     "out": "a replay writes no record, header or report",
     "spaces": "a recording has its own space",
 }

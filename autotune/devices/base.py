@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.devices.binary import Binary
 from autotune.devices.device import Clocks, Device
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: Bytes before and after every buffer that no kernel may touch: where a matrix is small, a whole tile
 #: or row beyond its end is in them.

@@ -90,7 +90,7 @@ class CudaBackend:
         try:
             from cuda.bindings import driver  # noqa: F401
         except ImportError:
-            return str(MissingDependencyError("cuda.bindings", "cuda13", "CUDA"))
+            return str(MissingDependencyError("cuda.bindings", "cuda13", "an NVIDIA GPU"))
         try:
             return "" if _devices() else "the driver lists no device; run: nvidia-smi -L"
         except RuntimeError as error:

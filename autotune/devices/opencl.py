@@ -42,6 +42,7 @@ from autotune.devices.base import (
 from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import Clocks, Device
 from autotune.errors import DeviceError, MissingDependencyError
+from autotune.extras import install
 
 #: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
@@ -80,8 +81,7 @@ class OpenclBackend:
             found = _live_devices()
         except MissingDependencyError as error:
             return str(error)
-        missing = "no OpenCL platform is installed; run: pip install 'kernel-autotune[cpu]'"
-        return "" if found else missing
+        return "" if found else f"no OpenCL platform is installed; run: {install('cpu')}"
 
     def toolchain(self) -> str:
         live = _live_devices()
@@ -431,7 +431,7 @@ def _pyopencl() -> Any:
     try:
         import pyopencl
     except ImportError as error:
-        raise MissingDependencyError("pyopencl", "cpu", "measuring on OpenCL") from error
+        raise MissingDependencyError("pyopencl", "cpu", "a CPU or another OpenCL device") from error
     return pyopencl
 
 

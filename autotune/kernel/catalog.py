@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from autotune.errors import SpecError, UsageError, unknown
+from autotune.errors import MissingDependencyError, SpecError, UsageError, needing, unknown
 from autotune.files import bundled_path
 from autotune.kernel import modules
 from autotune.kernel.hooks import line_of, signals_kept, stdout_aside
@@ -71,12 +71,17 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
 
 def listings(spaces: Path | None = None) -> list[Listing]:
     """Every kernel that can be named, nearest folder first where a name occurs twice."""
-    found: dict[str, Listing] = {}
+    return [_listing(file) for _, file in sorted(space_files(spaces).items())]
+
+
+def space_files(spaces: Path | None = None) -> dict[str, Path]:
+    """The space file of every kernel that can be named, the nearest of a name; none is looked into."""
+    found: dict[str, Path] = {}
     for folder in space_folders(spaces):
-        for file in sorted(folder.glob("*.py")):
+        for file in folder.glob("*.py"):
             if not file.name.startswith("_"):
-                found.setdefault(file.stem, _listing(file))
-    return sorted(found.values(), key=lambda listing: listing.name)
+                found.setdefault(file.stem, file)
+    return found
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
@@ -124,13 +129,17 @@ def load_file(file: Path) -> Kernel:
     ------
     SpecError
         If it cannot be run, declares no kernel or several, or is not mine; see `trust`.
+    MissingDependencyError
+        If it imports what one of our extras installs.
     """
     refuse_foreign(file)
     file = file.resolve()
     try:
         _parsed(file)
-        with stdout_aside, signals_kept():
+        with needing(file.name), stdout_aside, signals_kept():
             module = modules.run(file)
+    except MissingDependencyError:
+        raise
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
     except KeyboardInterrupt:

@@ -61,7 +61,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Fill:
-    """Set every element of an output or scratch buffer to one value, as a step of the sequence."""
+    """Set every element of an output or scratch buffer to one value, as a step of the sequence.
+
+    Parameters
+    ----------
+    name : str
+        The argument or scratch buffer.
+    value : float
+        Converted to the buffer's type.
+    """
 
     name: str
     value: float = 0
@@ -72,7 +80,15 @@ Step: TypeAlias = Launch | Fill
 
 @dataclass(frozen=True)
 class Out:
-    """An output: poisoned before every check, in turn with NaN and with a large number."""
+    """An output: poisoned before every check, in turn with NaN and with a large number.
+
+    Parameters
+    ----------
+    shape : tuple of int, or int
+        Elements along each axis; may depend on the problem.
+    dtype : str or numpy.dtype
+        Of its elements.
+    """
 
     shape: tuple[int, ...]
     dtype: Any = "float32"
@@ -80,14 +96,26 @@ class Out:
 
 @dataclass(frozen=True, eq=False)
 class InOut:
-    """An argument read and written: restored from this array before every check."""
+    """An argument read and written: restored from this array before every check.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        What it holds before a launch, of any shape, in the type that the kernel reads.
+    """
 
     array: Any
 
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A module symbol (``__constant__``) of this name, set before the first launch."""
+    """A module symbol (``__constant__``) of this name, set before the first launch.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Of the shape and type of the symbol.
+    """
 
     array: Any
 
@@ -96,7 +124,19 @@ class Constant:
 class Work:
     """What one problem costs at least, whatever the configuration.
 
-    ``pipe`` names the unit that does the arithmetic (``fp32``), so that peaks are compared alike.
+    Parameters
+    ----------
+    flops : float
+        Floating-point operations; a multiply-add is two.
+    bytes_read, bytes_written : float
+        Bytes that must come from device memory and go there.
+    pipe : str
+        The unit that does the arithmetic (``fp32``), so that peaks are compared alike.
+
+    Raises
+    ------
+    ValueError
+        If an amount is negative or not finite.
     """
 
     flops: float = 0
@@ -129,9 +169,16 @@ class Rule:
 class Baseline:
     """A vendor library call to compare with.
 
-    ``prepare`` gets the device arrays and scalars by argument name, allocates what the library
-    needs, and returns the function that does one call on the current stream; None where the
-    library has nothing for the problem.
+    Parameters
+    ----------
+    name : str
+        Of the library or its routine, as reports show it.
+    prepare : callable
+        Gets the device arrays and scalars by argument name, allocates what the library needs, and
+        returns the function that does one call on the current stream; None where the library has
+        nothing for the problem.
+    backend : str
+        What the arrays are of.
     """
 
     name: str
@@ -151,8 +198,10 @@ class Kernel(Hooks):
         Several sources with the same arguments instead, picked by the parameter ``VARIANT``.
     name : str, optional
         Default: the stem of the (first) source file.
-    problems, quick_problems : sequence of Problem, or mapping from backend to one
-        What ``--effort full`` and ``--effort quick`` tune.
+    problems : sequence of Problem, or mapping from backend to one
+        What ``--effort full`` tunes.
+    quick_problems : sequence of Problem, or mapping from backend to one
+        What ``--effort quick`` tunes. Default: the same.
     edge_problems : sequence of Problem
         Odd sizes that every finalist must also get right.
     seeds : sequence of mapping
@@ -168,6 +217,9 @@ class Kernel(Hooks):
         where a problem leaves them out: how the arrays lie that are tuned. Hooks always see them.
         ``offset_NAME`` of an array argument says how many elements past a boundary of 16 bytes it
         begins.
+    exact_data : bool
+        Whether configurations are verified on small whole numbers too, whose sums are exact. False
+        where the kernel means nothing on them; other random data are drawn in their place.
     backends : sequence of str
         Backends that the kernel can run on.
     **parameters : tuple, list, range or array of int, float, bool or str
@@ -193,6 +245,7 @@ class Kernel(Hooks):
         default: Mapping[str, Value] | None = None,
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
+        exact_data: bool = True,
         backends: Sequence[str] = BACKENDS,
         **parameters: Iterable[Value],
     ) -> None:
@@ -212,6 +265,9 @@ class Kernel(Hooks):
         if not isinstance(layout, Mapping | None):
             raise self.error(f"layout: expected a dict of names and ints, got {layout!r}")
         self.layout: dict[str, int] = dict(layout or {})
+        if not isinstance(exact_data, bool):
+            raise self.error(f"exact_data: expected True or False, got {exact_data!r}")
+        self.exact_data = exact_data
         self.problems = self._per_backend(problems)
         self.quick_problems = (
             self.problems if quick_problems is None else self._per_backend(quick_problems)
@@ -264,6 +320,9 @@ class Kernel(Hooks):
 
     def arguments(self, function: Function) -> Function:
         """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order.
+
+        ``rng`` is a `numpy.random.Generator` that draws float32 and int32 where no ``dtype`` is
+        given, and few small numbers where ``rng.exact``; see `autotune.measure.draw.Draw`.
 
         Values: arrays (inputs), `Out`, `InOut`, `Constant`, numpy scalars, or Python numbers
         (passed as int32 and float32).
