@@ -153,6 +153,7 @@ def minimal(
         (minimal("cmem_args={'s': f()}"), "cmem_args: s is made by code: f()"),
         (minimal("compiler_options=f()"), "compiler_options: f(); return them from"),
         (minimal().replace("[1, 2]", "f()"), "values of B are made by code: f()"),
+        (minimal().replace("[1, 2]", "[1e999]"), "values of B are made by code: [inf]"),
         (minimal().replace("np.zeros(8)", "f(8)"), "argument o is made by code: f(8)"),
         (minimal().replace('"B": [1', '"loop_unroll_factor_0": [0'), "takes the pragma out"),
     ],
@@ -206,6 +207,7 @@ def test_several_calls_have_files_of_their_own(tmp_path: Path, capsys: Any) -> N
     kernels = migrated(tmp_path, text)
     assert [kernel.name for kernel in kernels] == ["k", "k_2", "other"]
     assert kernels[1].parameters["B"] == (3,)
+    assert kernels[1].sources == {"": "k_2.cu"}  # which may be another
     script = ["--from-kernel-tuner", str(tmp_path / "tune.py")]
     assert run(["new", "mine", *script, "--into", str(tmp_path / "b")]) == 2
     assert "3 times: leave NAME out" in capsys.readouterr().err

@@ -7,6 +7,7 @@ is in ``described.py.j2``, as for a description in T1.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import keyword
 import math
@@ -58,22 +59,12 @@ _ALLOWED = (
     *(ast.keyword, ast.Subscript, ast.Slice),
 )
 _NUMPY = frozenset(
-    [
+    (
         *("T", "abs", "add", "astype", "clip", "cos", "cumsum", "dot", "exp", "float32", "float64"),
-        *(
-            "int32",
-            "log",
-            "matmul",
-            "max",
-            "maximum",
-            "mean",
-            "min",
-            "minimum",
-            "multiply",
-            "outer",
-        ),
-        *("prod", "reshape", "sin", "sqrt", "subtract", "sum", "tanh", "transpose", "where"),
-    ]
+        *("int32", "log", "matmul", "max", "maximum", "mean", "min", "minimum", "multiply"),
+        *("outer", "prod", "reshape", "sin", "sqrt", "subtract", "sum", "tanh", "transpose"),
+        "where",
+    )
 )
 #: What of it says how to search or print, and what says that here.
 _ELSEWHERE = {
@@ -112,11 +103,10 @@ def write_migrated(script: Path, name: str, into: Path) -> tuple[list[Path], lis
         raise UsageError(f"{script} calls tune_kernel {len(calls)} times: leave NAME out")
     texts: dict[Path, str] = {}
     said: list[str] = []
+    names: list[str] = []
     for call in calls:
-        made = _Translation(call, script, name)
-        while (into / "spaces" / f"{made.name}.py") in texts:
-            stem, _, number = made.name.rpartition("_")
-            made.name = f"{stem}_{int(number) + 1}" if number.isdecimal() else f"{made.name}_2"
+        made = _Translation(call, script, name, names)
+        names.append(made.name)
         fields = made.fields()
         texts[into / "spaces" / f"{made.name}.py"] = filled(fields)
         if made.text is not None:
@@ -134,7 +124,7 @@ def write_migrated(script: Path, name: str, into: Path) -> tuple[list[Path], lis
 class _Translation:
     """One call of `tune_kernel` in the words of a space file."""
 
-    def __init__(self, call: Call, script: Path, name: str) -> None:
+    def __init__(self, call: Call, script: Path, name: str, taken: Sequence[str]) -> None:
         self._given, self._script, self._line = call.arguments, script, call.line
         self.todos: list[str] = []
         #: Arguments that something else is made from too, and what makes them.
@@ -144,12 +134,14 @@ class _Translation:
         )
         if not re.fullmatch(r"[\w:<>, ]+", self._entry):
             raise self._error(f"kernel_name {self._entry!r} is no name of a function or template")
-        base = re.match(r"[\w:]*", self._entry)
-        self.name = name or (base[0].rpartition("::")[2] if base else "")
+        self._function = self._entry.partition("<")[0].rpartition("::")[2].strip()
+        self.name = name or self._function
         if wrong := fault("kernel name", self.name):
             raise self._error(f"{wrong}; give autotune new a NAME")
         if keyword.iskeyword(self.name) or self.name in ("np", "launch", "arguments", "reference"):
             self.name += "_kernel"
+        alike = [other for other in taken if re.fullmatch(rf"{self.name}(_\d+)?", other)]
+        self.name += f"_{len(alike) + 1}" if alike else ""
         self._source, self.text = self._read_source()
         self._backend = self._language()
         self._parameters = self._read_parameters()
@@ -247,8 +239,7 @@ class _Translation:
 
     def _signature(self) -> list[str]:
         """The declarations of the kernel's arguments; empty where they are not found."""
-        base = re.escape(re.split(r"[<:]", self._entry)[0])
-        found = re.search(rf"\b{base}\s*\(([^()]*)\)", self.text or "")
+        found = re.search(rf"\b{self._function}\s*\(([^()]*)\)", self.text or "")
         plain = re.sub(r"/\*.*?\*/|//[^\n]*", "", found[1]) if found else ""
         return [part.strip() for part in plain.split(",")] if plain.strip() else []
 
@@ -266,7 +257,9 @@ class _Translation:
             if wrong:
                 raise self._error(f"{wrong}: rename it in the script and in the source")
             plain = isinstance(values, list | tuple) and all(
-                isinstance(value, int | float | str | np.generic) for value in values
+                isinstance(value, str)
+                or (isinstance(value, int | float | np.generic) and math.isfinite(value))
+                for value in values
             )
             if not plain or not values:
                 self.todos.append(f"values of {name} are made by code: {_short(values)}")
@@ -302,7 +295,8 @@ class _Translation:
                 raise ValueError(f"{_short(given)} is no expression")
         names = [argument.arg for argument in arguments.args]
         if len(names) == 1 and names[0] not in self._parameters:
-            return _Unsubscripted(names[0]).visit(ast.fix_missing_locations(body))  # type: ignore[no-any-return]
+            unfolded: ast.expr = _Unsubscripted(names[0]).visit(copy.deepcopy(body))
+            return unfolded
         return body
 
     def _rules(self) -> list[dict[str, Any]]:
