@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What `tune` returns."""
+    """What `tune` returns.
+
+    Attributes
+    ----------
+    run : RunResult
+        What was measured, problem by problem.
+    published : Published
+        The record, and the files that were written.
+    """
 
     run: RunResult
     published: Published

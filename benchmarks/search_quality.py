@@ -21,7 +21,7 @@ import argparse
 import json
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -35,8 +35,9 @@ from typing import Any
 import numpy as np
 from harness import RECORDED, ROOT, command_line, finish
 
+from autotune.measure.evaluator import PER_DEVICE
 from autotune.measure.measurement import Measurement
-from autotune.search.base import fastest
+from autotune.search.base import Elsewhere, Outlook, Tell, fastest
 from autotune.search.names import BudgetSpent, find
 from autotune.search.recorded import Recording
 from autotune.search.replay import load
@@ -66,6 +67,10 @@ class UntilFound:
     It keeps nothing else: what is measured here is the strategy, not the session of a run.
     """
 
+    place: tuple[float, ...] = ()
+    elsewhere: Sequence[Elsewhere] = ()
+    outlook: Outlook | None = None
+
     def __init__(self, recording: Recording, budget: int) -> None:
         self.recording, self.budget = recording, budget
         #: Numbers of the configurations measured, in order.
@@ -94,6 +99,10 @@ class UntilFound:
         if not self._good.isdisjoint(indices):
             self.budget = len(self.path)
         return [self.recording.measurements[index] for index in indices]
+
+    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+        for number in proposals:
+            tell(number, *self.measure([number]))
 
     def best(self, count: int) -> list[int]:
         return fastest({index: self.recording.measurements[index] for index in self.path}, count)
@@ -172,6 +181,20 @@ class TimedSession(UntilFound):
             self.budget = len(self.path)
         self._thought_s = time.process_time()
         return [self.recording.measurements[index] for index in indices]
+
+    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+        awaited: list[int] = []
+        source = iter(proposals)
+        while True:
+            while len(awaited) < ahead and (number := next(source, None)) is not None:
+                self._think()
+                self._compile(number, self.now_s)
+                awaited.append(number)
+            if not awaited:
+                return
+            number = min(awaited, key=self._compiled_s.__getitem__)
+            awaited.remove(number)
+            tell(number, *self.measure([number]))
 
     def _think(self) -> None:
         now_s = time.process_time()
@@ -269,7 +292,8 @@ def _run_timed(strategy: str, path: Path, seed: int, budget: int, compilers: int
     _import(strategy)
     session = TimedSession(recording, budget, compilers)
     with suppress(BudgetSpent):
-        find(strategy)(recording.space, session, np.random.default_rng(seed))
+        search = find(strategy, ahead=compilers + PER_DEVICE)
+        search(recording.space, session, np.random.default_rng(seed))
     found = session.found_after
     seconds = None if found is None else round(session.ends_s[found - 1], 3)
     return TimedRow(path.name.split(".")[0], strategy, seed, seconds)

@@ -136,7 +136,7 @@ def nvcc() -> str:
     pathfinder = pytest.importorskip("cuda.pathfinder")
     path = pathfinder.find_nvidia_binary_utility("nvcc") or shutil.which("nvcc")
     if path is None:
-        pytest.skip("no nvcc; pip install 'kernel-autotune[test]'")
+        pytest.skip("no nvcc; pip install '.[test]'")
     return str(path)
 
 
@@ -146,5 +146,5 @@ def opencl_device() -> str:
     intel = Path(sys.prefix, "lib", "libintelocl.so")
     others = Path("/etc/OpenCL/vendors").glob("*.icd")
     if find_spec("pyopencl") is None or not (intel.exists() or any(others)):
-        pytest.skip("no OpenCL device; pip install 'kernel-autotune[cpu]'")
+        pytest.skip("no OpenCL device; pip install '.[cpu]'")
     return "opencl:cpu"

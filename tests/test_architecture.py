@@ -23,6 +23,7 @@ LAYERS = (
     {"devices"},
     {"arrays", "files", "values", "vendor"},
     {"errors"},
+    {"extras"},
 )
 
 

@@ -113,9 +113,9 @@ GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
     ("old", "new", "words"),
     [
         ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 2, 4, 8", "syntax error"),
-        ("ITEMS=(1, 2, 4, 8),", "items=(1, 2),", "unknown option 'items'"),
+        ("ITEMS=(1, 2, 4, 8),", "items=(1, 2),", "unknown parameter 'ITEMS'"),
         ("ITEMS=(1, 2, 4, 8),", "ITEMS=(),", "non-empty tuple"),
-        ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 'a'),", "all int"),
+        ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 'a'),", "all numbers"),
         ("@saxpy.launch", "@saxpy.constraint\ndef c(ITEM):\n    'x'\n\n\n@saxpy.launch", "'ITEM'"),
         (
             "@saxpy.launch",

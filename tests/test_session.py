@@ -90,7 +90,7 @@ class Table:
     def __init__(self):
         self.measured, self.hinted, self.recalled = [], [], []
 
-    def measure(self, configurations, begin=ignore):
+    def measure(self, configurations, begin=ignore, ahead=None):
         for configuration in configurations:
             begin(configuration)
             self.measured.append(configuration)
@@ -238,7 +238,76 @@ def test_failures_are_rows_and_never_the_best(space, session, store):
     assert statuses == [Status.WRONG_RESULT, Status.OK, Status.WRONG_RESULT]
 
 
+# ---------------------------------------------------------------- a stream of proposals
+
+
+class Late(Table):
+    """Gives the result of what was begun last, when no more may wait."""
+
+    def measure(self, configurations, begin=ignore, ahead=None):
+        waiting = []
+        for configuration in configurations:
+            waiting.append(configuration)
+            if len(waiting) == ahead:
+                yield from super().measure([waiting.pop()], begin)
+        yield from super().measure(reversed(waiting), begin)
+
+
+def test_proposals_are_taken_as_results_come_and_told_in_any_order(session):
+    made, told = session(Late()), []
+
+    def proposals():
+        for number in range(6):
+            assert number - len(told) < 3
+            yield number
+
+    made.stream(proposals(), lambda number, row: told.append((number, row.configuration)), 3)
+    assert [number for number, _ in told] == [2, 3, 4, 5, 1, 0] == list(made.asked)
+    assert all(made.space.configuration(number) == asked for number, asked in told)
+
+
+def test_a_stream_keeps_the_budget_to_the_evaluation(session, store):
+    made, told = session(Late(), budget=Budget(evaluations=7)), []
+    with pytest.raises(BudgetSpent):
+        made.stream(iter(range(99)), lambda number, row: told.append(number), 3)
+    assert sorted(told) == list(range(7)) == sorted(made.asked)
+    assert len(store.rows()) == 7
+
+
+def test_a_stream_is_answered_at_once_where_an_answer_is_known(session):
+    session().measure([1, 2])
+    made, told = session(Late()), []
+    made.measure([3])
+    made.stream(iter([3, 1, 0, 2]), lambda number, row: told.append(number), 9)
+    assert told == [3, 1, 2, 0]
+    assert len(made.evaluator.measured) == 2
+
+
+def test_a_stream_ends_when_time_is_up(session):
+    made = session(budget=Budget(seconds=3600))
+
+    def proposals():
+        yield 0
+        made._start -= 3600
+        yield from range(1, 99)
+
+    with pytest.raises(BudgetSpent):
+        made.stream(proposals(), lambda number, row: None, 1)
+    assert list(made.asked) == [0]
+
+
 # ---------------------------------------------------------------- memory
+
+
+def test_what_this_search_adds_is_not_taken_for_remembered(space, session):
+    """What was stopped early before, by others than the best of now, is still no row to choose from."""
+    first = session()
+    first.measure([at(space, 8, 8)])
+    slow = Measurement(Configuration(BLOCK=32, A=7, B=7), Status.STOPPED_EARLY, samples_ms=(9.0,))
+    first._keep(slow)
+    second = session()
+    second.measure([at(space, 0, 0)])
+    assert {row.configuration.A for row in second.known()} == {0, 8}
 
 
 def test_what_an_earlier_run_measured_is_remembered(space, session, store):

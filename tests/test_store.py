@@ -705,7 +705,7 @@ def test_a_bad_address_is_explained_without_its_password(address: str) -> None:
 
 def test_without_psycopg_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingDependencyError, match=r"kernel-autotune\[postgres\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install .*\[postgres\]'"):
         Store.open("postgresql://u:hidden@h/d")
 
 

@@ -282,6 +282,8 @@ def test_the_chance_of_a_gain_falls() -> None:
 def test_a_search_ends_when_little_is_left_to_gain() -> None:
     class Counting:
         evaluations_left = 400
+        place = elsewhere = ()
+        outlook = None
         best_ms = math.inf
         count = 0
 
@@ -305,6 +307,7 @@ def test_a_search_ends_when_little_is_left_to_gain() -> None:
     search(BOWL, session, np.random.default_rng(0), rule=EndRule())
     assert session.best_ms == 1
     assert session.count < 200
+    assert session.outlook is not None and session.outlook.is_enough and session.outlook.gain < 0.01
 
 
 # --- hostile spaces

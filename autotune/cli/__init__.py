@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -124,11 +125,14 @@ def autotune() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; return its exit code."""
-    from autotune.errors import AutotuneError
+    from autotune.errors import AutotuneError, needing
 
     warnings.showwarning = _show_warning
     try:
-        autotune.main(args=arguments, prog_name="autotune", standalone_mode=False, color=_color())
+        with needing(shlex.join(["autotune", *arguments[:1]])):
+            autotune.main(
+                args=arguments, prog_name="autotune", standalone_mode=False, color=_color()
+            )
         if sys.stdout is not None:
             sys.stdout.flush()
     except click.exceptions.Exit as ended:

@@ -16,6 +16,7 @@ import numpy as np
 from autotune.devices.choose import backend
 from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError
+from autotune.extras import install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
@@ -85,7 +86,7 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     elif found := backend("opencl").devices():
         _check_on_device(report, kernel, found[-1], samples, seed)
     else:
-        report.not_verified = "no OpenCL device (pip install 'kernel-autotune[cpu]')"
+        report.not_verified = f"no OpenCL device ({install('cpu')})"
     if report.not_verified:
         report.notes.append(f"not verified: {report.not_verified}")
     elif not report.failures and all(row["result"] != "verified" for row in report.samples):

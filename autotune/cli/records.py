@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
+    from autotune.measure.measurement import Measurement
     from autotune.store import Row, Store
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.config import MadeFor
@@ -86,7 +87,7 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 
     Where it is and cannot be read, that is a warning: the answer stands.
     """
-    from autotune.errors import SpecError
+    from autotune.errors import MissingDependencyError, SpecError
     from autotune.kernel.catalog import known_kernel
     from autotune.kernel.source import changed_since
 
@@ -95,7 +96,7 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
     try:
         declared = known_kernel(kernel, spaces)
         return changed_since(declared, *made_for) if declared else ()
-    except SpecError as error:
+    except (SpecError, MissingDependencyError) as error:
         warn(f"whether its source changed is not known: {error}")
         return ()
 
@@ -105,6 +106,7 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
+@click.option("--importance", is_flag=True, help="How much each parameter matters, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
@@ -112,6 +114,7 @@ def results(
     device: str | None,
     best: int | None,
     imported: bool,
+    importance: bool,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -119,6 +122,7 @@ def results(
 
     \b
     autotune results sgemm --best 5
+    autotune results sgemm --importance
     autotune results sgemm --json
     """
     from autotune.errors import UsageError, unknown
@@ -126,7 +130,11 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
-    if imported:
+    if importance and best:
+        raise UsageError("--importance is of all that was measured: leave out --best")
+    if importance:
+        rows = _importances(kernel, device, imported)
+    elif imported:
         rows = _imported_rows(kernel, device, best)
     else:
         with Store.open(default_url()) as store:
@@ -140,6 +148,8 @@ def results(
         emit_json(rows)
     elif as_csv:
         _print_csv(rows)
+    elif importance:
+        _show_importances(rows, kernel)
     elif rows:
         print_table(
             {
@@ -180,6 +190,77 @@ def _imported_rows(
     ]
 
 
+def _importances(kernel: str | None, device: str | None, imported: bool) -> list[dict[str, Any]]:
+    """What the search's model owes to each parameter, by kernel, device and problem."""
+    from autotune.search.insight import insight
+
+    rows = []
+    for facts, measurements in (_imported_alike if imported else _measured_alike)(kernel, device):
+        if (found := insight(measurements)) is not None:
+            rows += [
+                {
+                    **facts,
+                    "parameter": each.parameter,
+                    "lost_without": each.total,
+                    "alone": each.alone,
+                    "explained": found.explained,
+                }
+                for each in found.importances
+            ]
+    return rows
+
+
+def _measured_alike(
+    kernel: str | None, device: str | None
+) -> Iterator[tuple[dict[str, Any], list[Measurement]]]:
+    """Per kernel, device and problem what was last measured in one way."""
+    from autotune.report.sources import rows_of
+    from autotune.store import Store, default_url
+
+    with Store.open(default_url()) as store:
+        newest = {
+            (last.kernel, last.device_name, last.problem): last.scope
+            for last in store.newest_of_scopes(kernel, device)
+        }
+        for (name, device_name, problem), scope in newest.items():
+            facts = {"kernel": name, "problem": dict(problem), "device": device_name}
+            yield facts, [row.measurement for row in rows_of(store, scope)]
+
+
+def _imported_alike(
+    kernel: str | None, device: str | None
+) -> Iterator[tuple[dict[str, Any], list[Measurement]]]:
+    from autotune.search.imported import imported
+
+    for recording in imported(kernel):
+        if device in (None, recording.device.name):
+            facts = {"kernel": recording.kernel, "problem": dict(recording.problem)}
+            yield {**facts, "device": recording.device.name}, list(recording.measurements)
+
+
+def _show_importances(rows: list[dict[str, Any]], kernel: str | None) -> None:
+    if not rows:
+        click.echo(
+            f"too little of {kernel or 'anything'} was timed to say what matters: it takes 12 "
+            f"configurations of a problem, and times that follow from them; run: autotune run "
+            f"{kernel or 'sgemm'}",
+            err=True,
+        )
+        return
+    print_table(
+        {
+            "kernel": row["kernel"],
+            "problem": words(row["problem"]),
+            "parameter": row["parameter"],
+            "lost without it": f"{row['lost_without']:.1%}",
+            "alone": f"{row['alone']:.1%}",
+            "model explains": f"{row['explained']:.1%}",
+            "device": row["device"],
+        }
+        for row in rows
+    )
+
+
 def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
     """The fastest right rows of each problem, kernel, device and timing, in groups."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -198,7 +279,8 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     import sys
 
     plain = [
-        {**row, "problem": words(row["problem"]), "config": words(row["config"])} for row in rows
+        {name: words(value) if isinstance(value, Mapping) else value for name, value in row.items()}
+        for row in rows
     ]
     names = [name for name in (plain[0] if plain else ["kernel"]) if name != "samples_ms"]
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore")

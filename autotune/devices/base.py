@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.devices.binary import Binary
 from autotune.devices.device import Clocks, Device
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 #: Bytes before and after every buffer that no kernel may touch: where a matrix is small, a whole tile
 #: or row beyond its end is in them.
@@ -25,6 +26,13 @@ GUARD_BYTES = 1 << 20
 GUARD_VALUE = 0x7E
 #: A batch of hot calls lasts so long, or holds so many.
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
+
+
+#: What to do about a kernel of others that has them; references to textures went with CUDA 12.
+NO_TEXTURES = (
+    "textures are not supported: pass the array as an argument, and read it through a "
+    "const __restrict__ pointer"
+)
 
 
 class Poison(IntEnum):
@@ -107,6 +115,15 @@ class Difference:
     rms_error: float
     #: Flat index of the first element over the bound, or NaN where none is expected.
     first_wrong: int | None
+
+
+def with_defines(source: str, defines: Mapping[str, str]) -> str:
+    """A source with macros in front.
+
+    Not as options of a compiler, whose own headers they would reach: one called ``size`` breaks
+    NVRTC's, and names in lower case are what kernels of others have.
+    """
+    return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
 
 
 class Timer(Protocol):

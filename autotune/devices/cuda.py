@@ -30,6 +30,7 @@ from autotune.devices.base import (
     Poison,
     Side,
     batch_size,
+    with_defines,
 )
 from autotune.devices.binary import Binary
 from autotune.devices.device import Clocks, Device
@@ -89,7 +90,7 @@ class CudaBackend:
         try:
             from cuda.bindings import driver  # noqa: F401
         except ImportError:
-            return str(MissingDependencyError("cuda.bindings", "cuda13", "CUDA"))
+            return str(MissingDependencyError("cuda.bindings", "cuda13", "an NVIDIA GPU"))
         try:
             return "" if _devices() else "the driver lists no device; run: nvidia-smi -L"
         except RuntimeError as error:
@@ -111,9 +112,10 @@ class CudaBackend:
         if not any("std=" in flag for flag in flags):
             flags.append("-std=c++17")
         arch = chosen[-1] if chosen else device.arch
-        symbols = [f"-D{name}={value}" for name, value in defines.items()]
         done = nvrtc.compile_cubin(
-            source, [f"-arch={arch}", *symbols, *flags], nvrtc.expressions(source, entries)
+            with_defines(source, defines),
+            [f"-arch={arch}", *flags],
+            nvrtc.expressions(source, entries),
         )
         expression = {symbol: name for name, symbol in done.symbols.items()}
         reported = tuple(

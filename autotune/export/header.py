@@ -445,6 +445,8 @@ def _type(writer: Writer, name: str) -> str:
         return "bool"
     if isinstance(values[0], str):
         return writer.enums[name].name
+    if isinstance(values[0], float):
+        return "double"
     return "int" if all(value in _INT for value in values) else "long long"
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.errors import UsageError
-from autotune.search.recorded import Recording
 from autotune.tuned.record import Entry, TunedRecord
+
+if TYPE_CHECKING:
+    from autotune.search.recorded import Recording
 
 _VERSION = "1.0"
 _MOST_SIZES = 3

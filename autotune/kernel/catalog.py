@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from autotune.errors import SpecError, UsageError, unknown
+from autotune.errors import MissingDependencyError, SpecError, UsageError, needing, unknown
 from autotune.files import bundled_path
 from autotune.kernel import modules
 from autotune.kernel.hooks import line_of, signals_kept, stdout_aside
@@ -129,13 +129,17 @@ def load_file(file: Path) -> Kernel:
     ------
     SpecError
         If it cannot be run, declares no kernel or several, or is not mine; see `trust`.
+    MissingDependencyError
+        If it imports what one of our extras installs.
     """
     refuse_foreign(file)
     file = file.resolve()
     try:
         _parsed(file)
-        with stdout_aside, signals_kept():
+        with needing(file.name), stdout_aside, signals_kept():
             module = modules.run(file)
+    except MissingDependencyError:
+        raise
     except SyntaxError as error:
         raise SpecError(f"{file.name}:{error.lineno}: syntax error: {error.msg}") from error
     except KeyboardInterrupt:

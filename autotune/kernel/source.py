@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
+from autotune.devices.base import with_defines
 from autotune.errors import SpecError
 from autotune.kernel.catalog import bundled_folder
 from autotune.kernel.modules import files_of, home_of, is_installed
@@ -26,6 +28,10 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTI
 #: Options of `Kernel` that say what to try or where, not what is computed.
 _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
+)
+#: Its other options; everything else that it is given is a parameter.
+_DECIDING_OPTIONS = (
+    frozenset(inspect.signature(Kernel).parameters) - {"parameters"} - _SEARCH_OPTIONS
 )
 #: Hooks that decide which configurations are tried or how results are judged against others.
 _SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "exclusive", "call"})
@@ -105,9 +111,8 @@ def text_fingerprint(text: str) -> str:
 
 def source_of(kernel: Kernel, configuration: Configuration, problem: Problem) -> str:
     """The text a compiler gets of a configuration, with its defines in front."""
-    defines = kernel.defines(configuration, problem)
-    lines = [f"#define {name} {value}" for name, value in defines.items()]
-    return "\n".join([*lines, source_text(kernel, kernel.source_file(configuration))])
+    text = source_text(kernel, kernel.source_file(configuration))
+    return with_defines(text, kernel.macros(configuration, problem))
 
 
 def source_text(kernel: Kernel, file: Path) -> str:
@@ -343,7 +348,7 @@ def _strip(node: ast.AST) -> None:
         node.keywords = [
             keyword
             for keyword in node.keywords
-            if keyword.arg is None or not (keyword.arg.isupper() or keyword.arg in _SEARCH_OPTIONS)
+            if keyword.arg is None or keyword.arg in _DECIDING_OPTIONS
         ]
 
 

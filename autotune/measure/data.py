@@ -32,6 +32,7 @@ from autotune.arrays import (
     narrowed,
     usable_cores,
 )
+from autotune.devices.base import NO_TEXTURES
 from autotune.errors import AutotuneError, unknown
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
@@ -474,9 +475,10 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
         return Argument(name, "scalar", "<f4", value=value)
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "iufb":
         return Argument(name, "scalar", value.dtype.str, value=value.item())
+    told = type(value).__name__
+    hint = f"; {NO_TEXTURES}" if "texture" in told.lower() else ""
     raise kernel.error(
-        f"arguments: {name} is {type(value).__name__}; expected an array, Out, InOut, Constant "
-        "or a number"
+        f"arguments: {name} is {told}; expected an array, Out, InOut, Constant or a number{hint}"
     )
 
 

@@ -56,11 +56,12 @@ class Evaluator(Protocol):
         self,
         configurations: Iterable[Configuration],
         begin: Callable[[Configuration], None] = ignore,
+        ahead: int | None = None,
     ) -> Iterable[Measurement]:
         """Yield one measurement per configuration, in any order.
 
-        ``configurations`` is read no further than what is done needs; ``begin`` is called, by the
-        thread that asks for results, with what a device begins.
+        ``configurations`` is read no further than what is done needs, nor more than ``ahead`` of
+        results; ``begin`` is called, by the thread that asks for results, with what a device begins.
         """
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
@@ -132,12 +133,13 @@ class DeviceEvaluator:
         self,
         configurations: Iterable[Configuration],
         begin: Callable[[Configuration], None] = ignore,
+        ahead: int | None = None,
     ) -> Iterator[Measurement]:
         """Yield one measurement per configuration, each as soon as it is there.
 
         What is compiled first is measured first, on a CPU in the order given.
         """
-        batch = _Batch(self, configurations)
+        batch = _Batch(self, configurations, min(ahead or LIKELY, LIKELY))
         try:
             while True:
                 batch.take_up(any(lane.begun for lane in self._lanes))
@@ -250,8 +252,11 @@ class DeviceEvaluator:
 class _Batch:
     """Configurations on their way to a device, taken up as compilers need work."""
 
-    def __init__(self, evaluator: DeviceEvaluator, configurations: Iterable[Configuration]) -> None:
+    def __init__(
+        self, evaluator: DeviceEvaluator, configurations: Iterable[Configuration], ahead: int
+    ) -> None:
         self._evaluator, self._compilers = evaluator, evaluator.compilers
+        self._ahead = ahead
         self._source = iter(configurations)
         self._is_dry = False
         #: What a device can have, in the order in which it got ready.
@@ -266,7 +271,7 @@ class _Batch:
             if not (is_measuring or self.ready):
                 self._take_up_and_wait()
             return
-        while not self._is_dry and len(self.ready) + self.compiling < LIKELY:
+        while not self._is_dry and len(self.ready) + self.compiling < self._ahead:
             if self._compilers.has_enough:
                 return
             self._compilers.is_all_asked = self._is_dry = not (taken := self._taken(1))
@@ -279,7 +284,7 @@ class _Batch:
 
     def _take_up_and_wait(self) -> None:
         self._compilers.is_all_asked = True
-        for configuration, stage in self._taken(AT_ONCE):
+        for configuration, stage in self._taken(min(AT_ONCE, self._ahead)):
             known = stage if isinstance(stage, Measurement) else stage.result()
             self.ready.append((configuration, known))
 

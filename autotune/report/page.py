@@ -16,6 +16,7 @@ from autotune.files import write_atomically
 from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.effects import Effect, effects
+from autotune.report.insight import section
 from autotune.values import Configuration, Value
 
 _HERE = Path(__file__).parent
@@ -82,6 +83,7 @@ def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, 
         "has_trials": bool(problem.trials),
         "is_timed": problem.best_ms is not None,
         "examples": evidence.failure_examples(content, problem),
+        "insight": section(content, problem),
     }
 
 

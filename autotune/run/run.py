@@ -33,6 +33,11 @@ from autotune.store import RunInfo, RunState, Store
 
 #: Shares of the time that are kept for the finals, and of several problems for the portfolio.
 _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
+#: Share of the budget of several problems that is spent on those where most is to be gained, and of how
+#: many problems one is searched on.
+_AGAIN_SHARE, _AGAIN = 0.3, 3
+#: Not for less time than this: data must be uploaded again.
+_LEAST_AGAIN_S = 1.0
 #: Of the time for a problem's finals the most that is spent on measuring the others' best there.
 _GUESTS_SHARE = 0.3
 #: Of every other problem this many of the best enter a problem's finals.
@@ -107,19 +112,58 @@ class Run(Bench):
         searched: list[SearchedProblem] = []
         for problem in self.request.problems:
             searched.append(search.search(problem, space, self._budget(searched), searched))
-        return searched
+        return self._searched_on(search, searched)
 
     def _budget(self, before: Sequence[SearchedProblem]) -> Budget:
-        """Of the next search: an equal share of what is left."""
+        """Of the next search: an equal share of what is left, but for what is kept for going on."""
         left = len(self.request.problems) - len(before)
-        seconds = self._seconds_left(but=_FINALS_SHARE + self._portfolio_share)
+        seconds = self._seconds_left(but=self._kept_share + self._again_share)
         if seconds is not None:
             seconds = max(1.0, seconds / left)
         evaluations = self.request.total_budget.evaluations
         if evaluations is not None:
-            spent = sum(len(searched.measured) for searched in before)
-            evaluations = ceil_div(evaluations - spent, left)
+            spent = sum(len(found.asked) for found in before)
+            kept = int(self._again_share * evaluations)
+            evaluations = max(1, ceil_div(evaluations - kept - spent, left))
         return Budget(seconds, evaluations)
+
+    def _searched_on(
+        self, search: ProblemSearch, searched: Sequence[SearchedProblem]
+    ) -> list[SearchedProblem]:
+        """Spend what is left of the budget where most is to be gained, as strategies expect it."""
+        found = {other.problem: other for other in searched}
+        turns = ceil_div(len(searched), _AGAIN)
+        for turn in range(turns):
+            chosen = max(found.values(), key=_gain)
+            if not (self._again_share and _gain(chosen) > 0):
+                break
+            seconds = self._seconds_left(but=self._kept_share)
+            if seconds is not None:
+                seconds /= turns - turn
+            evaluations = self.request.total_budget.evaluations
+            if evaluations is not None:
+                evaluations -= sum(len(other.asked) for other in found.values())
+                evaluations = ceil_div(evaluations, turns - turn)
+            if seconds is not None and seconds < _LEAST_AGAIN_S:
+                break
+            if evaluations is not None and evaluations < 1:
+                break
+            found[chosen.problem] = search.search(
+                chosen.problem, chosen.space, Budget(seconds, evaluations), list(found.values())
+            )
+        return list(found.values())
+
+    @property
+    def _kept_share(self) -> float:
+        """Share of the time that is kept for what follows the searches."""
+        return _FINALS_SHARE + self._portfolio_share
+
+    @property
+    def _again_share(self) -> float:
+        """Share of the budget that is kept for going on where most is to be gained."""
+        several = len(self.request.problems) > 1 and self.request.only is None
+        own = self.request.strategy in ("auto", "surrogate")
+        return _AGAIN_SHARE if several and own else 0.0
 
     @property
     def _portfolio_share(self) -> float:
@@ -253,6 +297,12 @@ class Run(Bench):
         problem, seed = result.problem, self.request.seed
         finals = selection.with_portfolio(result.finals, problem, portfolio, seed)
         return replace(result, finals=finals)
+
+
+def _gain(found: SearchedProblem) -> float:
+    """What going on with a problem is expected to save, as a share; 0 where it need not go on."""
+    outlook = found.outlook
+    return 0.0 if outlook is None or outlook.is_enough else outlook.gain
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -20,7 +22,8 @@ from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
 from autotune.measure.measurement import Measurement
 from autotune.run import selection
 from autotune.run.bench import Bench, stopping_rule
-from autotune.search.base import BudgetSpent
+from autotune.run.elsewhere import OtherDevices, point_of, told_apart
+from autotune.search.base import BudgetSpent, Elsewhere, Outlook, Tell
 from autotune.search.names import Search, find
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
@@ -29,8 +32,6 @@ from autotune.values import Configuration, Problem
 
 #: The winners of so many problems, those nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
-#: From so many compilers on a search that is limited by time asks for batches.
-_MANY_COMPILERS = 4
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,20 @@ class SearchedProblem:
     problem: Problem
     space: Space
     evaluator: DeviceEvaluator
-    measured: tuple[Measurement, ...]
+    #: Measured or recalled by the search, by number, in order.
+    asked: Mapping[int, Measurement]
     #: What the finals choose from: measured now or remembered.
     choice: tuple[Measurement, ...]
     seconds: float
     #: See `SearchSession.ended_by`.
     ended_by: str
+    #: What the strategy expects of going on, where it says so.
+    outlook: Outlook | None = None
+
+    @property
+    def measured(self) -> tuple[Measurement, ...]:
+        """In the order asked for."""
+        return tuple(self.asked.values())
 
 
 @dataclass(frozen=True)
@@ -57,10 +66,17 @@ class ProblemSearch:
     run_id: int
     listener: Listener
 
+    @cached_property
+    def devices(self) -> OtherDevices:
+        """What is known of other devices."""
+        return OtherDevices(self.bench.kernel.name, self.bench.device, self.store)
+
     def search(
         self, problem: Problem, space: Space, budget: Budget, before: Sequence[SearchedProblem]
     ) -> SearchedProblem:
         """Search one problem, beginning with what won on the nearest of those searched before it.
+
+        What was searched ``before`` may be this problem too: then the search goes on.
 
         Raises
         ------
@@ -69,10 +85,15 @@ class ProblemSearch:
         """
         bench, only = self.bench, self.bench.request.only
         begun, begun_s = time.monotonic(), bench.clock_s()
-        first = self._first(space, problem, before)
+        earlier = next((found for found in before if found.problem == problem), None)
+        others = [found for found in before if found is not earlier]
+        asked = dict(earlier.asked) if earlier else {}
+        first = [] if earlier else self._first(space, problem, others)
+        place, elsewhere = self._elsewhere(problem, space, others)
         self.listener(Phase(problem, "inputs"))
         job = bench.job(
-            problem, meanwhile=lambda: self._compile_ahead(problem, space, budget, first)
+            problem,
+            meanwhile=lambda: self._compile_ahead(problem, space, budget, first),
         )
         bench.worker.prepare(job)
         evaluator = DeviceEvaluator(
@@ -98,14 +119,37 @@ class ProblemSearch:
                 # One configuration by name is to be timed, though it may have been stopped early.
                 fresh=bench.request.fresh or only is not None,
                 others=tuple(device.uuid for device in bench.request.others),
+                place=place,
+                elsewhere=elsewhere,
+                asked=asked,
             )
-            strategy = self._strategy(budget)
-            measured = tuple(search(session, strategy, bench.request.seed, first).values())
-            ended_by = session.ended_by
+            for measurement in asked.values():
+                evaluator.recall(measurement)
+            search(session, self._strategy(budget), bench.request.seed + len(asked), first)
         bench.compilers.forget()
-        choice = measured if only is not None else tuple(session.known())
-        spent_s = time.monotonic() - begun
-        return SearchedProblem(problem, space, evaluator, measured, choice, spent_s, ended_by)
+        measured = tuple(session.asked.values())
+        return SearchedProblem(
+            problem,
+            space,
+            evaluator,
+            session.asked,
+            measured if only is not None else tuple(session.known()),
+            time.monotonic() - begun + (earlier.seconds if earlier else 0.0),
+            session.ended_by,
+            session.outlook,
+        )
+
+    def _elsewhere(
+        self, problem: Problem, space: Space, others: Sequence[SearchedProblem]
+    ) -> tuple[tuple[float, ...], list[Elsewhere]]:
+        """Where a problem is, and what is known of other places."""
+        searched = [
+            Elsewhere(point_of(found.problem, problem), found.asked, is_compiled=True)
+            for found in others
+        ]
+        return told_apart(
+            point_of(problem, problem), [*searched, *self.devices.near(problem, space)]
+        )
 
     def _first(
         self, space: Space, problem: Problem, before: Sequence[SearchedProblem]
@@ -125,16 +169,12 @@ class ProblemSearch:
         if request.only is not None:
             return lambda *_: None
         others = len(request.others)
-        compilers_wait = (
-            self.bench.device.leaves_host_free
-            and budget.evaluations is None
-            and self.bench.compilers.processes >= _MANY_COMPILERS
-        )
-        return find(
-            request.strategy,
-            at_once=PER_DEVICE * (1 + others) if others else 1,
-            in_batches=bool(others) or compilers_wait,
-        )
+        at_once = PER_DEVICE * (1 + others) if others else 1
+        # Where evaluations are scarce the next waits for the result of the last; a CPU would compile
+        # what is asked for ahead while it measures.
+        is_time_scarce = budget.evaluations is None and self.bench.device.leaves_host_free
+        ahead = self.bench.compilers.processes + PER_DEVICE if is_time_scarce else 1
+        return find(request.strategy, at_once, max(at_once, ahead))
 
     def _compile_ahead(
         self, problem: Problem, space: Space, budget: Budget, first: Sequence[Configuration]
@@ -170,6 +210,13 @@ class _Foresight:
 
     evaluations_left: int | None
     asked: list[int] = field(default_factory=list)
+    place: tuple[float, ...] = ()
+    elsewhere: Sequence[Elsewhere] = ()
+    outlook: Outlook | None = None
+
+    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+        self.asked += islice(proposals, ahead)
+        raise BudgetSpent
 
     def hint(self, indices: Sequence[int]) -> None:
         self.asked += indices

@@ -6,12 +6,15 @@ ends the search. Neither knows devices or storage through this contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement
+
+#: What takes a result: the number of a configuration, and what came of it.
+Tell: TypeAlias = Callable[[int, Measurement], None]
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -21,8 +24,37 @@ class BudgetSpent(Exception):
     """The session ended the search. A strategy lets it pass through."""
 
 
+@dataclass(frozen=True)
+class Elsewhere:
+    """What was measured of the same space at another size, or on another device."""
+
+    #: Where that was, as a point: coordinates that two searches differ in, some one unit apart for a
+    #: factor of 16 in a size, 1 for another device.
+    place: tuple[float, ...]
+    #: By number, in order.
+    measured: Mapping[int, Measurement]
+    #: Whether its binaries serve here, so that measuring one of these compiles nothing.
+    is_compiled: bool = False
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a strategy expects of going on."""
+
+    #: What the next proposals are expected to save, as a share of the best time.
+    gain: float
+    #: Whether it ended because that is too little.
+    is_enough: bool = False
+
+
 class Session(Protocol):
     """What a strategy may ask for."""
+
+    #: Where this search is, and what was measured at other places; places have equally many coordinates.
+    place: tuple[float, ...]
+    elsewhere: Sequence[Elsewhere]
+    #: Set by strategies that can say it.
+    outlook: Outlook | None
 
     @property
     def evaluations_left(self) -> int | None:
@@ -38,6 +70,18 @@ class Session(Protocol):
         ------
         BudgetSpent
             When the budget does not allow the whole batch: what it allows is measured first.
+        """
+
+    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+        """Measure proposals as they come, until there are no more.
+
+        Another is taken whenever fewer than ``ahead`` wait for their result; ``tell`` gets each as
+        it is there, in any order, before the next is taken.
+
+        Raises
+        ------
+        BudgetSpent
+            When the budget is spent.
         """
 
     def best(self, count: int) -> list[int]:

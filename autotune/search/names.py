@@ -18,7 +18,10 @@ from autotune.search.base import BudgetSpent, Search, Session, StrategyInfo
 __all__ = ["BudgetSpent", "Search", "Session", "StrategyInfo", "available", "find"]
 
 _OWN: dict[str, tuple[Callable[..., None], str]] = {
-    "auto": (auto.search, "the default: chosen by space, budget, and how much is done at a time"),
+    "auto": (
+        auto.search,
+        "the default: all where the budget allows, else surrogate until little is left to gain",
+    ),
     "surrogate": (
         auto.surrogate,
         "our own: expected improvement under a Gaussian process, over the valid configurations",
@@ -28,7 +31,7 @@ _OWN: dict[str, tuple[Callable[..., None], str]] = {
 }
 
 
-def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
+def find(name: str, at_once: int = 1, ahead: int = 1) -> Search:
     """The search of a name, for example ``auto``, ``kt:pso`` or ``optuna:tpe``.
 
     Parameters
@@ -37,9 +40,9 @@ def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
         See `available`.
     at_once : int
         Configurations that several devices measure at a time: whoever can choose asks for so many.
-    in_batches : bool
-        Whether the default should be a strategy that asks for whole generations: for several
-        devices, or where time is short and many compilers would else wait.
+    ahead : int
+        Proposals that our own search makes before it knows the first one's result, so that
+        compilers and devices do not wait for it.
 
     Raises
     ------
@@ -53,9 +56,9 @@ def find(name: str, at_once: int = 1, in_batches: bool = False) -> Search:
     if known[name].unavailable:
         raise UsageError(f"strategy {name!r} cannot be used: {known[name].unavailable}")
     if name == "auto":
-        return partial(auto.search, batch=at_once, in_batches=in_batches)
+        return partial(auto.search, ahead=ahead)
     if name == "surrogate":
-        return partial(auto.surrogate, batch=at_once)
+        return partial(auto.surrogate, ahead=ahead)
     if name in _OWN:
         return _OWN[name][0]
     library, _, short = name.partition(":")

@@ -7,7 +7,9 @@ enumerated valid configuration, so that no invalid proposal exists.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from autotune.kernel.space import Space
-from autotune.search.encoding import Encoding, Numbers
+from autotune.search.encoding import Encoding, Features, Numbers
 from autotune.search.surrogate import Covariance, Points, Posterior, fitted
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Space-filling configurations before the first model, and the random ones they are chosen from.
 START, POOL = 8, 500
+#: Fewer of them for every other place that something is known of.
+START_LESS = 2
 #: All unmeasured configurations are candidates up to this many; beyond, as many random ones and
 #: those within two parameters of the best `TOP`.
 CANDIDATES = 4000
@@ -42,6 +46,10 @@ SPARE = 128
 _NORMAL = 0.39894
 #: Fewest values before there is a model.
 FEWEST = 3
+#: Of so many other places, the nearest, the best and as many others are conditioned on.
+PLACES, OF_A_PLACE = 8, 24
+#: A configuration that must be compiled is worth asking for if it promises so many times the gain.
+PRICE = 3.0
 
 
 @dataclass
@@ -81,6 +89,29 @@ class Outcome:
     is_bound: bool = False
 
 
+@dataclass(frozen=True)
+class Known:
+    """What was measured of the space at another place: another size, another device."""
+
+    #: See `autotune.search.base.Elsewhere`.
+    place: tuple[float, ...]
+    outcomes: Mapping[int, Outcome]
+    #: Whether measuring one of these takes no compiler.
+    is_compiled: bool = False
+
+    @property
+    def has_times(self) -> bool:
+        """Whether there is one that is neither a bound nor a failure."""
+        return any(not (o.is_bound or math.isnan(o.log_ms)) for o in self.outcomes.values())
+
+    def relative(self, numbers: Numbers) -> NDArray[np.float64]:
+        """Logarithms of times over the best of all; nan where it failed."""
+        best = min(
+            o.log_ms for o in self.outcomes.values() if not (o.is_bound or math.isnan(o.log_ms))
+        )
+        return np.array([self.outcomes[int(number)].log_ms for number in numbers]) - best
+
+
 class Proposer:
     """Proposes configurations of a space, each once.
 
@@ -90,11 +121,30 @@ class Proposer:
         The valid configurations.
     rng : Generator
         The only source of chance.
+    place : tuple of float, optional
+        Where this is, where something is known of other places.
+    elsewhere : sequence of Known, optional
+        What is known of them. How much that says of this place is learnt: the places' coordinates
+        are features, each with a length of its own.
     """
 
-    def __init__(self, space: Space, rng: Generator) -> None:
+    def __init__(
+        self,
+        space: Space,
+        rng: Generator,
+        place: tuple[float, ...] = (),
+        elsewhere: Sequence[Known] = (),
+    ) -> None:
         self._encoding = Encoding(space)
         self._rng = rng
+        self._place = np.array(place, np.float32)
+        nearest = sorted(elsewhere, key=lambda known: math.dist(known.place, place))
+        self._elsewhere = [known for known in nearest if known.has_times][:PLACES]
+        #: What takes no compiler.
+        self._compiled = np.zeros(len(space), bool)
+        for known in elsewhere:
+            if known.is_compiled:
+                self._compiled[list(known.outcomes)] = True
         #: Neither measured nor proposed.
         self._open = np.ones(len(space), bool)
         self._open_count = len(space)
@@ -105,7 +155,7 @@ class Proposer:
         self.outcomes: dict[int, Outcome] = {}
         #: Proposed and not told, in order.
         self.awaited: dict[int, None] = {}
-        self._covariance = Covariance.prior(self._encoding.width)
+        self._covariance = Covariance.prior(self._encoding.width + len(place))
         self._view: _View | None = None
 
     @property
@@ -146,7 +196,7 @@ class Proposer:
             return None
         number = self._next_of_start()
         if number is None:
-            number = self._likeliest() if self._timed >= FEWEST else self._any()
+            number = self._likeliest() if self._has_model else self._any()
         self.claim(number)
         self._proposed += 1
         return number
@@ -159,13 +209,28 @@ class Proposer:
         """
         if not self.is_open:
             return 0.0
-        if self._timed < FEWEST:
+        if not self._timed or not self._has_model:
             return 1.0
         return self._current_view().chance_left(self.outcomes, share)
 
+    def gain_left(self) -> float:
+        """Improvement that is expected of the next proposal, as a share of the best time.
+
+        Infinite while nothing is timed, 0 where nothing is left.
+        """
+        if not self.is_open:
+            return 0.0
+        if not self._timed or not self._has_model:
+            return math.inf
+        return self._current_view().gain_left(self.outcomes)
+
+    @property
+    def _has_model(self) -> bool:
+        return bool(self._elsewhere) or self._timed >= FEWEST
+
     def _next_of_start(self) -> int | None:
         if self._start is None:
-            self._start = self._spread(START)
+            self._start = self._spread(max(0, START - START_LESS * len(self._elsewhere)))
         while self._start:
             number = self._start.pop(0)
             if self._open[number]:
@@ -196,7 +261,7 @@ class Proposer:
         return int(self._rng.choice(self._some(1)))
 
     def _likeliest(self) -> int:
-        local = self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
+        local = self._timed > 0 and self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
         return self._current_view().choose(self.outcomes, local)
 
     def _current_view(self) -> _View:
@@ -206,35 +271,72 @@ class Proposer:
 
     def _new_view(self) -> _View:
         """Fit anew, and choose anew what is conditioned on and what is considered."""
-        numbers = np.array(list(self.outcomes), np.int64)
-        log_ms = np.array([outcome.log_ms for outcome in self.outcomes.values()])
-        is_bound = np.array([outcome.is_bound for outcome in self.outcomes.values()])
-        ranked = numbers[np.lexsort((log_ms, is_bound, np.isnan(log_ms)))]
-        given = self._best_and_others(ranked, GIVEN)
-        points = _points(self._encoding, given)
-        values = _told(given, self.outcomes).values
-        for_fit = self._best_and_others(np.flatnonzero(~np.isnan(values)), FIT)
-        self._covariance = fitted(self._covariance, points[for_fit], values[for_fit])
-        best = ranked[:TOP]
-        candidates = [self._some(CANDIDATES)]
-        if len(candidates[0]) < self._open_count:
-            near = np.unique(
-                np.concatenate([self._encoding.near(int(number), 2) for number in best])
-            )
-            near = near[self._open[near]]
-            if len(near) > CANDIDATES:
-                near = self._rng.choice(near, CANDIDATES, replace=False)
-            candidates.append(near)
+        past = self._past
+        own = self._best_and_others(_ranked(self.outcomes), GIVEN)
+        given = Points.joined(past.points, self._points(own))
+        values = _told(own, self.outcomes, past).values
+        known = np.flatnonzero(~np.isnan(values))
+        mine, others = known[known >= len(past)], known[known < len(past)]
+        share = FIT // 2 if len(past) else FIT
+        if len(others) > FIT - min(len(mine), share):
+            others = np.sort(self._rng.choice(others, FIT - share, replace=False))
+        for_fit = np.concatenate([others, self._best_and_others(mine, share)])
+        self._covariance = fitted(self._covariance, given[for_fit], values[for_fit])
+        candidates = np.unique(
+            np.concatenate([self._considered(own[:TOP]), np.array(list(self.awaited), np.int64)])
+        )
         view = _View(
             self._covariance,
             self._encoding,
+            past,
+            own,
             given,
-            np.unique(np.concatenate([*candidates, np.array(list(self.awaited), np.int64)])),
+            candidates,
+            self._points(candidates),
+            self._compiled[candidates],
             len(self.outcomes),
         )
         for number in self.awaited:
             view.condition(number)
         return view
+
+    @cached_property
+    def _past(self) -> _Past:
+        """What is conditioned on of other places."""
+        points, log_times = [self._points(np.zeros(0, np.int64))], [np.zeros(0)]
+        for known in self._elsewhere:
+            chosen = self._best_and_others(_ranked(known.outcomes), 2 * OF_A_PLACE)
+            points.append(self._points(chosen, known.place))
+            log_times.append(known.relative(chosen))
+        return _Past(Points.joined(*points), np.concatenate(log_times))
+
+    def _points(self, numbers: Numbers, place: Sequence[float] | None = None) -> Points:
+        """Configurations at a place, here where none is given."""
+        where = self._place if place is None else np.array(place, np.float32)
+        features = self._encoding.features(numbers)
+        places = np.tile(where, (len(numbers), 1)).astype(np.float32)
+        return Points(np.hstack([features, places]), self._encoding.indicators(numbers))
+
+    def _considered(self, best: Numbers) -> Numbers:
+        """Open configurations that the next proposals are chosen from."""
+        candidates = [self._some(CANDIDATES)]
+        if len(candidates[0]) < self._open_count:
+            near = np.unique(
+                np.concatenate(
+                    [
+                        np.zeros(0, np.int64),
+                        *(self._encoding.near(int(number), 2) for number in best),
+                    ]
+                )
+            )
+            near = near[self._open[near]]
+            if len(near) > CANDIDATES:
+                near = self._rng.choice(near, CANDIDATES, replace=False)
+            compiled = np.flatnonzero(self._compiled & self._open)
+            if len(compiled) > CANDIDATES:
+                compiled = self._rng.choice(compiled, CANDIDATES, replace=False)
+            candidates += [near, compiled]
+        return np.concatenate(candidates)
 
     def _best_and_others(self, ranked: Numbers, limit: int) -> Numbers:
         if len(ranked) <= limit:
@@ -244,8 +346,24 @@ class Proposer:
         return np.concatenate([ranked[:best], np.sort(others)])
 
 
-def _points(encoding: Encoding, numbers: Numbers) -> Points:
-    return Points(encoding.features(numbers), encoding.indicators(numbers))
+def _ranked(outcomes: Mapping[int, Outcome]) -> Numbers:
+    """Numbers, best first, bounds behind times and failures last."""
+    numbers = np.array(list(outcomes), np.int64)
+    log_ms = np.array([outcome.log_ms for outcome in outcomes.values()])
+    is_bound = np.array([outcome.is_bound for outcome in outcomes.values()])
+    return numbers[np.lexsort((log_ms, is_bound, np.isnan(log_ms)))]
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What is known of other places: points, and logarithms of times over the best of each place."""
+
+    points: Points
+    #: nan where it failed.
+    log_times: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.log_times)
 
 
 @dataclass(frozen=True)
@@ -256,28 +374,49 @@ class _Told:
     values: NDArray[np.float64]
     #: What values that are nan are at least.
     bounds: NDArray[np.float64]
-    #: Of a unit in logarithms.
+    #: Logarithm that is 0, and that of a unit.
+    centre: float
     spread: float
 
 
-def _told(numbers: Numbers, outcomes: dict[int, Outcome]) -> _Told:
-    known = [outcomes.get(int(number)) for number in numbers]
-    log_ms = np.array([math.nan if o is None else o.log_ms for o in known])
-    is_bound = np.array([o is not None and o.is_bound for o in known])
-    failed = np.array([o is not None and math.isnan(o.log_ms) for o in known])
-    timed = log_ms[~np.isnan(log_ms)]
-    cut = max(float(np.quantile(timed, QUANTILE)), float(timed.min()) + LEAST)
+def _told(
+    own: Numbers,
+    outcomes: Mapping[int, Outcome],
+    past: _Past,
+    expected: NDArray[np.float64] | None = None,
+) -> _Told:
+    """What the model is told: of other places first, then of configurations here.
+
+    Times elsewhere are relative to the best there. What that would be here is the median of what times
+    here are over what is ``expected`` of them by the other places; while nothing is, the best time.
+    """
+    known = [outcomes.get(int(number)) for number in own]
+    log_ms = np.array([math.nan if outcome is None else outcome.log_ms for outcome in known])
+    is_bound = np.array([outcome is not None and outcome.is_bound for outcome in known], bool)
+    failed = np.array([outcome is not None and math.isnan(outcome.log_ms) for outcome in known])
+    if len(past):
+        timed = ~np.isnan(log_ms) & ~is_bound
+        over = log_ms if expected is None else log_ms - expected
+        if timed.any():
+            log_ms = log_ms - (
+                np.median(over[timed]) if expected is not None else over[timed].min()
+            )
+        log_ms = np.concatenate([past.log_times, log_ms])
+        is_bound = np.concatenate([np.zeros(len(past), bool), is_bound])
+        failed = np.concatenate([np.isnan(past.log_times), failed.astype(bool)])
+    timed_ms = log_ms[~np.isnan(log_ms)]
+    cut = max(float(np.quantile(timed_ms, QUANTILE)), float(timed_ms.min()) + LEAST)
     values = np.minimum(log_ms, cut)
-    values[failed] = cut
+    values[failed.astype(bool)] = cut
     told = ~np.isnan(values)
-    centre, spread = values[told].mean(), float(values[told].std()) + 1e-9
+    centre, spread = float(values[told].mean()), float(values[told].std()) + 1e-9
     values = (values - centre) / spread
     bounds = np.full(len(values), -np.inf)
     # At the cut a bound is as good as a value, and where there is nothing else it has to be.
     only = is_bound & (log_ms < cut) & bool((~is_bound & ~np.isnan(log_ms)).any())
     bounds[only] = values[only]
     values[only] = np.nan
-    return _Told(values, bounds, spread)
+    return _Told(values, bounds, centre, spread)
 
 
 class _View:
@@ -287,19 +426,30 @@ class _View:
         self,
         covariance: Covariance,
         encoding: Encoding,
-        given: Numbers,
+        past: _Past,
+        own: Numbers,
+        given: Points,
         candidates: Numbers,
+        points: Points,
+        compiled: NDArray[np.bool_],
         told: int,
     ) -> None:
         self._until = told + max(REFIT_LEAST, told // REFIT_EVERY)
-        self._numbers = [int(number) for number in given]
+        self._past = past
+        self._numbers = [int(number) for number in own]
         self._candidates = candidates
+        self._compiled = compiled
         self._taken = np.zeros(len(candidates), bool)
         self._encoding = encoding
         self._rows = encoding.rows[candidates][:, encoding.varying]
-        self._posterior = Posterior(
-            covariance, _points(encoding, given), _points(encoding, candidates), SPARE
-        )
+        self._posterior = Posterior(covariance, given, points, SPARE)
+        #: What other places let expect of those here that are conditioned on.
+        self._expected: list[float] = []
+        if len(past):
+            told_past = _told(np.zeros(0, np.int64), {}, past)
+            at_points, at_candidates = self._posterior.partial_means(told_past.values, len(own))
+            self._expected = list(at_points * told_past.spread + told_past.centre)
+            self._expected_of = at_candidates * told_past.spread + told_past.centre
 
     def is_stale(self, told: int) -> bool:
         return told >= self._until or not self._posterior.has_room or bool(self._taken.all())
@@ -311,29 +461,50 @@ class _View:
             return
         if not self._taken[place] and self._posterior.has_room:
             self._numbers.append(number)
+            if len(self._past):
+                self._expected.append(float(self._expected_of[place]))
             self._posterior.condition(place)
         self._taken[place] = True
 
-    def choose(self, outcomes: dict[int, Outcome], local: bool) -> int:
-        """The candidate of most expected improvement, or the neighbour of the best of least time."""
-        told = _told(np.array(self._numbers), outcomes)
-        means = self._posterior.means(told.values, told.bounds)
-        best = int(np.nanargmin(told.values))
-        if local:
-            row = self._encoding.rows[self._numbers[best], self._encoding.varying]
+    def choose(self, outcomes: Mapping[int, Outcome], local: bool) -> int:
+        """The candidate of most expected improvement for its price, or the best's neighbour of least time."""
+        told, means = self._believed(outcomes)
+        own = told.values[len(self._past) :]
+        if local and not np.isnan(own).all():
+            best = self._numbers[int(np.nanargmin(own))]
+            row = self._encoding.rows[best, self._encoding.varying]
             beside = ((self._rows != row).sum(1) == 1) & ~self._taken
             if beside.any():
                 return int(self._candidates[np.argmin(np.where(beside, means, np.inf))])
-        deviations = np.sqrt(self._posterior.variances)
-        gains = (told.values[best] - means) / deviations
-        scores = deviations * (gains * ndtr(gains) + np.exp(-gains * gains / 2) * _NORMAL)
-        scores[self._taken] = -1
-        return int(self._candidates[np.argmax(scores)])
+        gains = self._gains(own, means)
+        gains[~self._compiled] /= PRICE
+        gains[self._taken] = -1
+        return int(self._candidates[np.argmax(gains)])
 
-    def chance_left(self, outcomes: dict[int, Outcome], share: float) -> float:
+    def gain_left(self, outcomes: Mapping[int, Outcome]) -> float:
+        """See `Proposer.gain_left`."""
+        told, means = self._believed(outcomes)
+        gains = self._gains(told.values[len(self._past) :], means)
+        return float(-np.expm1(-gains[~self._taken].max(initial=0.0) * told.spread))
+
+    def chance_left(self, outcomes: Mapping[int, Outcome], share: float) -> float:
         """See `Proposer.chance_left`."""
-        told = _told(np.array(self._numbers), outcomes)
-        means = self._posterior.means(told.values, told.bounds)[~self._taken]
-        bar = np.nanmin(told.values) + math.log1p(-share) / told.spread
+        told, means = self._believed(outcomes)
+        means = means[~self._taken]
+        bar = np.nanmin(told.values[len(self._past) :]) + math.log1p(-share) / told.spread
         chances = ndtr((bar - means) / np.sqrt(self._posterior.variances[~self._taken]))
         return float(-np.expm1(np.log1p(-np.minimum(chances, 1 - 1e-9)).sum()))
+
+    def _believed(self, outcomes: Mapping[int, Outcome]) -> tuple[_Told, Features]:
+        """What the model is told, and what it expects of the candidates."""
+        expected = np.array(self._expected) if len(self._past) else None
+        told = _told(np.array(self._numbers, np.int64), outcomes, self._past, expected)
+        return told, self._posterior.means(told.values, told.bounds)
+
+    def _gains(self, own: NDArray[np.float64], means: Features) -> Features:
+        """Expected improvement of each candidate over the best here, or over the least expected."""
+        best = means[~self._taken].min() if np.isnan(own).all() else np.nanmin(own)
+        deviations = np.sqrt(self._posterior.variances)
+        steps = (best - means) / deviations
+        gains: Features = deviations * (steps * ndtr(steps) + np.exp(-steps * steps / 2) * _NORMAL)
+        return gains

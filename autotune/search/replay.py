@@ -28,6 +28,7 @@ class ReplayEvaluator:
         self,
         configurations: Iterable[Configuration],
         begin: Callable[[Configuration], None] = ignore,
+        ahead: int | None = None,
     ) -> Iterator[Measurement]:
         """Yield the recorded measurements, in this order.
 

@@ -18,8 +18,7 @@ of the same study too. In ``study.optimize`` the sampler stops the study when al
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -33,18 +32,16 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from autotune.errors import UsageError
 from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
-from autotune.search.base import Session
+from autotune.search.base import Elsewhere, Outlook, Session
 from autotune.search.optuna import quiet
-from autotune.search.proposals import EndRule, Proposer
+from autotune.search.proposals import EndRule, Known, Outcome, Proposer
 from autotune.values import Value
 
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Proposals known ahead where only time limits a search, so that compilers have work.
-WINDOW = 16
 #: Of what was measured before the strategy began, so many of the best are told to it.
-KNOWN = 64
+KNOWN = 256
 
 
 class SurrogateSampler(BaseSampler):
@@ -56,11 +53,23 @@ class SurrogateSampler(BaseSampler):
         The valid configurations; see `among` where there is only a list of them.
     seed : int, optional
         Same seed and same results, same proposals.
+    place : tuple of float, optional
+        Where this is, in coordinates that ``elsewhere`` has too.
+    elsewhere : sequence of Elsewhere, optional
+        What was measured of the same space at other sizes or on other devices. What that is worth is
+        learnt.
     """
 
-    def __init__(self, space: Space, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        seed: int | None = None,
+        place: tuple[float, ...] = (),
+        elsewhere: Sequence[Elsewhere] = (),
+    ) -> None:
         self.space = space
-        self._proposer = Proposer(space, np.random.default_rng(seed))
+        known = [_known(other) for other in elsewhere]
+        self._proposer = Proposer(space, np.random.default_rng(seed), place, known)
         varying = [len(np.unique(column)) > 1 for column in space.rows.T]
         self._fixed = {
             name: values[space.rows[0, position]]
@@ -135,6 +144,17 @@ class SurrogateSampler(BaseSampler):
         else:
             self._proposer.claim(number)
         self._running[trial.number] = number
+
+    def of(self, trial: Trial) -> int:
+        """Number in the space of what was asked for by this sampler."""
+        number = self.number(trial)
+        assert number is not None
+        return number
+
+    def gain_left(self, study: Study) -> float:
+        """See `autotune.search.proposals.Proposer.gain_left`."""
+        self._learn(study)
+        return self._proposer.gain_left()
 
     def may_end(self, study: Study, rule: EndRule) -> bool:
         """Whether little is left to gain, by what the study knows."""
@@ -217,8 +237,7 @@ def search(
     session: Session,
     rng: Generator,
     *,
-    batch: int = 1,
-    window: int | None = None,
+    ahead: int = 1,
     rule: EndRule | None = None,
 ) -> None:
     """Ask the sampler until the session ends the search or nothing is left to measure.
@@ -227,35 +246,53 @@ def search(
     ----------
     space, session, rng
         As for every `Search`.
-    batch : int
-        Configurations measured at a time.
-    window : int, optional
-        Proposals that are known ahead and hinted, the next one included. Default: 1 where
-        evaluations are what is scarce, `WINDOW` where only time is.
+    ahead : int
+        Proposals that may wait for their result: as many as compilers and devices have at a time
+        where time is scarce, 1 where evaluations are.
     rule : EndRule, optional
         Ends the search where little is left to gain. Default: none does.
     """
-    if window is None:
-        window = WINDOW if session.evaluations_left is None else 1
-    sampler = SurrogateSampler(space, int(rng.integers(2**31)))
+    sampler = SurrogateSampler(space, int(rng.integers(2**31)), session.place, session.elsewhere)
     with quiet():
         study = create_study(sampler=sampler)
         _recall(sampler, study, session)
-        waiting: deque[tuple[Trial, int]] = deque()
-        while sampler.is_open or waiting:
-            while sampler.is_open and len(waiting) < batch + window - 1:
-                trial = study.ask(sampler.distributions)
-                number = sampler.number(trial)
-                assert number is not None
-                waiting.append((trial, number))
-            session.hint([number for _, number in waiting])
-            asked = [waiting.popleft() for _ in range(min(batch, len(waiting)))]
-            for (trial, _), measurement in zip(
-                asked, session.measure([number for _, number in asked]), strict=True
-            ):
-                _tell(study, trial, measurement)
-            if rule is not None and sampler.may_end(study, rule):
-                return
+        try:
+            if ahead > 1:
+                _stream(sampler, study, session, ahead, rule)
+            else:
+                _one_by_one(sampler, study, session, rule)
+        finally:
+            is_enough = rule is not None and sampler.is_open and sampler.may_end(study, rule)
+            session.outlook = Outlook(sampler.gain_left(study), is_enough)
+
+
+def _one_by_one(
+    sampler: SurrogateSampler, study: Study, session: Session, rule: EndRule | None
+) -> None:
+    """Ask for each when the result of the one before it is known: fewest evaluations."""
+    while sampler.is_open and not (rule and sampler.may_end(study, rule)):
+        trial = study.ask(sampler.distributions)
+        (measurement,) = session.measure([sampler.of(trial)])
+        _tell(study, trial, measurement)
+
+
+def _stream(
+    sampler: SurrogateSampler, study: Study, session: Session, ahead: int, rule: EndRule | None
+) -> None:
+    """Ask for the next whenever there is room, so that compilers and devices do not wait."""
+    awaited: dict[int, Trial] = {}
+
+    def proposals() -> Iterator[int]:
+        while sampler.is_open and not (rule and sampler.may_end(study, rule)):
+            trial = study.ask(sampler.distributions)
+            number = sampler.of(trial)
+            awaited[number] = trial
+            yield number
+
+    def tell(number: int, measurement: Measurement) -> None:
+        _tell(study, awaited.pop(number), measurement)
+
+    session.stream(proposals(), tell, ahead)
 
 
 def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
@@ -273,6 +310,16 @@ def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
                 distributions=sampler.distributions,
             )
         )
+
+
+def _known(other: Elsewhere) -> Known:
+    """What the model is told of another place."""
+    outcomes = {}
+    for number, measurement in other.measured.items():
+        time_ms = measurement.median_ms if measurement.status.is_timed else None
+        log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
+        outcomes[number] = Outcome(log_ms, measurement.status is Status.STOPPED_EARLY)
+    return Known(other.place, outcomes, other.is_compiled)
 
 
 def _tell(study: Study, trial: Trial, measurement: Measurement) -> None:

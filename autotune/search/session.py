@@ -20,7 +20,7 @@ from autotune.errors import UsageError
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import Evaluator
 from autotune.measure.measurement import Measurement, Status
-from autotune.search.base import BudgetSpent, fastest
+from autotune.search.base import BudgetSpent, Elsewhere, Outlook, Tell, fastest
 from autotune.search.names import Search
 from autotune.store import Remembered, Scope, Store
 from autotune.values import Configuration, Problem
@@ -125,6 +125,10 @@ class SearchSession:
     fresh: bool = False
     #: Uuids of further devices of the same model that the evaluator measures on.
     others: tuple[str, ...] = ()
+    #: See `autotune.search.base.Session`.
+    place: tuple[float, ...] = ()
+    elsewhere: Sequence[Elsewhere] = ()
+    outlook: Outlook | None = None
     #: Measured or recalled in this search, by number, in order.
     asked: dict[int, Measurement] = field(default_factory=dict)
     best_ms: float | None = None
@@ -132,6 +136,8 @@ class SearchSession:
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
+        times = [row.median_ms for row in self.asked.values() if row.status is Status.OK]
+        self.best_ms = min((ms for ms in times if ms is not None), default=None)
         self._made: dict[int, Configuration] = {}
         #: The first device's answers count first.
         self._memories: list[_Memory] = []
@@ -174,7 +180,9 @@ class SearchSession:
         if len(self.asked) == len(self.space):
             return "all"
         if self.evaluations_left == 0:
-            return f"budget of {self.budget.evaluations} evaluations"
+            return f"budget of {len(self.asked)} evaluations"
+        if self.outlook is not None and self.outlook.is_enough:
+            return "little left to gain"
         if self.seconds_left is not None and self.seconds_left <= 0:
             return "time"
         return "nothing more proposed"
@@ -205,6 +213,40 @@ class SearchSession:
         if len(allowed) < len(unknown):
             raise BudgetSpent
         return [self.asked[index] for index in indices]
+
+    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+        """Measure what is proposed, each as soon as there is room; see `Session.stream`."""
+        awaited: dict[Configuration, int] = {}
+        for measurement in self.evaluator.measure(
+            self._proposed(proposals, awaited, tell), self._begin, ahead
+        ):
+            self._keep(measurement)
+            index = awaited.pop(measurement.configuration)
+            self._note(index, measurement, remembered=False)
+            tell(index, measurement)
+            self._check_time()
+        if self.evaluations_left == 0:
+            raise BudgetSpent
+
+    def _proposed(
+        self, proposals: Iterable[int], awaited: dict[Configuration, int], tell: Tell
+    ) -> Iterator[Configuration]:
+        """What must be measured of the proposals, as long as the budget allows another."""
+        for index in proposals:
+            self._check_time()
+            if index not in self.asked:
+                left = self.evaluations_left
+                if left is not None and left <= len(awaited):
+                    return
+                configuration = self._configuration(index)
+                known = self._recalled(configuration)
+                if known is None:
+                    awaited[configuration] = index
+                    yield configuration
+                    continue
+                self.evaluator.recall(known)
+                self._note(index, known, remembered=True)
+            tell(index, self.asked[index])
 
     def _measure_unknown(self, indices: Sequence[int]) -> None:
         """Recall or measure each, until time is up; the evaluator says in which order."""
@@ -302,7 +344,8 @@ class _Memory:
 
     @cached_property
     def _best_ms(self) -> float:
-        best = next(self._in_space(Status.OK), None)
+        # What this search has added meanwhile is in the store, but is nothing remembered.
+        best = next((found for found in self._in_space(Status.OK) if found in self.rows), None)
         return math.inf if best is None else self.rows[best].median_ms or math.inf
 
     def answer(self, configuration: Configuration) -> Measurement | None:

@@ -39,6 +39,14 @@ class Points:
     def __len__(self) -> int:
         return len(self.features)
 
+    @classmethod
+    def joined(cls, *parts: Points) -> Points:
+        """All of several, in order."""
+        return cls(
+            np.concatenate([part.features for part in parts]),
+            np.concatenate([part.indicators for part in parts]),
+        )
+
     def __getitem__(self, which: NDArray[np.int64] | slice) -> Points:
         return Points(self.features[which], self.indicators[which])
 
@@ -211,6 +219,16 @@ class Posterior:
         self._reduced[self._count] = row
         self._count += 1
         self.variances = np.maximum(self.variances - row * row, 1e-6)
+
+    def partial_means(self, values: Vector, count: int) -> tuple[Vector, Features]:
+        """What the first points, whose values these are, let expect of the ``count`` next, and of candidates."""
+        first = len(values)
+        weights = solve_triangular(
+            self._factor[:first, :first], values, lower=True, check_finite=False
+        )
+        at_points = self._factor[first : first + count, :first] @ weights
+        at_candidates: Features = weights.astype(np.float32) @ self._reduced[:first]
+        return at_points, at_candidates
 
     def means(self, values: Vector, bounds: Vector | None = None) -> Features:
         """Expected values of the candidates.

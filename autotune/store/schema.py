@@ -128,8 +128,7 @@ def _version(connection: sa.Connection, address: Address) -> int:
     if version > VERSION:
         raise StoreError(
             f"results store {address}: its schema has version {version}, and this autotune knows "
-            f"{VERSION}; install a newer one (pip install -U kernel-autotune), or name another "
-            "store by AUTOTUNE_STORE"
+            f"{VERSION}; install a newer autotune, or name another store by AUTOTUNE_STORE"
         )
     missing = {table.name for table in metadata.sorted_tables} - names
     if missing or version < 1:

@@ -220,7 +220,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise RecordError(
             f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
-            f"{SCHEMA_VERSION}; upgrade kernel-autotune"
+            f"{SCHEMA_VERSION}; upgrade autotune"
         )
     try:
         record = _RECORD.decode(data)

@@ -39,7 +39,7 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
-Value: TypeAlias = Integer | bool | str
+Value: TypeAlias = Integer | bool | float | str
 #: Values of a problem's fields.
 Sizes: TypeAlias = Mapping[str, Integer | str]
 ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]

@@ -106,7 +106,7 @@ def test_threads_set_constants_for_themselves(cupy: Any, line: Any) -> None:
         made = [line(x, taps)[0] for _ in range(200)]
         return all(bool((y == slope * x + 1).all()) for y in made)
 
-    assert is_right(9)  # CuPy's own kernels are compiled: threads that all compile them take a minute
+    assert is_right(9)
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(is_right, range(8)))
 

@@ -1,0 +1,124 @@
+"""What is known of a search's space beside it: other sizes of the run, and other devices.
+
+Other devices are those of the tuned records and of the store. Makes points of problems and devices,
+which are what the search's model compares them by; chooses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+
+from autotune.devices.device import Device
+from autotune.kernel.space import Space
+from autotune.measure.measurement import Measurement, Status
+from autotune.search.base import Elsewhere
+from autotune.search.session import number_in
+from autotune.store import Store
+from autotune.tuned.reading import read_layers
+from autotune.tuned.table import unlikeness
+from autotune.values import Configuration, Problem
+
+#: Octaves of a size that make two problems as far apart as two devices that differ by one octave of
+#: one property, and powers of two that a size is divisible by.
+_OCTAVES, _TWOS = 4, 4
+#: How unlike a device of the store is, whose properties are not kept.
+_UNKNOWN = 1.0
+#: Rows of another device and problem that are looked at, of the store.
+_ROWS = 48
+#: Other devices' problems, the nearest, that a search is told of.
+_MOST = 8
+
+
+@dataclass(frozen=True)
+class _Tuned:
+    """A problem that another device was measured at, and what gives its rows."""
+
+    problem: Problem
+    #: Of the device; see `unlikeness`.
+    apart: float
+    rows: Callable[[], list[Measurement]]
+
+
+@dataclass(frozen=True)
+class OtherDevices:
+    """What other devices measured of a kernel, by the records and the store."""
+
+    kernel: str
+    device: Device
+    store: Store | None
+
+    def near(self, problem: Problem, space: Space) -> list[Elsewhere]:
+        """What they measured at the problems nearest to this one, of the devices most like this."""
+        here = point_of(problem, problem)
+        places = [(point_of(other.problem, problem, other.apart), other) for other in self._tuned]
+        nearest = sorted(places, key=lambda found: math.dist(found[0], here))[:_MOST]
+        known = [(place, numbered(other.rows(), space)) for place, other in nearest]
+        return [Elsewhere(place, measured) for place, measured in known if measured]
+
+    @cached_property
+    def _tuned(self) -> list[_Tuned]:
+        return [*self._of_records(), *self._of_store()]
+
+    def _of_records(self) -> Iterator[_Tuned]:
+        for loaded in read_layers(self.kernel):
+            apart = unlikeness(self.device, loaded.record.device)
+            if apart is None or loaded.record.device.name == self.device.name:
+                continue
+            portfolio = loaded.record.portfolio
+            configurations = [Configuration(dict(values)) for values in portfolio.configurations]
+            for column, sizes in enumerate(portfolio.problems):
+                rows = [
+                    Measurement(configuration, Status.OK, samples_ms=(times[column] or 0.0,))
+                    for configuration, times in zip(
+                        configurations, portfolio.median_ms, strict=True
+                    )
+                    if times[column] is not None
+                ]
+                yield _Tuned(Problem(dict(sizes)), apart, rows.copy)
+
+    def _of_store(self) -> Iterator[_Tuned]:
+        if self.store is None:
+            return
+        for newest in self.store.newest_of_scopes(self.kernel):
+            if newest.device_name != self.device.name:
+                rows = partial(self._fastest, self.store, newest.scope)
+                yield _Tuned(newest.problem, _UNKNOWN, rows)
+
+    @staticmethod
+    def _fastest(store: Store, scope: str) -> list[Measurement]:
+        return [row.measurement for row in store.fastest(scope, _ROWS)]
+
+
+def told_apart(
+    place: tuple[float, ...], elsewhere: Sequence[Elsewhere]
+) -> tuple[tuple[float, ...], list[Elsewhere]]:
+    """Both without the coordinates that no place differs in: they would only cost time."""
+    kept = [i for i, here in enumerate(place) if any(other.place[i] != here for other in elsewhere)]
+
+    def shorter(place: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(place[i] for i in kept)
+
+    return shorter(place), [replace(other, place=shorter(other.place)) for other in elsewhere]
+
+
+def point_of(problem: Problem, here: Problem, apart: float = 0.0) -> tuple[float, ...]:
+    """Coordinates of a problem on a device that is so unlike: see `Elsewhere.place`."""
+    coordinates = [apart]
+    for name, value in here.items():
+        other = problem.get(name)
+        if isinstance(value, str) or isinstance(other, str) or other is None:
+            coordinates += [float(other != value)]
+        else:
+            size = max(1, abs(int(other)))
+            twos = (size & -size).bit_length() - 1
+            coordinates += [math.log2(size) / _OCTAVES, min(twos, _TWOS) / _TWOS]
+    return tuple(coordinates)
+
+
+def numbered(rows: Iterable[Measurement], space: Space) -> Mapping[int, Measurement]:
+    """Measurements by the number of their configuration, without those that are not valid here."""
+    numbers = ((number_in(space, row.configuration), row) for row in rows)
+    return {number: row for number, row in numbers if number is not None}
