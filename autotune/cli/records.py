@@ -16,6 +16,7 @@ from autotune.cli.tables import print_table, words
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
     from autotune.measure.measurement import Measurement
+    from autotune.report.index import Standing
     from autotune.store import Row, Store
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.config import MadeFor
@@ -65,6 +66,7 @@ def lookup(
         "exclusive": found.exclusive,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
+        "objective": found.objective,
         "source": found.source,
     }
     if as_json:
@@ -74,6 +76,8 @@ def lookup(
     for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
         if facts[name] is not None:
             click.echo(f"  {name}: {facts[name]}")
+    if found.objective != "time":
+        click.echo(f"  objective: {found.objective}")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in facts["stale_reasons"]:
@@ -105,6 +109,11 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 @click.argument("kernel", required=False, shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option(
+    "--pareto",
+    is_flag=True,
+    help="Only the front of time and energy of each problem: nothing is both faster and more frugal.",
+)
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
 @click.option("--importance", is_flag=True, help="How much each parameter matters, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
@@ -113,6 +122,7 @@ def results(
     kernel: str | None,
     device: str | None,
     best: int | None,
+    pareto: bool,
     imported: bool,
     importance: bool,
     as_csv: bool,
@@ -123,6 +133,7 @@ def results(
     \b
     autotune results sgemm --best 5
     autotune results sgemm --importance
+    autotune results sgemm --pareto
     autotune results sgemm --json
     """
     from autotune.errors import UsageError, unknown
@@ -139,7 +150,7 @@ def results(
     else:
         with Store.open(default_url()) as store:
             found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
-        rows = [stored_row(row) for row in found]
+        rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]
     if kernel and not rows and not imported:
         known = {listing.name for listing in listings()}
         if kernel not in known:
@@ -151,6 +162,7 @@ def results(
     elif importance:
         _show_importances(rows, kernel)
     elif rows:
+        metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
         print_table(
             {
                 "kernel": row["kernel"],
@@ -158,6 +170,9 @@ def results(
                 "status": row["status"],
                 "median ms": row["median_ms"],
                 "hot ms": row["hot_median_ms"],
+                "energy mJ": row["energy_mj"],
+                "power W": row["power_w"],
+                **{name: row["metrics"].get(name) for name in metrics},
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
@@ -167,6 +182,12 @@ def results(
         )
     elif imported:
         click.echo(f"nothing of {kernel or 'anything'} was imported", err=True)
+    elif pareto:
+        click.echo(
+            f"no energy of {kernel or 'anything'} was measured; run: autotune run "
+            f"{kernel or 'sgemm'} --objective energy",
+            err=True,
+        )
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
@@ -274,6 +295,21 @@ def _best(store: Store, count: int, kernel: str | None, device: str | None) -> l
     ]
 
 
+def _pareto(rows: list[Row]) -> list[Row]:
+    """The newest rows on the front of each kernel, device, timing and problem, fastest first."""
+    from autotune.measure.objective import front
+
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
+    for row in rows:
+        key = row.kernel, row.device_name, row.timing, row.problem
+        groups.setdefault(key, {})[row.measurement.configuration] = row
+    return [
+        newest[measurement.configuration]
+        for newest in groups.values()
+        for measurement in front([row.measurement for row in newest.values()])
+    ]
+
+
 def _print_csv(rows: list[dict[str, Any]]) -> None:
     import csv
     import sys
@@ -289,7 +325,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 
 
 @click.command("report")
-@click.argument("kernel", shell_complete=kernel_names)
+@click.argument("kernel", required=False, shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device's folder or name.")
 @click.option(
     "--from",
@@ -298,32 +334,71 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     metavar="DIR",
     help="Folder of tuned records, which are then all that is told; default: yours and the store.",
 )
+@click.option(
+    "--single", is_flag=True, help="Pages that need no script beside them, 2 MB more each."
+)
 @SPACES
 @TRUST
 @_OUT
 def report(
-    kernel: str, device: str | None, source: Path | None, spaces: Path | None, out: Path
+    kernel: str | None,
+    device: str | None,
+    source: Path | None,
+    single: bool,
+    spaces: Path | None,
+    out: Path,
 ) -> None:
-    """Write the report of KERNEL from what is in the store, or from tuned records alone.
+    """Write the report of KERNEL, or of all, from what is in the store, or from tuned records alone.
+
+    OUT/index.html leads to all that is tuned, and says what of it is stale.
 
     \b
     autotune report sgemm
-    autotune report sgemm --from reports --out reports
+    autotune report --from reports --out reports
     """
     from contextlib import nullcontext
 
+    from autotune.report.index import write_index
     from autotune.report.publish import report_recorded
     from autotune.store import Store, default_url
+    from autotune.tuned.reading import read_all, user_folder
 
-    records = _records(kernel, device, source)
+    records = _records(kernel or "*", device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
-            for file in report_recorded(record, store, spaces, out):
+            for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
+    everything = read_all(Path(source or user_folder()))
+    click.echo(str(write_index([_standing(record, spaces) for record in everything], out)))
+
+
+def _standing(record: TunedRecord, spaces: Path | None) -> Standing:
+    """What the kernel's files say about a record of it."""
+    from collections import Counter
+
+    from autotune.errors import AutotuneError
+    from autotune.kernel.catalog import known_kernel
+    from autotune.report.index import Standing
+    from autotune.retune.stale import recorded_reasons
+
+    try:
+        kernel = known_kernel(record.kernel, spaces)
+        if kernel is None:
+            return Standing(record, unknown="its space file is not here")
+        found = [recorded_reasons(kernel, record, entry) for entry in record.entries]
+    except AutotuneError as error:
+        return Standing(record, unknown=str(error))
+    declared = kernel.problems.get(record.device.backend, ())
+    return Standing(
+        record,
+        stale=dict(Counter(reason for reasons in found for reason in reasons)),
+        stale_entries=sum(map(bool, found)),
+        missing=sum(record.entry(problem) is None for problem in declared),
+    )
 
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
-    """What is tuned, one record per device; by default what this user tuned."""
+    """What is tuned of a kernel, or ``*``: one record per device; by default what this user tuned."""
     from autotune.errors import UsageError
     from autotune.tuned.reading import read_all, user_folder
 
@@ -335,7 +410,8 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
         where = f" on {device}" if device else ""
         if folder is not None:
             raise UsageError(f"{folder}: no tuned record */{kernel}.json{where} below it")
-        raise UsageError(f"{kernel} is not tuned{where} yet; run: autotune run {kernel}")
+        subject, name = ("nothing is", "KERNEL") if kernel == "*" else (f"{kernel} is not", kernel)
+        raise UsageError(f"{subject} tuned{where} yet; run: autotune run {name}")
     return chosen
 
 

@@ -68,6 +68,14 @@ _DRIFT = 0.03
     help="cuda:0, opencl:cpu or replay:FILE; cuda:0,cuda:1 or cuda:all: several GPUs of one model "
     "at once. Default: the first GPU, else the CPU.",
 )
+@click.option(
+    "--objective",
+    default="time",
+    show_default=True,
+    metavar="NAME",
+    help="time, energy (of a call, by the GPU's counter), edp (energy times time), or a metric of the "
+    "kernel that says which way is better. Another than time goes to reports-NAME by default.",
+)
 @click.option("--config", metavar="NAME=V,...", help="Verify and time one configuration.")
 @click.option(
     "--fix",
@@ -112,6 +120,7 @@ def run(
     strategy: str,
     problems: tuple[str, ...],
     device: str | None,
+    objective: str,
     config: str | None,
     fixed: tuple[str, ...],
     inputs: Path | None,
@@ -153,6 +162,7 @@ def run(
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.source import unfollowed
+    from autotune.measure.objective import find as find_objective
     from autotune.run.request import EFFORTS, Request
     from autotune.search.imported import first_to_try
 
@@ -160,6 +170,7 @@ def run(
     if text := unfollowed(declared):
         warn(text)
     find(strategy)
+    wanted = find_objective(declared, objective)
     first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
@@ -172,6 +183,7 @@ def run(
         seed=seed,
         cold=timing == "cold",
         fresh=fresh,
+        objective=wanted,
         sanitize=sanitize,
         first=first_to_try(declared.name),
         fixed=parsing.restriction(declared.name, declared.parameters, fixed),
@@ -182,7 +194,14 @@ def run(
     if request.first and not config:
         text = "configurations that were imported are tried first, and verified like any other"
         click.echo(f"{len(request.first)} {text}", err=True)
-    _run(request.with_default_problems(), out, live, as_json)
+    _run(request.with_default_problems(), _folder_for(objective, out), live, as_json)
+
+
+def _folder_for(objective: str, out: Path) -> Path:
+    """Where a run's files go: records of one folder have one objective."""
+    source = click.get_current_context().get_parameter_source("out")
+    is_named = source is ParameterSource.COMMANDLINE
+    return out if is_named or objective == "time" else Path(f"{out}-{objective}")
 
 
 def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
@@ -192,7 +211,10 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     from autotune.run.command import execute
     from autotune.store import Store, default_url
     from autotune.store.flat import row_of
+    from autotune.tuned.writing import require_objective
 
+    path = out / request.device.folder / f"{request.kernel.name}.json"
+    require_objective(path, request.objective.name)
     progress = RunProgress(request.kernel.name, len(request.problems))
     page = LivePage(progress.standing, request.device.name) if live else None
     with page or nullcontext():
@@ -236,6 +258,8 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "problem": words(entry.problem),
                 "median ms": entry.median_ms,
                 "95 % interval": f"{low:.4g} … {high:.4g}",
+                "energy mJ": _energy_of(entry),
+                **{name: entry.metrics.get(name) for name in result.request.kernel.metrics},
                 "rate": _rate_of(entry),
                 "vs vendor": _vendor_of(entry),
                 "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
@@ -246,7 +270,17 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "configuration": words(space.relevant(entry.configuration)),
             }
         )
-    print_table(rows, title=f"{result.request.kernel.name} on {result.request.device.name}")
+    wanted = result.request.objective
+    tuned_for = "" if wanted.is_time else f", tuned for {wanted.name}"
+    kernel, device = result.request.kernel.name, result.request.device.name
+    print_table(rows, title=f"{kernel} on {device}{tuned_for}")
+
+
+def _energy_of(entry: Entry) -> str:
+    if entry.energy is None:
+        return ""
+    low, high = entry.energy.interval_mj
+    return f"{entry.energy.median_mj:.4g} ({low:.4g} … {high:.4g}) at {entry.energy.power_w:.0f} W"
 
 
 def _rate_of(entry: Entry) -> str:
@@ -364,11 +398,14 @@ def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     if as_json:
         emit_json(rows)
         return
+    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
     print_table(
         {
             "problem": words(row["problem"]),
             "status": row["status"],
             "median ms": row["median_ms"],
+            "energy mJ": row["energy_mj"],
+            **{name: row["metrics"].get(name) for name in metrics},
             "largest error": "" if row["max_error"] is None else f"{row['max_error']:.3g}",
             "registers": row["registers"] or "",
             "spill bytes": row["spill_bytes"],
@@ -382,6 +419,7 @@ def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 _BESIDE_REPLAY = {
     "effort": "a replay has one problem and holds no finals; --budget says how long it searches",
     "inputs": "nothing is computed",
+    "objective": "a recording has times",
     "timing": "times are the recorded ones",
     "fresh": "nothing is remembered, and nothing is measured",
     "sanitize": "nothing is launched",

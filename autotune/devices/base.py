@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.devices.binary import Binary
-from autotune.devices.device import Clocks, Device
+from autotune.devices.device import Clocks, Device, Power
 
 if TYPE_CHECKING:
     import numpy as np
@@ -147,6 +147,12 @@ class Timer(Protocol):
     def hot(self, count: int) -> list[float]:
         """Milliseconds per call of calls back to back, ``count`` batches of them."""
 
+    def sustained(self, is_enough: Callable[[int], bool]) -> None:
+        """Calls back to back, so that the device never waits, until somebody says that it is enough.
+
+        ``is_enough`` is told how many are done, about every millisecond or after every batch.
+        """
+
     def by_stream(self) -> None:
         """Launch by launch from now on."""
 
@@ -241,6 +247,18 @@ class Executor(Protocol):
     def clocks(self) -> Clocks:
         """State of the device now."""
 
+    def energy_mj(self) -> int:
+        """What the device has taken so far, from some moment on, in millijoules.
+
+        Raises
+        ------
+        DeviceError
+            Where it has no such counter; see `Backend.why_no_energy`.
+        """
+
+    def power(self) -> Power:
+        """What the device draws now, and what it may."""
+
 
 class Backend(Protocol):
     """What any process may ask."""
@@ -252,6 +270,9 @@ class Backend(Protocol):
 
     def why_unavailable(self) -> str:
         """What is missing, and the command that installs it; empty where devices are usable."""
+
+    def why_no_energy(self, device: Device) -> str:
+        """Why a device does not tell the energy it takes; empty where it does. Makes no context."""
 
     def toolchain(self) -> str:
         """Name and version of the compiler, part of every binary's key."""

@@ -40,7 +40,7 @@ from autotune.devices.base import (
     with_defines,
 )
 from autotune.devices.binary import Binary, CompiledFunction
-from autotune.devices.device import Clocks, Device
+from autotune.devices.device import Clocks, Device, Power
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.extras import install
 
@@ -52,6 +52,9 @@ _OPTIONS, _OPTIONS_BEGIN = ("-w", "-Werror", "-g"), ("-cl-", "-D", "-I")
 #: Sub-group width where the device lets a kernel choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
+#: Why no energy is measured here: a package's counter is of all of its cores and whatever else runs
+#: on them, and Linux lets only root read it (CVE-2020-8694).
+_NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
 #: Status codes of a launch that leave the context usable: the OpenCL specification's names.
 _HARMLESS = (
     "INVALID_WORK_GROUP_SIZE",
@@ -82,6 +85,9 @@ class OpenclBackend:
         except MissingDependencyError as error:
             return str(error)
         return "" if found else f"no OpenCL platform is installed; run: {install('cpu')}"
+
+    def why_no_energy(self, device: Device) -> str:
+        return _NO_ENERGY
 
     def toolchain(self) -> str:
         live = _live_devices()
@@ -300,6 +306,12 @@ class OpenclExecutor:
     def clocks(self) -> Clocks:
         return Clocks()
 
+    def energy_mj(self) -> int:
+        raise DeviceError(_NO_ENERGY)
+
+    def power(self) -> Power:
+        return Power()
+
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], Any]:
         """What enqueues one step and returns its event; a launch has a kernel object of its own."""
         if isinstance(step, BoundFill):
@@ -398,6 +410,13 @@ class OpenclTimer:
             return []
         self._calls = self._calls or batch_size(self._batch_ms(1))
         return [self._batch_ms(self._calls) for _ in range(count)]
+
+    def sustained(self, is_enough: Callable[[int], bool]) -> None:
+        self._calls = self._calls or batch_size(self._batch_ms(1))
+        done = 0
+        while not is_enough(done):
+            self._batch_ms(self._calls)
+            done += self._calls
 
     def by_stream(self) -> None:
         pass  # there is no other way here

@@ -34,7 +34,9 @@ _DECIDING_OPTIONS = (
     frozenset(inspect.signature(Kernel).parameters) - {"parameters"} - _SEARCH_OPTIONS
 )
 #: Hooks that decide which configurations are tried or how results are judged against others.
-_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "exclusive", "call"})
+_SEARCH_HOOKS = frozenset(
+    {"constraint", "applies", "baseline", "requires", "exclusive", "call", "metric"}
+)
 #: Packages whose versions are not in the fingerprint: `measure.data` has numpy's, beside a version of its own.
 _OWN_PACKAGES = frozenset({"numpy", "autotune"})
 #: Functions that bring what no syntax tree shows, by their last names: code, and files.

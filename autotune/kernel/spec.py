@@ -186,6 +186,31 @@ class Baseline:
     backend: str = "cuda"
 
 
+#: What a metric may ask for, beside ``c``, ``p`` and ``device``; see `autotune.measure.objective`.
+QUANTITIES = ("time_ms", "energy_mj", "power_w", "registers", "spill_bytes", "shared_bytes")
+#: Those that are only known where energy is measured.
+ENERGY_QUANTITIES = frozenset({"energy_mj", "power_w"})
+#: Names of objectives that every kernel has.
+OBJECTIVES = ("time", "energy", "edp")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that follows from a measurement: rows and reports show it, and it may be the objective."""
+
+    name: str
+    doc: str
+    function: Callable[..., object]
+    #: Names that it takes, in the function's order.
+    takes: tuple[str, ...]
+    #: ``lower`` or ``higher``; empty where it is only shown.
+    better: str = ""
+
+    @property
+    def needs_energy(self) -> bool:
+        return not ENERGY_QUANTITIES.isdisjoint(self.takes)
+
+
 class Kernel(Hooks):
     """A parameterized kernel and its search space.
 
@@ -284,6 +309,7 @@ class Kernel(Hooks):
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
+        self.metrics: dict[str, Metric] = {}
         self.hooks = {}
         #: See `autotune.kernel.source`: sources as they are to stay, and what the functions are known by.
         self.texts: dict[Path, str] = {}
@@ -410,6 +436,31 @@ class Kernel(Hooks):
 
         return attach
 
+    def metric(self, function: Any = None, *, better: str = "") -> Any:
+        """Attach a number that follows from a measurement: ``@k.metric``, ``@k.metric(better="higher")``.
+
+        The function takes what it names of ``c``, ``p``, ``device``, ``time_ms``, ``energy_mj`` and
+        ``power_w`` (of a call, by the device's counter), ``registers``, ``spill_bytes`` and
+        ``shared_bytes``, and returns a finite number. Where one of them is not known, as energy is
+        not unless it is asked for, there is no number. With ``better``, ``lower`` or ``higher``, it
+        may be an objective by its name.
+        """
+        if better not in ("", "lower", "higher"):
+            raise self.error(f"metric: better={better!r}; expected 'lower' or 'higher'")
+
+        def attach(function: Function) -> Function:
+            name, takes = function.__name__, tuple(inspect.signature(function).parameters)
+            if name in OBJECTIVES or name in self.metrics:
+                raise self.error(f"metric {name!r} exists already; name it otherwise")
+            for taken in takes:
+                if taken not in (known := ("c", "p", DEVICE, *QUANTITIES)):
+                    raise self.error(f"metric {name!r}: {unknown('argument', taken, known)}")
+            doc = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+            self.metrics[name] = Metric(name, doc, function, takes, better)
+            return function
+
+        return attach if function is None else attach(function)
+
     # ------------------------------------------------------------------ reading the declaration
 
     def call_hook(self, name: str, *args: Any, device: Any = None) -> Any:
@@ -483,6 +534,27 @@ class Kernel(Hooks):
         if not isinstance(work, Work | None):
             raise self.error(f"work: returned {work!r}, expected Work(...)")
         return work
+
+    def metric_of(
+        self, metric: Metric, c: Configuration, p: Problem, device: Any, known: Mapping[str, float]
+    ) -> float | None:
+        """A metric of a measurement of which these quantities are known; None where one is missing.
+
+        Raises
+        ------
+        SpecError
+            If its function raises or returns anything but a finite number.
+        """
+        given = {"c": c, "p": self.filled(p), DEVICE: device, **known}
+        if not set(metric.takes) <= given.keys():
+            return None
+        taken = {name: given[name] for name in metric.takes}
+        number = self.guarded(f"metric {metric.name}", metric.function, **taken)
+        if type(number) is bool or not isinstance(number, Real) or not math.isfinite(number):
+            raise self.error(
+                f"metric {metric.name}: returned {number!r} for {c}, expected a finite number"
+            )
+        return float(number)
 
     def tolerance_of(self, p: Problem) -> float | None:
         """The largest absolute error allowed on random data; None where the kernel does not say.

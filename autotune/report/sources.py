@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.store import Row, Store
 
 #: Rows of one problem that a report is made from, and how many of the fastest are among them.
-_MOST_ROWS, _FASTEST = 5000, 100
+_MOST_ROWS, _FASTEST = 20_000, 100
 #: Rows that differ in one of these were not measured alike and never share a figure.
 _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
@@ -134,8 +134,18 @@ def _contenders(finals: selection.Decision, seed: int) -> Iterator[FinalsRow]:
             finalist.hot_ms,
             finalist=finalist,
         )
-    for name, (ms, ratio) in sorted(finals.vendors.items(), key=lambda vendor: vendor[1][0]):
-        yield FinalsRow("vendor", ms, ratio, finals.vendor_hot_ms.get(name), vendor=name)
+    for name, (ms, _) in sorted(finals.vendors.items(), key=lambda vendor: vendor[1][0]):
+        ratio = finals.vendor_against_winner(name, seed)
+        if ratio is None:
+            continue
+        yield FinalsRow(
+            "vendor",
+            ms,
+            ratio,
+            finals.vendor_hot_ms.get(name),
+            vendor=name,
+            vendor_energies=finals.vendor_energies.get(name, ()),
+        )
 
 
 def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:

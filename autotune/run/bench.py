@@ -25,6 +25,7 @@ from autotune.kernel.source import (
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import RANDOM, inputs_fingerprint, prepare, prepare_both
+from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker
@@ -114,7 +115,14 @@ class Bench:
         """A job that says what to compile, and no more."""
         assert self.kernel.file is not None
         known_by = own_fingerprint(self.kernel)
-        return Job(self.kernel.file, problem, self.device, (), self.request.cold, known_by)
+        request = self.request
+        return Job(
+            self.kernel.file, problem, self.device, (), request.cold, known_by, request.objective
+        )
+
+    def scoring(self, problem: Problem) -> Scoring:
+        """What turns measurements of a problem into what is minimised."""
+        return Scoring(self.request.objective, self.kernel, problem, self.device)
 
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""
