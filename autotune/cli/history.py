@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 def runs(kernel: str | None, device: str | None, last: int, as_json: bool) -> None:
     """List what ran, of KERNEL or of all, oldest first, and how it ended.
 
-    finished: nothing was left to try; budget: its time or evaluations were spent; interrupted: by
-    Ctrl-C or a signal; failed: by an error, or nothing was right; killed: without a word.
+    finished: by itself; budget: its time or evaluations were spent; interrupted: by Ctrl-C or a signal;
+    failed: by an error, or nothing was right; killed: without a word.
 
     \b
     autotune runs
