@@ -60,11 +60,36 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'autotune' has no attribute {name!r}")
-    from importlib import import_module
+    try:
+        value = _imported(name)
+    except ModuleNotFoundError as error:
+        from autotune.extras import extra_of
 
-    value = getattr(import_module(f"autotune.{_HOMES[name]}"), name)
+        if extra_of(error.name) is None:
+            raise
+        return _postponed(name)
     globals()[name] = value
     return value
+
+
+def _imported(name: str) -> Any:
+    from importlib import import_module
+
+    return getattr(import_module(f"autotune.{_HOMES[name]}"), name)
+
+
+def _postponed(name: str) -> Any:
+    """A function whose packages are not installed: ``import *`` has it, a call says what to install."""
+
+    def postponed(*args: Any, **named: Any) -> Any:
+        from autotune.errors import needing
+
+        with needing(f"autotune.{name}"):
+            function = _imported(name)
+        return function(*args, **named)
+
+    postponed.__name__ = postponed.__qualname__ = name
+    return postponed
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,12 @@
 """Every error that autotune raises on purpose, and the exit code each one ends a command with.
 
-::
-
     AutotuneError                 1  something failed; the message says what, where and what to do
     ├── UsageError                2  a name or value that was asked for does not exist or does not fit
     │   └── SpecError             2  a space file is wrong
     ├── NothingValidError         3  no configuration is valid, or none computes the right result
     ├── DeviceError               4  no usable device
-    ├── MissingDependencyError    1  an optional package is not installed; the message has the pip line
+    ├── MissingDependencyError    1  an optional package is not installed; the message has the pip line.
+    │                                It is an ImportError, too
     ├── StoreError                1  the results store cannot be read or written
     ├── RecordError               1  a tuned record or recorded space is damaged, foreign or newer
     ├── RegressionError           5  a tuned entry is slower or wrong now
@@ -18,7 +17,8 @@ Only ``cli`` turns them into text and an exit code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class AutotuneError(Exception):
@@ -49,19 +49,41 @@ class DeviceError(AutotuneError):
     exit_code = 4
 
 
-class MissingDependencyError(AutotuneError):
+class MissingDependencyError(AutotuneError, ImportError):
     """An optional package is missing: its import name, our extra that installs it, and what for."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed; "
-            f"run: pip install 'kernel-autotune[{extra}]'"
-        )
+        from autotune.extras import install  # what is right imports less
+
+        #: What is missing, without the command that mends it.
+        self.lack = f"{purpose} needs the package {package!r}, which is not installed"
+        self.extra = extra
+        super().__init__(f"{self.lack}; run: {install(extra)}")
         self._given = (package, extra, purpose)
 
     def __reduce__(self) -> tuple[type[MissingDependencyError], tuple[str, str, str]]:
         """An exception is unpickled from its message, which is not what `__init__` takes."""
         return type(self), self._given
+
+
+@contextmanager
+def needing(purpose: str) -> Iterator[None]:
+    """Say of an import that fails inside which extra installs it, if one does.
+
+    Raises
+    ------
+    MissingDependencyError
+        In place of the `ModuleNotFoundError` of a package that is in one of our extras.
+    """
+    from autotune.extras import extra_of
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package, extra = (error.name or "").partition(".")[0], extra_of(error.name)
+        if extra is None:
+            raise
+        raise MissingDependencyError(package, extra, purpose) from error
 
 
 class StoreError(AutotuneError):

@@ -7,16 +7,15 @@ says of arrays, streams and results holds here. Nothing is differentiated: `torc
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from autotune.calling.load import TunedKernel, load
 from autotune.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from autotune.calling.load import TunedKernel
 
 #: By precision: float32 arithmetic, or three TF32 products on tensor cores with float32's accuracy.
 PRODUCTS = {"float32": "sgemm", "tf32x3": "sgemm_tf32x3"}
-
-#: A `TunedKernel` keeps what it found out about its calls.
-_loaded = cache(load)
 
 
 def matmul(
@@ -38,8 +37,10 @@ def matmul(
         float32, (k, n) or a batch of such; a matrix, or a batch of one, goes with every matrix of a batch.
     out : array, optional
         float32, (m, n) or a batch of such; written, and read where ``beta`` is not 0.
-    alpha, beta : float
-        Factors of the product and of what ``out`` holds.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
     precision : {"float32", "tf32x3"}
         ``tf32x3`` runs on tensor cores and is as accurate: every number is split into two of TF32.
 
@@ -67,8 +68,10 @@ def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float =
         float32, (n,).
     out : array, optional
         float32, (m,); written, and read where ``beta`` is not 0.
-    alpha, beta : float
-        Factors of the product and of what ``out`` holds.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
 
     Returns
     -------
@@ -132,6 +135,16 @@ def total(x: Any, out: Any = None) -> Any:
 def product(precision: str) -> TunedKernel:
     """The kernel of matrix products in a precision.
 
+    Parameters
+    ----------
+    precision : {"float32", "tf32x3"}
+        As of `matmul`.
+
+    Returns
+    -------
+    TunedKernel
+        Of ``(a, b, out=None, alpha=1.0, beta=0.0)``.
+
     Raises
     ------
     UsageError
@@ -140,3 +153,10 @@ def product(precision: str) -> TunedKernel:
     if precision not in PRODUCTS:
         raise UsageError(unknown("precision", precision, PRODUCTS))
     return _loaded(PRODUCTS[precision])
+
+
+@cache  # it keeps what it found out about its calls
+def _loaded(kernel: str) -> TunedKernel:
+    from autotune import load  # in a call, which says what is not installed
+
+    return load(kernel)

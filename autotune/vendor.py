@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
+from autotune.errors import needing
 
 #: cublasOperation_t: a matrix as it is, and transposed.
 PLAIN, TRANSPOSED = 0, 1
@@ -40,8 +40,14 @@ def cublas_call(name: str, *args: Any) -> Callable[[], None]:
     -------
     callable
         Enqueues on CuPy's current stream of now; a status other than 0 is a RuntimeError.
+
+    Raises
+    ------
+    MissingDependencyError
+        If CuPy is not installed.
     """
-    from cupy.cuda import get_current_stream
+    with needing("cuBLAS"):
+        from cupy.cuda import get_current_stream
 
     library, handle, _ = _prepared(get_current_stream().ptr)
     function = getattr(library, name)
@@ -57,6 +63,8 @@ def cublas_call(name: str, *args: Any) -> Callable[[], None]:
 
 def _argument(value: Any) -> Any:
     """A value as ctypes passes it; what it points to lives as long."""
+    import numpy as np
+
     if isinstance(value, int | np.integer):
         return ctypes.c_int(int(value))
     if isinstance(value, float | np.floating):
@@ -94,9 +102,11 @@ def _library() -> ctypes.CDLL:
     """cuBLAS as CuPy has loaded it."""
     from cupy_backends.cuda.libs import cublas  # noqa: F401  # importing it loads the library
 
+    from autotune.extras import install
+
     for version in (13, 12):
         try:
             return ctypes.CDLL(f"libcublas.so.{version}")
         except OSError:
             continue
-    raise RuntimeError("cuBLAS is not there; run: pip install 'kernel-autotune[cuda13]'")
+    raise RuntimeError(f"cuBLAS is not there; run: {install('cuda13')}")

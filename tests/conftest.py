@@ -25,10 +25,10 @@ NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 UNTIMED = {
     *("test_api", "test_cli", "test_compiler", "test_doctor", "test_help", "test_interruption"),
     *("test_load", "test_readme", "test_resume", "test_session", "test_snippets", "test_source"),
-    *("test_linalg", "test_tutorial", "test_verify"),
+    *("test_linalg", "test_objective", "test_snapshot", "test_tutorial", "test_verify"),
 }
 #: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
-COSTLY = {"built", "launchers", "pages", "space"}
+COSTLY = {"built", "launchers", "pages", "space", "notebook"}
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("autotune")
@@ -136,7 +136,7 @@ def nvcc() -> str:
     pathfinder = pytest.importorskip("cuda.pathfinder")
     path = pathfinder.find_nvidia_binary_utility("nvcc") or shutil.which("nvcc")
     if path is None:
-        pytest.skip("no nvcc; pip install 'kernel-autotune[test]'")
+        pytest.skip("no nvcc; pip install '.[test]'")
     return str(path)
 
 
@@ -146,5 +146,5 @@ def opencl_device() -> str:
     intel = Path(sys.prefix, "lib", "libintelocl.so")
     others = Path("/etc/OpenCL/vendors").glob("*.icd")
     if find_spec("pyopencl") is None or not (intel.exists() or any(others)):
-        pytest.skip("no OpenCL device; pip install 'kernel-autotune[cpu]'")
+        pytest.skip("no OpenCL device; pip install '.[cpu]'")
     return "opencl:cpu"

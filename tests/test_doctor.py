@@ -17,6 +17,7 @@ from autotune import doctor
 from autotune.doctor import Finding, findings, nvidia, places, records, software
 from autotune.doctor.nvidia import Gpu, Nvidia
 from autotune.errors import DeviceError
+from autotune.extras import install, pip
 
 NO_GPU = Nvidia(fault="NVMLError_LibraryNotFound")
 
@@ -111,9 +112,9 @@ def test_missing_packages_have_their_pip_line(monkeypatch: pytest.MonkeyPatch) -
     found = by_topic(list(software.packages(NO_GPU, installed())))
     for extra in ("tune", "cpu"):
         assert found[f"packages [{extra}]"].state == "bad"
-        assert found[f"packages [{extra}]"].remedy == f"pip install 'kernel-autotune[{extra}]'"
+        assert found[f"packages [{extra}]"].remedy == install(extra)
     assert found["packages [postgres]"].state == "ok"
-    assert found["packages [postgres]"].remedy == "pip install 'kernel-autotune[postgres]'"
+    assert found["packages [postgres]"].remedy == install("postgres")
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://host/results")
     assert (
         by_topic(list(software.packages(NO_GPU, installed())))["packages [postgres]"].state == "bad"
@@ -202,7 +203,7 @@ def test_without_pynvml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     version.parent.mkdir(parents=True)
     version.write_text(text)
     (found,) = nvidia.driver(nvidia.look(tmp_path))
-    assert (found.state, found.remedy) == ("warn", "pip install 'kernel-autotune[tune]'")
+    assert (found.state, found.remedy) == ("warn", install("tune"))
     assert "580.159.04" in found.text
 
 
@@ -216,17 +217,17 @@ def test_old_driver() -> None:
 @pytest.mark.parametrize(
     ("wheels", "state", "remedy"),
     [
-        ({}, "bad", "pip install 'kernel-autotune[cuda12]'"),
+        ({}, "bad", install("cuda12")),
         ({"cupy_cuda12x": "14.2"}, "ok", ""),
         (
             {"cupy_cuda13x": "14.2"},
             "bad",
-            "pip uninstall -y cupy-cuda13x && pip install 'kernel-autotune[cuda12]'",
+            f"{pip('uninstall', '-y', 'cupy-cuda13x')} && {install('cuda12')}",
         ),
         (
             {"cupy_cuda13x": "14.2", "cupy_cuda12x": "14.2"},
             "bad",
-            "pip uninstall -y cupy-cuda13x cupy-cuda12x && pip install 'kernel-autotune[cuda12]'",
+            f"{pip('uninstall', '-y', 'cupy-cuda13x', 'cupy-cuda12x')} && {install('cuda12')}",
         ),
     ],
 )
@@ -241,7 +242,7 @@ def test_nvrtc_newer_than_the_driver() -> None:
     """NVRTC 13 is no use to a driver for CUDA 12."""
     pytest.importorskip("cuda.bindings")
     (found,) = software.nvrtc(Nvidia(present=True, driver="535.1", cuda=(12, 2)))
-    assert found.state == "bad" and found.remedy == "pip install 'kernel-autotune[cuda12]'"
+    assert found.state == "bad" and found.remedy == install("cuda12")
 
 
 def test_device_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -352,7 +353,7 @@ def test_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenclBackend, "devices", lambda self: [])
     monkeypatch.setattr(OpenclBackend, "why_unavailable", lambda self: "none here; run: x")
     (found,) = software.opencl(NO_GPU)
-    assert found == Finding("opencl", "bad", "none here", "pip install 'kernel-autotune[cpu]'")
+    assert found == Finding("opencl", "bad", "none here", install("cpu"))
     (beside,) = software.opencl(Nvidia(present=True, gpus=(Gpu(0, "H100", None),)))
     assert beside.state == "ok"
 

@@ -24,23 +24,15 @@ from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
 from autotune.kernel.space import Removal, Space, enumerate_space
 from autotune.measure.measurement import Measurement, Recheck, Status
-from autotune.report import (
-    ProblemContent,
-    ReportContent,
-    answer,
-    content_of,
-    evidence,
-    from_rows,
-    from_run,
-    setting,
-    wording,
-    write_html,
-    write_markdown,
-)
+from autotune.report import answer, evidence, setting, wording
+from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.effects import effects, explained
 from autotune.report.index import Standing, write_index
+from autotune.report.markdown import write_markdown
+from autotune.report.page import write_html
 from autotune.report.publish import Published
 from autotune.report.roofline import Roof, roofline
+from autotune.report.sources import from_rows, from_run
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
 from autotune.run import selection

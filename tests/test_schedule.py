@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 
 from autotune.cli import run
 from autotune.errors import UsageError
+from autotune.extras import Origin
 from autotune.retune.schedule import KINDS, PERIODS, Schedule, cron, github, slurm, systemd
 
 #: What shells, cron and systemd each treat in their own way.
@@ -283,6 +285,42 @@ def test_the_workflow_is_one(schedule: Schedule) -> None:
     for script in (*scripts(retune).values(), *scripts(propose).values()):
         plain = re.sub(r"\$\{\{.*?\}\}", "word", script)
         subprocess.run(["bash", "-n"], input=plain, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    ("came_from", "package", "is_remarked"),
+    [
+        (Origin("{root}", is_editable=True, is_local=True), ".[tune,cuda13]", False),
+        (Origin("{root}/lib/at", is_local=True), "./lib/at[tune,cuda13]", False),
+        (Origin("/elsewhere/at", is_local=True), "/elsewhere/at[tune,cuda13]", True),
+        (Origin("{root}/dist/at.whl", is_local=True), "{root}/dist/at.whl[tune,cuda13]", True),
+        (Origin("at", " @ git+https://host/a@1"), "at[tune,cuda13] @ git+https://host/a@1", False),
+    ],
+    ids=[
+        "its own repository",
+        "inside the repository",
+        "elsewhere on the disk",
+        "a file",
+        "an address",
+    ],
+)
+def test_the_workflow_installs_what_its_runners_can_get(
+    came_from: Origin,
+    package: str,
+    is_remarked: bool,
+    schedule: Schedule,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From the place that this copy came from; what one machine alone has is said to be so."""
+    place = came_from.place.replace("{root}", str(tmp_path))
+    monkeypatch.setattr("autotune.retune.schedule.origin", lambda: replace(came_from, place=place))
+    for folder in (".git", "lib/at", "dist"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "dist" / "at.whl").touch()
+    here = replace(schedule, folder=tmp_path)
+    assert workflow(here)["env"]["PACKAGE"] == package.replace("{root}", str(tmp_path))
+    assert ("a place on one machine" in github(here)["autotune-retune.yml"]) == is_remarked
 
 
 def test_the_workflow_proposes_what_was_tuned(schedule: Schedule, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_wgmma_is_offered_where_it_exists(kernel: Kernel, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install 'kernel-autotune[nvrtc]'")
+    pytest.importorskip("cuda.bindings.nvrtc", reason="pip install '.[nvrtc]'")
     device = for_arch(arch)
     space = enumerate_space(kernel, device)
     chosen = [space.configuration(i) for i in space.sample(np.random.default_rng(1), 4)]

@@ -79,3 +79,21 @@ def test_kernels_spaces_and_headers_are_inside(built: Path, tmp_path: Path) -> N
     assert {"sgemm.py", "reduce.py"} <= set(spaces)
     assert {"sgemm.json", "sgemm.hpp", "reduce.json", "reduce.hpp"} <= set(reports)
     assert {"sgemm.hpp", "autotune-config.cmake", "autotune.pc"} <= set(cpp)
+
+
+def test_public_names_without_numpy(built: Path, tmp_path: Path) -> None:
+    """All can be imported; a call of what needs more says what installs it: the wheel, by its path."""
+    (wheel,) = built.parents[2].glob("kernel_autotune-*.whl")
+    code = """
+import autotune.linalg
+from autotune import *
+for call in (lambda: load("sgemm"), lambda: tune("sgemm"), lambda: autotune.linalg.total([1.0])):
+    try:
+        call()
+    except ImportError as error:
+        print(error)
+"""
+    for line in (lines := _run(built, code, tmp_path).splitlines()):
+        assert line.startswith("autotune.") and "needs the package 'numpy'" in line
+        assert line.endswith(f"'{wheel}[tune]'")
+    assert len(lines) == 3

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autotune.devices.base import Backend
 from autotune.devices.device import BACKENDS, Device
-from autotune.errors import DeviceError, UsageError, unknown
+from autotune.errors import DeviceError, UsageError, needing, unknown
 
 
 def backend(name: str) -> Backend:
@@ -17,15 +17,18 @@ def backend(name: str) -> Backend:
     ------
     UsageError
         If there is no such backend.
+    MissingDependencyError
+        If what all backends need is not installed.
     """
-    if name == "cuda":
-        from autotune.devices.cuda import CudaBackend
+    with needing(f"the {name} backend"):
+        if name == "cuda":
+            from autotune.devices.cuda import CudaBackend
 
-        return CudaBackend()
-    if name == "opencl":
-        from autotune.devices.opencl import OpenclBackend
+            return CudaBackend()
+        if name == "opencl":
+            from autotune.devices.opencl import OpenclBackend
 
-        return OpenclBackend()
+            return OpenclBackend()
     raise UsageError(unknown("backend", name, BACKENDS))
 
 
@@ -100,4 +103,4 @@ def _first_usable(backends: tuple[str, ...]) -> Device:
         if devices:
             return devices[0]
         reasons.append(f"{name}: {backend(name).why_unavailable()}")
-    raise DeviceError("no usable device. " + " ".join(reasons))
+    raise DeviceError("no usable device. " + ". ".join(reasons))

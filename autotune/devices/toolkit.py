@@ -7,6 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from shutil import which
 
+#: NVIDIA's Python package of compute-sanitizer.
+SANITIZER_PACKAGE = "nvidia-cuda-sanitizer-api"
+
 
 def find_program(name: str) -> str:
     """The path of a program such as ``nvcc``; empty where it is not found."""

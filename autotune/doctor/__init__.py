@@ -18,21 +18,22 @@ from typing import TypeAlias
 
 from autotune.doctor import nvidia, places, records, software
 from autotune.doctor.finding import Finding, State, first_line, tried
+from autotune.extras import install
 
 __all__ = ["Finding", "State", "findings"]
 
 Check: TypeAlias = tuple[str, Callable[[nvidia.Nvidia], Iterator[Finding]], str]
 #: Topic, check, and the remedy to name where the check itself fails.
 CHECKS: tuple[Check, ...] = (
-    ("python", software.python, "pip install --upgrade kernel-autotune"),
-    ("packages", software.packages, "pip install 'kernel-autotune[tune]'"),
+    ("python", software.python, install()),
+    ("packages", software.packages, install("tune")),
     ("driver", nvidia.driver, "nvidia-smi"),
     ("permissions", nvidia.permissions, "ls -l /dev/nvidia* /dev/dri"),
-    ("cupy", software.cupy, "pip install 'kernel-autotune[cuda13]'"),
-    ("nvrtc", software.nvrtc, "pip install 'kernel-autotune[nvrtc]'"),
-    ("opencl", software.opencl, "pip install 'kernel-autotune[cpu]'"),
+    ("cupy", software.cupy, install("cuda13")),
+    ("nvrtc", software.nvrtc, install("nvrtc")),
+    ("opencl", software.opencl, install("cpu")),
     ("gpu", nvidia.gpus, "nvidia-smi -q"),
-    ("tools", software.tools, "pip install 'kernel-autotune[test]'"),
+    ("tools", software.tools, install("test")),
     ("environment", places.environment, "env | grep -E 'AUTOTUNE|CUDA'"),
     ("store", places.store, "export AUTOTUNE_STORE=$HOME/autotune.sqlite"),
     ("cache", places.cache, "export AUTOTUNE_CACHE_DIR=/tmp/autotune-cache"),

@@ -43,10 +43,6 @@ def version(name: str) -> str:
         return ""
 
 
-def pip(extra: str) -> str:
-    return f"pip install 'kernel-autotune[{extra}]'"
-
-
 def number(text: str) -> int:
     """The first number in a text; 0 where it has none."""
     match = re.search(r"\d+", text)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.devices.nvml import clocks
-from autotune.doctor.finding import Finding, number, pip, tried
+from autotune.doctor.finding import Finding, number, tried
+from autotune.extras import install
 
 #: Oldest driver branch of each CUDA major version. Source: CUDA 13.0 release notes, table 2.
 OLDEST_DRIVER = {13: 580, 12: 525}
@@ -101,7 +102,7 @@ def driver(nvidia: Nvidia) -> Iterator[Finding]:
         text = (
             f"NVIDIA driver {nvidia.driver or 'unknown'}; its state cannot be read without pynvml"
         )
-        yield Finding("driver", "warn", text, pip("tune"))
+        yield Finding("driver", "warn", text, install("tune"))
     elif nvidia.fault:
         remedy = {
             "NVMLError_LibRmVersionMismatch": "sudo reboot",  # updated under a running kernel

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from autotune.doctor.finding import Finding, State, first_line, pip, tried
+from autotune.doctor.finding import Finding, State, first_line, tried
 from autotune.doctor.nvidia import Nvidia
 from autotune.errors import UsageError
+from autotune.extras import install
 from autotune.files import cache_folder, data_folder
 from autotune.kernel.trust import TRUST, Fault, fault_of
 from autotune.measure.cache import BINARIES, DATA, SETTING, limit_bytes
@@ -41,8 +42,7 @@ def store(_: Nvidia) -> Iterator[Finding]:
 
         address = Address.parse(default_url(), wait_s=2.0)
     except MissingDependencyError as error:
-        text = first_line(error).partition("; run:")[0]
-        yield Finding("store", "bad", text, pip("tune"))
+        yield Finding("store", "bad", error.lack, install(error.extra))
         return
     except StoreError as error:
         yield Finding("store", "bad", first_line(error), aside)

@@ -15,12 +15,12 @@ _MAX_AGE_DAYS = 90.0
 
 def records(_: Nvidia) -> Iterator[Finding]:
     """Stale entries, and space files that could not be compared with theirs."""
-    from autotune.errors import DeviceError
+    from autotune.errors import DeviceError, MissingDependencyError
     from autotune.retune.stale import Question, find_devices, survey
 
     try:
         devices = find_devices()
-    except DeviceError:
+    except (DeviceError, MissingDependencyError):
         return  # said already: nothing here can be tuned for
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # damaged records are among the targets

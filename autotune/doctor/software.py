@@ -9,12 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.metadata import requires
 
 from autotune import __version__
-from autotune.devices.toolkit import find_program
-from autotune.doctor.finding import Finding, first_line, number, pip, tried, version
+from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
+from autotune.doctor.finding import Finding, first_line, number, tried, version
 from autotune.doctor.nvidia import Nvidia
+from autotune.extras import DISTRIBUTION, install, pip
 
 #: The extras, and what each is for.
 PURPOSES = {
@@ -27,13 +29,14 @@ PURPOSES = {
     "postgres": "a results store on a server",
     "test": "the tests",
 }
-_TOOLS = {
-    "ncu": ("hardware counters", "sudo apt-get install cuda-nsight-compute-13-0"),
+#: Programs, what each is for, and what says how to install it.
+_TOOLS: dict[str, tuple[str, Callable[[], str]]] = {
+    "ncu": ("hardware counters", lambda: "sudo apt-get install cuda-nsight-compute-13-0"),
     "compute-sanitizer": (
         "run --sanitize or --effort full",
-        "pip install nvidia-cuda-sanitizer-api",
+        partial(pip, "install", SANITIZER_PACKAGE),
     ),
-    "nvcc": ("building with the exported header", "pip install 'kernel-autotune[test]'"),
+    "nvcc": ("building with the exported header", partial(install, "test")),
 }
 
 
@@ -47,7 +50,7 @@ def packages(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterato
     if os.environ.get("AUTOTUNE_STORE", "").startswith("postgres"):
         needed.add("postgres")
     other_cuda = {"cuda12", "cuda13"} - needed
-    required = requires("kernel-autotune") or []
+    required = requires(DISTRIBUTION) or []
     for extra, purpose in PURPOSES.items():
         names = _distributions(required, extra)
         topic = f"packages [{extra}]"
@@ -58,25 +61,25 @@ def packages(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterato
             yield Finding(topic, "ok", ", ".join(f"{n} {version(n)}" for n in names if version(n)))
         elif extra in needed:
             text = f"missing: {', '.join(missing)}; needed for {purpose}"
-            yield Finding(topic, "bad", text, pip(extra))
+            yield Finding(topic, "bad", text, install(extra))
         elif extra not in other_cuda:
             text = f"not installed: {', '.join(missing)}; optional, for {purpose}"
-            yield Finding(topic, "ok", text, pip(extra))
+            yield Finding(topic, "ok", text, install(extra))
 
 
 def cupy(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Finding]:
     wheels = [wheel for wheel in ("cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x") if version(wheel)]
     text = ", ".join(f"{wheel} {version(wheel)}" for wheel in wheels)
-    install = pip(f"cuda{nvidia.major}")
+    remedy = install(f"cuda{nvidia.major}")
     if not wheels and not version("cupy"):
         if nvidia.present:
-            yield Finding("cupy", "bad", "not installed; launches kernels on the GPU", install)
+            yield Finding("cupy", "bad", "not installed; launches kernels on the GPU", remedy)
     elif len(wheels) > 1:
         text += " are both `import cupy`, and overwrite each other"
-        yield Finding("cupy", "bad", text, f"pip uninstall -y {' '.join(wheels)} && {install}")
+        yield Finding("cupy", "bad", text, f"{pip('uninstall', '-y', *wheels)} && {remedy}")
     elif wheels and 0 < nvidia.cuda[0] < number(wheels[0].removeprefix("cupy-cuda")):
         text += f" is for a newer CUDA than driver {nvidia.driver} runs ({nvidia.cuda[0]})"
-        yield Finding("cupy", "bad", text, f"pip uninstall -y {wheels[0]} && {install}")
+        yield Finding("cupy", "bad", text, f"{pip('uninstall', '-y', *wheels)} && {remedy}")
     else:
         yield Finding("cupy", "ok", text or f"cupy {version('cupy')}, built here")
 
@@ -88,39 +91,44 @@ def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
 
         found, headers = nvrtc.version(), nvrtc.include_options()
     except Exception as error:  # the binding raises several types where the library is missing
-        text = f"CUDA cannot be compiled here ({first_line(error)})"
-        yield Finding("nvrtc", "bad" if nvidia.present else "ok", text, pip(extra))
+        text = f"CUDA cannot be compiled here ({first_line(error).partition('; run:')[0]})"
+        yield Finding("nvrtc", "bad" if nvidia.present else "ok", text, install(extra))
         return
     if 0 < nvidia.cuda[0] < number(found.removeprefix("nvrtc ")):
         text = f"{found} compiles for a newer CUDA than driver {nvidia.driver} runs"
-        yield Finding("nvrtc", "bad", text, pip(extra))
+        yield Finding("nvrtc", "bad", text, install(extra))
     elif not headers:
         text = f"{found}; the CUDA headers that kernels include are not found"
-        yield Finding("nvrtc", "warn", text, pip(extra))
+        yield Finding("nvrtc", "warn", text, install(extra))
     else:
         yield Finding("nvrtc", "ok", f"{found}, with CUDA headers")
 
 
 def opencl(nvidia: Nvidia) -> Iterator[Finding]:
     from autotune.devices.choose import backend
+    from autotune.errors import MissingDependencyError
 
-    opencl = backend("opencl")
+    try:
+        opencl = backend("opencl")
+    except MissingDependencyError as error:
+        yield Finding("opencl", "ok" if nvidia.gpus else "bad", error.lack, install("cpu"))
+        return
     devices = opencl.devices()
     if devices:
         text = ", ".join(f"{device.selector} {device.name} ({device.arch})" for device in devices)
         yield Finding("opencl", "ok", text)
     else:
         text = first_line(opencl.why_unavailable()).partition("; run:")[0]
-        yield Finding("opencl", "ok" if nvidia.gpus else "bad", text, pip("cpu"))
+        yield Finding("opencl", "ok" if nvidia.gpus else "bad", text, install("cpu"))
 
 
 def tools(nvidia: Nvidia) -> Iterator[Finding]:
-    for name, (purpose, remedy) in _TOOLS.items():
+    for name, (purpose, installing) in _TOOLS.items():
         place = find_program(name)
         if place:
             yield Finding(name, "ok", place)
         else:
-            yield Finding(name, "ok", f"not found; optional, for {purpose}", remedy)
+            yield Finding(name, "ok", f"not found; optional, for {purpose}", installing())
     params = tried((nvidia.proc / "params").read_text, "")
     if find_program("ncu") and nvidia.gpus and os.geteuid() and "RmProfilingAdminOnly: 1" in params:
         text = "only administrators may read hardware counters"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from autotune.errors import UsageError, unknown
-from autotune.export import measurements
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
+    from autotune.export.measurements import Results
     from autotune.kernel.spec import Kernel
     from autotune.search.recorded import Recording
     from autotune.tuned.record import TunedRecord
@@ -60,11 +60,15 @@ def _t1(described: tuple[Kernel, Problem, Device]) -> dict[str, str]:
     return render(*described)
 
 
-def _t4(results: measurements.Results) -> dict[str, str]:
+def _t4(results: Results) -> dict[str, str]:
+    from autotune.export import measurements
+
     return {f"{results.kernel}-t4.json": measurements.results(results)}
 
 
-def _cache(results: measurements.Results) -> dict[str, str]:
+def _cache(results: Results) -> dict[str, str]:
+    from autotune.export import measurements
+
     return {f"{results.kernel}-cache.json": measurements.cache(results)}
 
 
@@ -114,7 +118,7 @@ def export_records(format: str, records: Sequence[TunedRecord]) -> dict[str, str
     return render(records)
 
 
-def export_measurements(format: str, results: measurements.Results) -> dict[str, str]:
+def export_measurements(format: str, results: Results) -> dict[str, str]:
     """Export everything that was measured: names of files and their text.
 
     Raises
@@ -163,7 +167,9 @@ def export_recorded(format: str, recording: Recording) -> dict[str, str]:
     elif format == "wisdom":
         files = wisdom
     else:
-        files = export_measurements(format, measurements.Results.of(recording))
+        from autotune.export.measurements import Results
+
+        files = export_measurements(format, Results.of(recording))
     # What others call a kernel may be no name of a file.
     return {quote(name, ""): text for name, text in files.items()}
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune.errors import UsageError
-from autotune.search.recorded import Recording
 from autotune.tuned.record import Entry, TunedRecord
+
+if TYPE_CHECKING:
+    from autotune.search.recorded import Recording
 
 _VERSION = "1.0"
 _MOST_SIZES = 3
@@ -39,8 +41,15 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
     Raises
     ------
     UsageError
-        If problems have more than three integer fields, or two categories the same file name.
+        If problems have more than three integer fields, two categories the same file name, or the
+        records several objectives.
     """
+    objectives = {record.objective for record in records}
+    if len(objectives) > 1:
+        raise UsageError(
+            f"{records[0].kernel}: records tuned for {' and '.join(sorted(objectives))} cannot stand "
+            "in one wisdom file; choose by --device"
+        )
     ordered = sorted(records, key=lambda record: record.device.folder)
     return _files(_tuned(record, entry) for record in ordered for entry in record.entries)
 

@@ -24,15 +24,14 @@ from pathlib import Path
 
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
-from autotune.devices.toolkit import find_program
+from autotune.devices.toolkit import SANITIZER_PACKAGE, find_program
 from autotune.errors import AutotuneError, UsageError
+from autotune.extras import pip
 from autotune.kernel.spec import Kernel
 from autotune.measure.tasks import Job
 from autotune.values import Configuration, Problem
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-#: What installs it beside this package.
-REMEDY = "pip install nvidia-cuda-sanitizer-api"
 #: Longest time of one process: instrumented kernels are up to a thousand times slower.
 TIMEOUT_S = 120.0
 #: Bytes after every allocation that nobody owns, so that one element too far is no neighbour's.
@@ -102,9 +101,14 @@ def required(device: Device) -> str:
     if not found:
         raise AutotuneError(
             "--sanitize: compute-sanitizer is not installed (neither on PATH, nor in a CUDA toolkit, "
-            f"nor as a Python package); run: {REMEDY}"
+            f"nor as a Python package); run: {remedy()}"
         )
     return found
+
+
+def remedy() -> str:
+    """The command that installs it beside this package."""
+    return pip("install", SANITIZER_PACKAGE)
 
 
 def small_problems(

@@ -20,6 +20,8 @@ from autotune.files import write_atomically
 from autotune.report import answer, evidence, setting, table, wording
 from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.effects import Effect, effects
+from autotune.report.front import front_of
+from autotune.report.insight import section
 from autotune.report.roofline import Roof, Roofline, roofline
 from autotune.values import Configuration, Value
 
@@ -154,6 +156,8 @@ def _problem_view(
         "has_trials": bool(problem.trials),
         "is_timed": problem.best_ms is not None,
         "examples": evidence.failure_examples(content, problem),
+        "insight": section(content, problem),
+        "front": front_of(content, problem),
     }
 
 

@@ -17,19 +17,15 @@ from autotune.export.header import render
 from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
-from autotune.report import (
-    ReportContent,
-    from_rows,
-    from_run,
-    from_store,
-    write_html,
-    write_markdown,
-)
+from autotune.report.content import ReportContent
+from autotune.report.markdown import write_markdown
+from autotune.report.page import write_html
+from autotune.report.sources import from_rows, from_run, from_store
 from autotune.run.recording import record_of
 from autotune.run.result import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
-from autotune.tuned.record import TunedRecord
+from autotune.tuned.record import TIME, TunedRecord
 from autotune.tuned.writing import MergedProblem, update
 
 
@@ -51,8 +47,9 @@ class Published:
 def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published:
     """Merge a run into the user's tuned records and into ``out``, and write header and report.
 
-    It has a winner for at least one problem. Files go to ``out/<device>/``; ``others`` are further
-    folders of tuned records to merge it into.
+    Into ``out`` alone where it was tuned for something else than time. It has a winner for at least
+    one problem. Files go to ``out/<device>/``; ``others`` are further folders of tuned records to
+    merge it into.
 
     Raises
     ------
@@ -62,7 +59,9 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
         If a file cannot be written.
     """
     record = record_of(run)
-    for directory in (Path(user_folder()), *others):
+    # What lookup answers with by default is tuned for time.
+    mine = [Path(user_folder())] if record.objective == TIME else []
+    for directory in (*mine, *others):
         amend(directory, record)
     merged = update(out, record)
     json_file = path_of(out, merged.record)

@@ -9,6 +9,7 @@ from autotune.report import wording
 from autotune.report.content import ReportContent
 from autotune.report.roofline import measured_limits
 from autotune.report.table import NONE, Table, limit_words, listed, plural, problem_name
+from autotune.tuned.record import TIME, Entry
 
 
 def removals(content: ReportContent) -> Table:
@@ -106,12 +107,20 @@ def provenance(content: ReportContent) -> Table:
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
         "Drift": _drift(trials),
+        "Objective": "" if content.record.objective == TIME else content.record.objective,
+        "Power limit": _power_limit(entries),
         "Timing": run.get("timing") or listed(entry.timing for entry in entries),
         "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
     }
     rows = [{"What": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
     return Table.of(rows, words="Value", wide="Value")
+
+
+def _power_limit(entries: Sequence[Entry]) -> str:
+    """What the device was allowed to draw while energy was measured; empty where it was not."""
+    limits = sorted({e.energy.limit_w for e in entries if e.energy and e.energy.limit_w})
+    return listed(f"{wording.number(limit_w)} W" for limit_w in limits)
 
 
 def _clocks(trials: Sequence[Measurement]) -> str:

@@ -14,12 +14,13 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.devices.choose import backend
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError, unknown
+from autotune.extras import origin
 
 #: Settings that a scheduled process needs to find the same files. No address of a store: it may
 #: hold a password.
@@ -44,6 +45,10 @@ class Period:
     spread: str = "1h"
 
 
+#: What a runner with a GPU installs of autotune.
+_RUNNER_EXTRAS = ("tune", "cuda13")
+#: Behind the package of a workflow that only this machine has.
+_LOCAL_PACKAGE = "  # a place on one machine: runners elsewhere need one that they reach"
 #: What ends a line for any of the readers, and bytes of a path that are no text.
 _LINE_ENDS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 #: At night and off the full hour, when others begin.
@@ -179,10 +184,9 @@ def github(schedule: Schedule) -> dict[str, str]:
     """A workflow: one self-hosted runner per architecture, then one pull request."""
     root = _repository(schedule.folder)
     inside = schedule.folder.relative_to(root).as_posix()
-    own = root / "pyproject.toml"
-    is_autotune = own.is_file() and 'name = "kernel-autotune"' in own.read_text(encoding="utf-8")
+    package, is_local = _package(root)
     arguments = shlex.join(schedule.arguments(""))
-    for text in (inside, arguments):
+    for text in (inside, arguments, package):
         if "${{" in text:  # GitHub replaces it before a shell sees its quotes
             raise UsageError(f"{text!r}: a workflow cannot hold a name with ${{{{")
     text = _filled(
@@ -191,7 +195,7 @@ def github(schedule: Schedule) -> dict[str, str]:
         CRON=schedule.period.cron,
         ARCHS=", ".join(schedule.archs),
         MINUTES=str(math.ceil(schedule.max_hours * 60) + 60),
-        PACKAGE=json.dumps(".[tune,cuda13]" if is_autotune else "kernel-autotune[tune,cuda13]"),
+        PACKAGE=json.dumps(package) + (_LOCAL_PACKAGE if is_local else ""),
         FOLDER=json.dumps(inside),
         ARGUMENTS=arguments,
     )
@@ -229,6 +233,17 @@ def _program() -> tuple[str, ...]:
     """How this autotune is started by a process that has nothing of our environment."""
     script = Path(sys.executable).parent / "autotune"
     return (str(script),) if script.is_file() else (sys.executable, "-m", "autotune")
+
+
+def _package(root: Path) -> tuple[str, bool]:
+    """What a runner's pip is asked for, in a repository's root; and whether one machine alone has it."""
+    here = origin()
+    place = Path(here.place)
+    if not (place.is_dir() and place.is_relative_to(root)):
+        return here.requirement(*_RUNNER_EXTRAS), here.is_local
+    inside = place.relative_to(root).as_posix()
+    in_root = replace(here, place="." if inside == "." else f"./{inside}")
+    return in_root.requirement(*_RUNNER_EXTRAS), False
 
 
 def _repository(folder: Path) -> Path:

@@ -60,6 +60,11 @@ class KnownEntry:
         return (self.entry.confirmed or self.entry).driver
 
     @property
+    def objective(self) -> str:
+        """What it was tuned for."""
+        return self.record.objective
+
+    @property
     def toolchain(self) -> str:
         """The compiler that its times were last seen to hold with; empty where not known."""
         return (self.entry.confirmed or self.entry).toolchain
@@ -197,6 +202,9 @@ def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str
             damaged.append(str(error))
             warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
             continue
+        first = next(iter(found.values()), None)
+        if first and first.record.objective != record.objective:
+            continue  # lookup asks those of the first only
         for entry in record.entries:
             known = KnownEntry(layer, Path(directory), record, entry)
             found.setdefault(Problem(dict(entry.problem)), known)

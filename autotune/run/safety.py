@@ -42,7 +42,7 @@ def sanitizer_for(request: Request) -> str:
     if not found:
         warnings.warn(
             f"{request.kernel.name}: finalists are not run under compute-sanitizer, which --effort "
-            f"{request.effort.name} does where it is installed; run: {sanitize.REMEDY}, or give "
+            f"{request.effort.name} does where it is installed; run: {sanitize.remedy()}, or give "
             "--no-sanitize",
             stacklevel=2,
         )

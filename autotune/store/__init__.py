@@ -12,8 +12,11 @@ The only SQL of the project: SQLAlchemy Core over a SQLite file, or PostgreSQL w
 a ``postgresql://`` URL. Measurements are only ever added.
 """
 
-from autotune.store.access import Remembered, Store
-from autotune.store.address import default_url
-from autotune.store.rows import Row, RunInfo, RunState, Scope
+from autotune.errors import needing
 
-__all__ = ["Remembered", "Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]
+with needing("the results store"):
+    from autotune.store.access import Remembered, Store
+    from autotune.store.address import default_url
+    from autotune.store.rows import PastRun, Row, RunInfo, RunState, Scope
+
+__all__ = ["PastRun", "Remembered", "Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]

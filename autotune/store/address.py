@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.files import data_path
-
-try:
-    import sqlalchemy as sa
-except ModuleNotFoundError as error:
-    raise MissingDependencyError("sqlalchemy", "tune", "the results store") from error
 
 EXPECTED = (
     "expected the path of a SQLite file, or postgresql://user:password@host/database with special "

@@ -48,7 +48,7 @@ runs = sa.Table(
     *map(_words, ("kernel", "device_name", "strategy")),
     _words("seed"),  # as text: seeds of numpy have 128 bits
     *map(_words, ("version", "command")),
-    _words("state"),  # running, done, interrupted, failed
+    _words("state"),  # running, or how it ended: rows.RunState
     _words("process"),  # which process writes it: see access.identity
     _words("started"),
     sa.Column("finished", Words),
@@ -128,8 +128,7 @@ def _version(connection: sa.Connection, address: Address) -> int:
     if version > VERSION:
         raise StoreError(
             f"results store {address}: its schema has version {version}, and this autotune knows "
-            f"{VERSION}; install a newer one (pip install -U kernel-autotune), or name another "
-            "store by AUTOTUNE_STORE"
+            f"{VERSION}; install a newer autotune, or name another store by AUTOTUNE_STORE"
         )
     missing = {table.name for table in metadata.sorted_tables} - names
     if missing or version < 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -141,6 +141,11 @@ def read_layers(kernel: str) -> list[Loaded]:
     return [Loaded(layer, folder, record) for layer, folder, record in found if record]
 
 
+def of_first_objective(loaded: Sequence[Loaded]) -> list[Loaded]:
+    """The records that were tuned for what the first was: those of others answer another question."""
+    return [each for each in loaded if each.record.objective == loaded[0].record.objective]
+
+
 def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:
     """All readable records below a directory, of one kernel or of all, in the order of their paths."""
     found = (_readable(path) for path in sorted(directory.glob(f"*/{kernel}.json")))
@@ -220,7 +225,7 @@ def decode(data: bytes, name: str = "record") -> TunedRecord:
     if not isinstance(version, int) or version > SCHEMA_VERSION:
         raise RecordError(
             f"{name}: tuned record of schema {_brief(version)}, this autotune reads up to "
-            f"{SCHEMA_VERSION}; upgrade kernel-autotune"
+            f"{SCHEMA_VERSION}; upgrade autotune"
         )
     try:
         record = _RECORD.decode(data)
