@@ -826,15 +826,12 @@ def check_quiet(page: Page, file: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_page_draws_all_figures_offline(
-    pages: Callable[[], Page], tmp_path: Path, dark: bool
-) -> None:
+def test_the_page_draws_all_figures_offline(pages: Callable[[], Page], tmp_path: Path) -> None:
     second = ProblemContent(LARGE, trials())
     content = full()
     content = replace(content, problems=(*content.problems, second))
     file, page = write_html(content, tmp_path / "page.html"), pages()
-    page.open(file, width=400, dark=dark)
+    page.open(file, width=400)
     drawn = f"document.querySelectorAll('{SHOWN} .js-plotly-plot .main-svg').length"
     page.wait_for(DRAWN)
     assert page.evaluate(f"{drawn} >= 5")
@@ -867,7 +864,7 @@ def test_brushes_choose_the_rows_of_the_table_and_columns_sort_it(
     pages: Callable[[], Page], tmp_path: Path
 ) -> None:
     file, page = write_html(many(), tmp_path / "page.html", single=True), pages()
-    page.open(file)
+    page.open(file, dark=True)
     page.wait_for(DRAWN)
     shown = """[...document.querySelectorAll('.table tbody tr')].map((row) => row.cells[0].textContent)"""
     click = "[...document.querySelectorAll('.table button')].find((b) => b.textContent === '{}').click()"
