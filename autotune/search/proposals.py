@@ -87,6 +87,8 @@ class Outcome:
     log_ms: float
     #: Whether the time is only known to be at least that.
     is_bound: bool = False
+    #: Whether it was not proposed but measured because it is known to be good somewhere.
+    is_given: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,10 +177,11 @@ class Proposer:
         is_bound : bool
             Whether the time is at least that: it was stopped early.
         """
+        is_given = bool(self._open[number])
         self.claim(number)
         self.awaited.pop(number)
         log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
-        self.outcomes[number] = Outcome(log_ms, is_bound)
+        self.outcomes[number] = Outcome(log_ms, is_bound, is_given)
         self._timed += time_ms is not None
 
     def claim(self, number: int) -> None:
@@ -394,18 +397,21 @@ def _told(
     log_ms = np.array([math.nan if outcome is None else outcome.log_ms for outcome in known])
     is_bound = np.array([outcome is not None and outcome.is_bound for outcome in known], bool)
     failed = np.array([outcome is not None and math.isnan(outcome.log_ms) for outcome in known])
+    is_given = np.array([outcome is not None and outcome.is_given for outcome in known], bool)
     if len(past):
-        timed = ~np.isnan(log_ms) & ~is_bound
         over = log_ms if expected is None else log_ms - expected
-        if timed.any():
-            log_ms = log_ms - (
-                np.median(over[timed]) if expected is not None else over[timed].min()
-            )
+        here = over[~np.isnan(over) & ~is_bound]
+        if len(here):
+            log_ms = log_ms - (here.min() if expected is None else np.median(here))
         log_ms = np.concatenate([past.log_times, log_ms])
         is_bound = np.concatenate([np.zeros(len(past), bool), is_bound])
         failed = np.concatenate([np.isnan(past.log_times), failed.astype(bool)])
-    timed_ms = log_ms[~np.isnan(log_ms)]
-    cut = max(float(np.quantile(timed_ms, QUANTILE)), float(timed_ms.min()) + LEAST)
+        is_given = np.concatenate([np.zeros(len(past), bool), is_given])
+    timed = ~np.isnan(log_ms)
+    # What was chosen as good says nothing of what is bad: with it others would all be at the cut.
+    drawn = timed & ~is_given
+    typical = np.quantile(log_ms[drawn if drawn.any() else timed], QUANTILE)
+    cut = max(float(typical), float(log_ms[timed].min()) + LEAST)
     values = np.minimum(log_ms, cut)
     values[failed.astype(bool)] = cut
     told = ~np.isnan(values)
