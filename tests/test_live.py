@@ -8,6 +8,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from autotune.cli.live import LivePage
 from autotune.cli.progress import RunProgress, _Lines
 from autotune.cli.standing import Standing
 from autotune.measure.measurement import Measurement, Status
+from autotune.measure.objective import Objective
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.values import Configuration, Problem
 
@@ -52,7 +54,7 @@ def clock() -> Clock:
 @pytest.fixture
 def standing(clock: Clock) -> Standing:
     """Two problems of which the first is done and the second has begun."""
-    standing = Standing("scale", 2, clock)
+    standing = Standing("scale", 2, clock_s=clock)
     standing(Phase(SMALL, "inputs"))
     standing(SearchStarted(SMALL, 8, 1, Budget(evaluations=4)))
     for block, ms, best in ((32, 3.0, 3.0), (64, None, 3.0), (128, 2.0, 2.0), (256, 2.5, 2.0)):
@@ -90,6 +92,19 @@ def test_all_of_it_as_plain_values(standing: Standing) -> None:
     assert first["best_configuration"] == {"BLOCK": 128, "UNROLL": True}
     assert second["seconds_left"] == 15.0 and second["share"] == pytest.approx(9 / 24)
     assert [row["configuration"]["BLOCK"] for row in state["recent"]] == [32, 256, 128, 64, 32]
+
+
+def test_the_best_is_that_of_the_objective() -> None:
+    """Of a metric of which more is better, where a search minimises its reciprocal."""
+    standing = Standing("scale", 1, Objective("gflops", higher_is_better=True))
+    standing(SearchStarted(SMALL, 8, 0, Budget(evaluations=4)))
+    for block, ms, gflops in ((32, 3.0, 50.0), (64, 4.0, 80.0), (128, 2.0, 60.0)):
+        event = measured(SMALL, block, ms, 2.0)
+        standing(replace(event, measurement=replace(event.measurement, score=1 / gflops)))
+    assert ": 3 of 4 tried, best gflops 80, " in standing.line()
+    (search,) = standing.as_json()["searches"]
+    assert search["best_configuration"]["BLOCK"] == 64
+    assert [value for _, value in search["bests"]] == pytest.approx([50, 80])
 
 
 def test_no_more_rows_are_kept_than_are_shown(standing: Standing) -> None:

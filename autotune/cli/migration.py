@@ -70,9 +70,9 @@ _NUMPY = frozenset(
 _ELSEWHERE = {
     "strategy": "autotune run {name} --strategy kt:{value}",
     "strategy_options": "of a run: --budget 100evals or --budget 60s in place of max_fevals and time_limit",
-    "metrics": "GFLOP/s and GB/s come from a function @{name}.work",
-    "observers": "registers, clocks and the like are in every report",
-    "objective": "time is minimized unless autotune run --help offers another objective",
+    "metrics": "GFLOP/s and GB/s come from a function @{name}.work, others from functions @{name}.metric",
+    "observers": "registers and clocks are in every report; energy: autotune run {name} --objective energy",
+    "objective": "autotune run {name} --objective NAME",
     "cache": "everything measured is remembered; a cache of theirs: autotune import FILE",
     "simulation_mode": "autotune run {name} --device replay:FILE",
     "parallel": "autotune run {name} --device cuda:all",

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from autotune.cli import shown
 from autotune.cli.standing import PHASES, Standing
 from autotune.measure.measurement import Status
+from autotune.measure.objective import TIME, Objective
 from autotune.search.session import Event, Measured, SearchStarted
 
 #: Between two lines where there is no terminal: of a day's run a log holds some thousands.
@@ -23,7 +24,7 @@ _LINE_S = 30.0
 class RunProgress(Progress):
     """A listener for the engine's events, and a context manager around the run."""
 
-    def __init__(self, kernel: str, problems: int) -> None:
+    def __init__(self, kernel: str, problems: int, objective: Objective = TIME) -> None:
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -36,7 +37,7 @@ class RunProgress(Progress):
         self.kernel, self.problems = kernel, problems
         self.statuses: Counter[Status] = Counter()
         self._searches = 0
-        self.standing = Standing(kernel, problems)
+        self.standing = Standing(kernel, problems, objective)
         self._lines = _Lines(self.standing) if self.disable else None
 
     def start(self) -> None:
@@ -74,8 +75,8 @@ class RunProgress(Progress):
         tried = self.statuses.total()
         failed = sum(n for status, n in self.statuses.items() if not status.is_timed)
         facts = [f"{tried} tried"]
-        if event.best_ms is not None:
-            facts.append(f"best {event.best_ms:.4g} ms")
+        if best := self.standing.best_words():
+            facts.append(best)
         if failed:
             facts.append(f"{failed} failed")
         if event.seconds_left is not None:

@@ -215,7 +215,7 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
 
     path = out / request.device.folder / f"{request.kernel.name}.json"
     require_objective(path, request.objective.name)
-    progress = RunProgress(request.kernel.name, len(request.problems))
+    progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
     page = LivePage(progress.standing, request.device.name) if live else None
     with page or nullcontext():
         if page:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.measure.measurement import Status
+from autotune.measure.measurement import Measurement, Status
+from autotune.measure.objective import TIME, Objective
 from autotune.search.session import Budget, Event, Measured, SearchStarted
 from autotune.values import Problem
 
@@ -40,9 +41,11 @@ class SearchSoFar:
     budget: Budget
     begun_s: float
     statuses: Counter[Status] = field(default_factory=Counter)
-    #: When there was a new best, and its median in milliseconds.
+    #: When there was a new best, and its value of the objective.
     bests: list[tuple[float, float]] = field(default_factory=list)
     best_configuration: dict[str, Any] = field(default_factory=dict)
+    #: What is minimised, of the best.
+    best_cost: float | None = None
     #: When there was its newest measurement.
     last_s: float = 0.0
     #: When the budget is spent; None where it limits no time.
@@ -58,11 +61,6 @@ class SearchSoFar:
         """Of these, those that were not timed."""
         return sum(n for status, n in self.statuses.items() if not status.is_timed)
 
-    @property
-    def best_ms(self) -> float | None:
-        """The smallest median so far."""
-        return self.bests[-1][1] if self.bests else None
-
     def share(self, now_s: float) -> float | None:
         """How much of it is done; None where nothing limits it but the strategy."""
         most = self.budget.evaluations
@@ -77,9 +75,13 @@ class Standing:
     """A listener of a run that keeps what it was told."""
 
     def __init__(
-        self, kernel: str, problems: int, clock_s: Callable[[], float] = time.monotonic
+        self,
+        kernel: str,
+        problems: int,
+        objective: Objective = TIME,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.kernel, self.problems = kernel, problems
+        self.kernel, self.problems, self.objective = kernel, problems, objective
         self._clock_s, self._begun_s = clock_s, clock_s()
         self._searches: list[SearchSoFar] = []
         self._recent: deque[dict[str, Any]] = deque(maxlen=_RECENT)
@@ -108,8 +110,11 @@ class Standing:
         search.last_s = now_s
         if event.seconds_left is not None:
             search.end_s = now_s + event.seconds_left
-        if event.best_ms is not None and event.best_ms != search.best_ms:
-            search.bests.append((now_s, event.best_ms))
+        cost = self._cost(measured)
+        if cost is not None and (search.best_cost is None or cost < search.best_cost):
+            value = 1 / cost if self.objective.higher_is_better else cost
+            search.best_cost = cost
+            search.bests.append((now_s, value))
             search.best_configuration = dict(measured.configuration)
         self._recent.appendleft(
             {
@@ -122,6 +127,11 @@ class Standing:
                 "remembered": event.remembered,
             }
         )
+
+    def _cost(self, measured: Measurement) -> float | None:
+        if measured.status is not Status.OK:
+            return None
+        return measured.median_ms if self.objective.is_time else measured.cost
 
     def _now_s(self) -> float:
         return self._clock_s() - self._begun_s
@@ -139,11 +149,21 @@ class Standing:
             which = f"[{len(self._searches)}/{self.problems}] " if self.problems > 1 else ""
             most = search.budget.evaluations
             facts = [f"{search.tried} of {most} tried" if most else f"{search.tried} tried"]
-            if search.best_ms is not None:
-                facts.append(f"best {search.best_ms:.4g} ms")
+            if search.bests:
+                facts.append(self._best_words(search))
             if search.end_s is not None:
                 facts.append(f"{max(0.0, search.end_s - now_s):.0f} s left")
             return f"{which}{self.kernel} {search.problem}: {', '.join(facts)}"
+
+    def best_words(self) -> str:
+        """The best of the present search; empty where there is none."""
+        with self._lock:
+            search = self._searches[-1] if self._searches else None
+            return self._best_words(search) if search and search.bests else ""
+
+    def _best_words(self, search: SearchSoFar) -> str:
+        name = "" if self.objective.is_time else f"{self.objective.name} "
+        return f"best {name}{search.bests[-1][1]:.4g} {self.objective.unit}".rstrip()
 
     def as_json(self) -> dict[str, Any]:
         """All of it as plain values; seconds count from the beginning of the run."""
@@ -153,6 +173,8 @@ class Standing:
             return {
                 "kernel": self.kernel,
                 "problems": self.problems,
+                "objective": self.objective.name,
+                "unit": self.objective.unit,
                 "now_s": now_s,
                 "phase": phase,
                 "phase_problem": str(problem),

@@ -70,7 +70,7 @@ class SurrogateSampler(BaseSampler):
         self.space = space
         known = [_known(other) for other in elsewhere]
         self._proposer = Proposer(space, np.random.default_rng(seed), place, known)
-        varying = [len(np.unique(column)) > 1 for column in space.rows.T]
+        varying = [len(occurring) > 1 for occurring in space.occurring]
         self._fixed = {
             name: values[space.rows[0, position]]
             for position, (name, values) in enumerate(space.parameters.items())
