@@ -1,6 +1,7 @@
 # make run     tune sgemm on the GPU, or on the CPU where there is none; results in reports/
 # make test    the whole suite; needs no GPU
-# Both set up $(VENV) first. `make run VENV=/path` uses that environment as it is.
+# make docs    the documents as a site in build/docs, links checked
+# Each sets up $(VENV) first. `make run VENV=/path` uses that environment as it is.
 
 VENV_GIVEN := $(filter-out undefined file,$(origin VENV))
 VENV ?= .venv
@@ -14,8 +15,9 @@ TEST_EXTRAS := tune,cpu,nvrtc$(if $(GPU),$(comma)cuda13),postgres,test
 stamp = $(VENV)/.set-up-$(subst $(comma),-,$(1))
 RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
+DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
-.PHONY: run test test-gpu lint format setup clean
+.PHONY: run test test-gpu docs lint format setup clean
 .DELETE_ON_ERROR:
 
 run: $(RUN_READY)
@@ -27,6 +29,10 @@ test: $(TEST_READY)
 
 test-gpu: $(TEST_READY)
 	$(PY) -m pytest -n 0 -m gpu tests/gpu
+
+# The notice that it silences is of the theme's maker, not of these pages.
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict
 
 lint: $(TEST_READY)
 	$(PY) -m ruff check .

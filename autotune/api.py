@@ -1,17 +1,26 @@
-"""`tune`: the job of `autotune run` in a program or a notebook."""
+"""`tune`: the job of `autotune run` in a script or a notebook, with its options; and what it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
+from autotune.cli.notebook import progress_of
 from autotune.devices.choose import choose_devices
 from autotune.errors import UsageError, unknown
+from autotune.kernel import modules
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.snapshot import as_it_is
+from autotune.kernel.source import unfollowed
 from autotune.kernel.spec import Kernel
+from autotune.measure.objective import find as find_objective
+from autotune.report import summary
 from autotune.report.publish import Published, publish
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Request
@@ -21,30 +30,53 @@ from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url
 from autotune.store.flat import row_of
-from autotune.values import Problem, Value
+from autotune.tuned.writing import require_objective
+from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
     import pandas
+    from plotly.graph_objects import Figure
 
     from autotune.tuned.record import TunedRecord
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned:
-    """What `tune` returns."""
+    """What `tune` returns; a notebook shows the answer and a picture of all measurements.
+
+    Attributes
+    ----------
+    run : RunResult
+        What was measured, problem by problem.
+    published : Published or None
+        The record, and the files that were written; None where one configuration was measured, of
+        which nothing is.
+    """
 
     run: RunResult
-    published: Published
+    published: Published | None
 
     @property
     def record(self) -> TunedRecord:
-        """The tuned record: winners per problem, with evidence."""
-        return self.published.record
+        """The tuned record: winners per problem, with evidence.
+
+        Raises
+        ------
+        UsageError
+            If one configuration was measured.
+        """
+        return self._published.record
 
     @property
     def report(self) -> Path:
-        """The report: the HTML page, or the Markdown where plotly is not installed."""
-        return self.published.html_file or self.published.markdown_file
+        """The report: the HTML page, or the Markdown where plotly is not installed.
+
+        Raises
+        ------
+        UsageError
+            If one configuration was measured.
+        """
+        return self._published.html_file or self._published.markdown_file
 
     @cached_property
     def frame(self) -> pandas.DataFrame:
@@ -59,29 +91,68 @@ class Tuned:
                 rows.append({**flat.pop("problem"), **flat.pop("config"), **flat})
         return pandas.DataFrame(rows)
 
+    def plot(self) -> Figure:
+        """Time of every configuration in the order they were tried, a row of dots for each problem.
+
+        Returns
+        -------
+        plotly.graph_objects.Figure
+            A notebook shows it; elsewhere, its ``show`` or ``write_html`` does.
+
+        Raises
+        ------
+        MissingDependencyError
+            If plotly is not installed.
+        """
+        return summary.plot(self.run)
+
+    @property
+    def _published(self) -> Published:
+        if self.published is None:
+            raise UsageError(
+                "one configuration was measured (config=...), of which neither a record nor a report is "
+                "written; see frame"
+            )
+        return self.published
+
+    def __repr__(self) -> str:
+        return summary.text(self.run, self.published.record if self.published else None)
+
+    def _repr_html_(self) -> str:
+        return summary.html(self.run, self.published.record if self.published else None)
+
 
 def tune(
     kernel: str | Kernel,
     *,
-    problems: Sequence[Problem | Mapping[str, int | str]] = (),
+    problems: Mapping[str, int | str] | Sequence[Mapping[str, int | str]] = (),
     budget: str | None = None,
     effort: str = "quick",
     strategy: str = "auto",
+    objective: str = "time",
     device: str | None = None,
     seed: int = 0,
-    fixed: Mapping[str, Sequence[Value]] | None = None,
+    fixed: Mapping[str, Value | Sequence[Value]] | None = None,
+    config: Mapping[str, Value] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    timing: Literal["cold", "hot"] = "cold",
     fresh: bool = False,
     sanitize: bool | None = None,
     out: str | Path = "reports",
+    spaces: str | Path | None = None,
+    quiet: bool = False,
     listener: Callable[[Event], None] = ignore,
 ) -> Tuned:
     """Find the fastest verified configuration of a kernel for each problem.
 
+    What a kernel of a script or notebook uses of it is sent to the processes that compile and measure
+    by value, as it is now; they never run the script again.
+
     Parameters
     ----------
     kernel : str or Kernel
-        A name, the path of a space file, or the kernel that a space file declared.
-    problems : sequence of Problem or mapping
+        A name, the path of a space file, or a kernel: of a space file, a script or a notebook.
+    problems : sequence of Problem or mapping, or one of them
         Default: the kernel's own for the effort.
     budget : str, optional
         ``90s``, ``10m`` or ``200evals``, for all problems together.
@@ -89,12 +160,23 @@ def tune(
         How thorough.
     strategy : str
         See ``autotune list strategies``.
+    objective : str
+        What is minimised: ``time``, ``energy``, ``edp``, or a metric of the kernel. Records of one
+        folder have one objective, so that another than time needs an ``out`` of its own.
     device : str, optional
         ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable.
     seed : int
         Of search and inputs.
     fixed : mapping, optional
-        Values that some parameters are restricted to.
+        The value, or values, that some parameters are restricted to.
+    config : mapping, optional
+        Verify and time this one configuration instead of a search; parameters left out keep the
+        kernel's default. Nothing is recorded.
+    inputs : mapping of str to array, optional
+        Arrays in place of drawn ones, by argument name, with the shape and type that the kernel's
+        ``arguments`` give; an open ``.npz`` is such a mapping.
+    timing : {"cold", "hot"}
+        ``cold``: the L2 cache is flushed before each sample.
     fresh : bool
         Measure again what is remembered.
     sanitize : bool, optional
@@ -102,50 +184,127 @@ def tune(
         Default: with ``effort="full"`` on a GPU, where it is installed.
     out : str or Path
         Record, header and report go to ``out/<device>/``.
+    spaces : str or Path, optional
+        Another folder to look for the space file of a name in.
+    quiet : bool
+        Show no progress, and warn of nothing. It is shown on a terminal (standard error) and in a
+        notebook.
     listener : callable
         Called with every engine event.
 
     Returns
     -------
     Tuned
+        The run, its record and its files.
 
     Raises
     ------
+    UsageError
+        If an argument does not fit; the message says what does.
     AutotuneError
-        Whatever ends a run; see `autotune.errors`.
+        Whatever else ends a run; see `autotune.errors`.
     """
-    declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
-    if declared.file is None:
-        raise UsageError(f"{declared.name}: declare the kernel in a space file, workers import it")
+    if modules.is_running():
+        raise UsageError(
+            "tune() is called while a space file runs, which every process does that measures; put it "
+            "into a script or notebook of its own, or under: if __name__ == '__main__':"
+        )
+    if isinstance(kernel, str):
+        declared = find_kernel(kernel, Path(spaces) if spaces is not None else None)
+    else:
+        declared = as_it_is(kernel)
     if effort not in EFFORTS:
         raise UsageError(unknown("effort", effort, EFFORTS))
+    if timing not in ("cold", "hot"):
+        raise UsageError(unknown("timing", timing, ("cold", "hot")))
+    wanted = find_objective(declared, objective)
     find(strategy)  # an unknown one ends here, not after inputs and limits were made
+    if not quiet and (text := unfollowed(declared)):
+        warnings.warn(text, stacklevel=2)
+    named = [problems] if isinstance(problems, Mapping) else problems
     first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
         device=first,
         others=tuple(others),
-        problems=tuple(_declared_order(declared, problem) for problem in problems),
+        problems=tuple(_declared_order(declared, problem) for problem in named),
         effort=EFFORTS[effort],
         strategy=strategy,
-        budget=Budget.parse(budget) if budget else None,
+        objective=wanted,
+        budget=None if budget is None else Budget.parse(str(budget)),
         seed=seed,
+        cold=timing == "cold",
         fresh=fresh,
         sanitize=sanitize,
         first=first_to_try(declared.name),
-        fixed=dict(fixed or {}),
+        fixed=_restriction(declared, fixed or {}),
+        only=None if config is None else _configuration(declared, config),
+        inputs={name: np.asarray(array) for name, array in (inputs or {}).items()},
         command="autotune.tune",
     ).with_default_problems()
-    with Store.open(default_url()) as store:
-        result = execute(request, store, listener)
-    return Tuned(result, publish(result, Path(out)))
+    require_objective(Path(out) / first.folder / f"{declared.name}.json", wanted.name)
+    with (
+        Store.open(default_url()) as store,
+        progress_of(declared.name, len(request.problems), quiet) as progress,
+    ):
+
+        def told(event: Event) -> None:
+            progress(event)
+            listener(event)
+
+        result = execute(request, store, told)
+    return Tuned(result, publish(result, Path(out)) if request.only is None else None)
+
+
+def _configuration(kernel: Kernel, config: Mapping[str, Value]) -> Configuration:
+    """A configuration; what is left out keeps the kernel's default."""
+    _require_names("config", config, kernel.parameters)
+    chosen = {name: _declared_values(kernel, name, [value])[0] for name, value in config.items()}
+    return kernel.default().replace(**chosen)
+
+
+def _restriction(
+    kernel: Kernel, fixed: Mapping[str, Value | Sequence[Value]]
+) -> dict[str, tuple[Value, ...]]:
+    """The values that are left of some parameters."""
+    _require_names("fixed", fixed, kernel.parameters)
+    return {name: _declared_values(kernel, name, values) for name, values in fixed.items()}
+
+
+def _require_names(what: str, given: object, known: Iterable[str]) -> None:
+    """Refuse what is no mapping of names to values, such as the text that the command line takes."""
+    if not isinstance(given, Mapping):
+        example = ", ".join(f"{name!r}: ..." for name in known)
+        raise UsageError(f"{what}: {given!r}; a mapping expected: {{{example}}}")
+
+
+def _declared_values(
+    kernel: Kernel, name: str, given: Value | Sequence[Value]
+) -> tuple[Value, ...]:
+    """Some values of a parameter, or one; each must be among the declared ones."""
+    if name not in kernel.parameters:
+        raise UsageError(f"{kernel.name}: {unknown('parameter', name, kernel.parameters)}")
+    declared = kernel.parameters[name]
+    values = given if isinstance(given, list | tuple | range | np.ndarray) else [given]
+    for value in values:
+        if value not in declared:
+            raise UsageError(
+                f"{kernel.name}: {unknown(f'value of {name}:', str(value), map(str, declared))}"
+            )
+    return tuple(declared[declared.index(value)] for value in values)
 
 
 def _declared_order(kernel: Kernel, problem: Mapping[str, int | str]) -> Problem:
     """A problem with its fields in the kernel's order, which records and headers keep."""
+    _require_names("problem", problem, kernel.fields)
     if set(problem) - set(kernel.layout) != set(kernel.fields):
         raise UsageError(
             f"problem ({Problem(dict(problem))}): fields {', '.join(kernel.fields)} expected"
         )
-    known = (*kernel.fields, *kernel.layout)
-    return Problem({name: problem[name] for name in known if name in problem})
+    known = [name for name in (*kernel.fields, *kernel.layout) if name in problem]
+    return Problem({name: _plain(problem[name]) for name in known})
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy's as Python's, which records and the store hold."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,7 +1,5 @@
 """Every error that autotune raises on purpose, and the exit code each one ends a command with.
 
-::
-
     AutotuneError                 1  something failed; the message says what, where and what to do
     ├── UsageError                2  a name or value that was asked for does not exist or does not fit
     │   └── SpecError             2  a space file is wrong

@@ -37,8 +37,10 @@ def matmul(
         float32, (k, n) or a batch of such; a matrix, or a batch of one, goes with every matrix of a batch.
     out : array, optional
         float32, (m, n) or a batch of such; written, and read where ``beta`` is not 0.
-    alpha, beta : float
-        Factors of the product and of what ``out`` holds.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
     precision : {"float32", "tf32x3"}
         ``tf32x3`` runs on tensor cores and is as accurate: every number is split into two of TF32.
 
@@ -66,8 +68,10 @@ def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float =
         float32, (n,).
     out : array, optional
         float32, (m,); written, and read where ``beta`` is not 0.
-    alpha, beta : float
-        Factors of the product and of what ``out`` holds.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
 
     Returns
     -------
@@ -130,6 +134,16 @@ def total(x: Any, out: Any = None) -> Any:
 
 def product(precision: str) -> TunedKernel:
     """The kernel of matrix products in a precision.
+
+    Parameters
+    ----------
+    precision : {"float32", "tf32x3"}
+        As of `matmul`.
+
+    Returns
+    -------
+    TunedKernel
+        Of ``(a, b, out=None, alpha=1.0, beta=0.0)``.
 
     Raises
     ------

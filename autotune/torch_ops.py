@@ -173,6 +173,26 @@ def matmul(
 ) -> Any:
     """Matrix product, ``alpha * a @ b + beta * out``: `linalg.matmul` with gradients.
 
+    Parameters
+    ----------
+    a : torch.Tensor
+        float32, (m, k) or a batch of such, (batch, m, k).
+    b : torch.Tensor
+        float32, (k, n) or a batch of such.
+    out : torch.Tensor, optional
+        float32, (m, n) or a batch of such; written, and read where ``beta`` is not 0.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
+    precision : {"float32", "tf32x3"}
+        As of `linalg.matmul`.
+
+    Returns
+    -------
+    torch.Tensor
+        ``out``, or a new tensor.
+
     Raises
     ------
     UsageError
@@ -187,6 +207,24 @@ def matmul(
 def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float = 0.0) -> Any:
     """Product of a matrix and a vector, ``alpha * a @ x + beta * out``: `linalg.matvec` with gradients.
 
+    Parameters
+    ----------
+    a : torch.Tensor
+        float32, (m, n).
+    x : torch.Tensor
+        float32, (n,).
+    out : torch.Tensor, optional
+        float32, (m,); written, and read where ``beta`` is not 0.
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
+
+    Returns
+    -------
+    torch.Tensor
+        ``out``, or a new tensor.
+
     Raises
     ------
     UsageError
@@ -198,6 +236,16 @@ def matvec(a: Any, x: Any, out: Any = None, *, alpha: float = 1.0, beta: float =
 def transpose(x: Any) -> Any:
     """A contiguous copy with the last two axes exchanged: `linalg.transpose` with a gradient.
 
+    Parameters
+    ----------
+    x : torch.Tensor
+        float32, (m, n) or a batch of such, (batch, m, n).
+
+    Returns
+    -------
+    torch.Tensor
+        (n, m) or (batch, n, m), new.
+
     Raises
     ------
     UsageError
@@ -208,6 +256,16 @@ def transpose(x: Any) -> Any:
 
 def total(x: Any) -> Any:
     """The sum of all elements, as a tensor without axes: `linalg.total` with a gradient.
+
+    Parameters
+    ----------
+    x : torch.Tensor
+        float32, of any shape.
+
+    Returns
+    -------
+    torch.Tensor
+        (), new.
 
     Raises
     ------
@@ -285,14 +343,33 @@ def switch_on(precision: str = "float32", device: str = "cuda") -> None:
 
 
 def switch_off(device: str = "cuda") -> None:
-    """Undo `switch_on`; nothing happens where it is off."""
+    """Undo `switch_on`; nothing happens where it is off.
+
+    Parameters
+    ----------
+    device : {"cuda", "cpu"}
+        Type of device of the tensors.
+    """
     if device in _switches:
         _switches.pop(device).library._destroy()
 
 
 @contextmanager
 def switched_on(precision: str = "float32", device: str = "cuda") -> Iterator[None]:
-    """`switch_on` for a block; what was before is restored at its end."""
+    """`switch_on` for a block; what was before is restored at its end.
+
+    Parameters
+    ----------
+    precision : {"float32", "tf32x3"}
+        As of `linalg.matmul`.
+    device : {"cuda", "cpu"}
+        Type of device of the tensors.
+
+    Raises
+    ------
+    UsageError
+        As `switch_on` does.
+    """
     before = _switches.get(device)
     switch_on(precision, device)
     try:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
-Value: TypeAlias = "int | bool | str"
+Value: TypeAlias = "int | bool | float | str"
 Self = TypeVar("Self", bound="Fields")
 
 
@@ -17,6 +17,18 @@ class Fields(Mapping[str, Any]):
     """An immutable, hashable mapping whose entries can be read as attributes.
 
     Two are equal when they hold the same names and values, in whatever order.
+
+    Parameters
+    ----------
+    values : mapping, optional
+        Values by name.
+    **named
+        More of them.
+
+    Raises
+    ------
+    AttributeError
+        If an entry is read that is not there, or one is set.
     """
 
     __slots__ = ("_hash", "_values")
@@ -67,7 +79,18 @@ class Fields(Mapping[str, Any]):
         return ", ".join(f"{name}={_plain(value)}" for name, value in self._values.items())
 
     def replace(self: Self, **changes: Any) -> Self:
-        """Copy with some values changed."""
+        """Copy with some values changed.
+
+        Parameters
+        ----------
+        **changes
+            Values by name; new names come last.
+
+        Returns
+        -------
+        Configuration or Problem
+            Of the same class.
+        """
         return type(self)({**self._values, **changes})
 
     def canonical_json(self) -> str:
@@ -76,14 +99,30 @@ class Fields(Mapping[str, Any]):
 
 
 class Configuration(Fields):
-    """One value for each parameter of a kernel, for example ``BM=128, BN=64``."""
+    """One value for each parameter of a kernel, for example ``BM=128, BN=64``.
+
+    Parameters
+    ----------
+    values : mapping, optional
+        Values by name of the parameter.
+    **named : int, bool or str
+        More of them.
+    """
 
     __slots__ = ()
     _noun = "parameter"
 
 
 class Problem(Fields):
-    """What a kernel is asked to compute: sizes, and categorical fields such as ``dtype``."""
+    """What a kernel is asked to compute: sizes, and categorical fields such as ``dtype``.
+
+    Parameters
+    ----------
+    values : mapping, optional
+        Values by name of the field.
+    **named : int or str
+        More of them.
+    """
 
     __slots__ = ()
     _noun = "problem field"

@@ -211,7 +211,7 @@ def raced(
     """Milliseconds of each contender by round, of a race that none of them fails in."""
     result = race(worker, job, contenders, rounds, seed, MAX_RACE_S)
     if result.failures:
-        raise SystemExit(f"{job.space_file.stem}: {result.failures}")
+        raise SystemExit(f"{job.problem}: {result.failures}")
     return result.samples_ms
 
 

@@ -255,7 +255,7 @@ class Expressed:
         keys = list(map(self._key, points))
         self._launches = dict(zip(keys, self.launches, strict=True))
         self._defines = {
-            key: kernel.defines(configuration, problem)
+            key: kernel.macros(configuration, problem)
             for key, configuration in zip(keys, configurations, strict=True)
         }
         self.tune_params = {

@@ -18,7 +18,7 @@ from autotune.devices.binary import Binary
 from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import bound, launch_sequence
 from autotune.measure import tasks, verify
-from autotune.measure.data import RANDOM
+from autotune.measure.data import RANDOM, loaded_as
 from autotune.measure.measurement import CheckResult
 from autotune.measure.tasks import Contender, Job, Take
 from autotune.values import Configuration, Problem
@@ -118,7 +118,7 @@ def accuracy(
     data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     views = _views(data)
-    kernel = load_file(job.space_file)
+    kernel = loaded_as(job.origin, job.known_by)
     vendor = next(call for call in kernel.baselines if call.name == baseline)
     multiply = executor.time_calls(vendor.prepare, tasks.vendor_arguments(data))
     p = job.problem

@@ -16,12 +16,12 @@ typedef long i64;
 /* A kernel with a fixed block. An OpenCL sub-group is what CUDA calls a warp, but a compiler may choose
    its width per kernel, so where the source counts on WARP lanes it has to ask for them. */
 #if defined(WARP) && defined(cl_intel_required_subgroup_size)
-#define KERNEL(block_x, block_y, min_blocks)                          \
-    __kernel __attribute__((reqd_work_group_size(block_x, block_y, 1))) \
+#define KERNEL_3D(block_x, block_y, block_z, min_blocks)                    \
+    __kernel __attribute__((reqd_work_group_size(block_x, block_y, block_z))) \
     __attribute__((intel_reqd_sub_group_size(WARP))) void
 #else
-#define KERNEL(block_x, block_y, min_blocks) \
-    __kernel __attribute__((reqd_work_group_size(block_x, block_y, 1))) void
+#define KERNEL_3D(block_x, block_y, block_z, min_blocks) \
+    __kernel __attribute__((reqd_work_group_size(block_x, block_y, block_z))) void
 #endif
 #define DEVICE static inline
 #define RESTRICT restrict
@@ -84,8 +84,8 @@ typedef long long i64;
 /* min_blocks: how many blocks must fit on one multiprocessor; the compiler limits its registers to that.
    With 0 it aims at full occupancy: 32 registers, if need be by waiting for one load before it issues the
    next. A kernel that keeps many loads in flight says at least 1. */
-#define KERNEL(block_x, block_y, min_blocks) \
-    extern "C" __global__ void __launch_bounds__((block_x) * (block_y), min_blocks)
+#define KERNEL_3D(block_x, block_y, block_z, min_blocks) \
+    extern "C" __global__ void __launch_bounds__((block_x) * (block_y) * (block_z), min_blocks)
 #define DEVICE static __device__ __forceinline__
 #define RESTRICT __restrict__
 
@@ -128,7 +128,28 @@ typedef long long i64;
 #define ATOMIC_INC(p) atomicAdd(p, 1u)
 #define ATOMIC_ADD(p, value) atomicAdd(p, value)
 
+/* What <math.h> and <float.h> define for nvcc, and OpenCL C by itself. */
+#ifdef __CUDACC_RTC__
+#ifndef INFINITY
+#define INFINITY __int_as_float(0x7f800000)
 #endif
+#ifndef NAN
+#define NAN __int_as_float(0x7fffffff)
+#endif
+#ifndef FLT_MAX
+#define FLT_MAX 3.402823466e+38f
+#endif
+#ifndef FLT_EPSILON
+#define FLT_EPSILON 1.192092896e-07f
+#endif
+#ifndef DBL_MAX
+#define DBL_MAX 1.7976931348623157e+308
+#endif
+#endif
+
+#endif
+
+#define KERNEL(block_x, block_y, min_blocks) KERNEL_3D(block_x, block_y, 1, min_blocks)
 
 #define ALIGN16 __attribute__((aligned(16)))
 

@@ -58,13 +58,14 @@ class Page:
                 assert "error" not in found, found["error"]
                 return dict(found["result"])
 
-    def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
-        """Open a file and wait until it has loaded."""
+    def open(self, place: Path | str, width: int = 1280, dark: bool = False) -> None:
+        """Open a file, or an address, and wait until it has loaded."""
         self.resize(width)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.ready = False
-        self.call("Page.navigate", url=path.resolve().as_uri())
+        url = place if isinstance(place, str) else place.resolve().as_uri()
+        self.call("Page.navigate", url=url)
         while not self.ready:
             self._next()
 

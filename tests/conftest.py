@@ -25,10 +25,10 @@ NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 UNTIMED = {
     *("test_api", "test_cli", "test_compiler", "test_doctor", "test_help", "test_interruption"),
     *("test_load", "test_readme", "test_resume", "test_session", "test_snippets", "test_source"),
-    *("test_linalg", "test_tutorial", "test_verify"),
+    *("test_linalg", "test_objective", "test_snapshot", "test_tutorial", "test_verify"),
 }
 #: Fixtures of a file that take seconds: who uses one runs in one process, which makes it once.
-COSTLY = {"built", "launchers", "pages", "space"}
+COSTLY = {"built", "launchers", "pages", "space", "notebook"}
 
 hypothesis.settings.register_profile("autotune", derandomize=True, database=None, deadline=None)
 hypothesis.settings.load_profile("autotune")

@@ -1,42 +1,165 @@
-"""`tune` in a program: the record, a frame of all rows, and the report."""
+"""`tune` in a program: what it takes, and its result: record, frame, report, and how it shows itself."""
 
-from datetime import UTC, datetime
+import ast
+import base64
+import json
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from rich.jupyter import JupyterMixin
 
 from autotune import tune
+from autotune.api import Tuned
+from autotune.cli.notebook import NotebookProgress
 from autotune.errors import UsageError
+from autotune.measure.measurement import Measurement, Status
+from autotune.search.session import Budget, Measured, Phase, SearchStarted
+from autotune.values import Configuration, Problem
 
 SPACE = str(Path(__file__).parents[1] / "examples" / "saxpy" / "spaces" / "saxpy.py")
 
 
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "notebook" / "blend.ipynb"
+#: What the notebook is tuned with here: two configurations of each problem.
+TUNED_WITH = """
+    budget="8evals", strategy="random", fixed={"BLOCK": (64, 128), "ITEMS": 2}, quiet=True,
+    listener=seen.append, device=opencl_device
+"""
+
+
+@pytest.fixture(scope="module")
+def notebook(
+    tmp_path_factory: pytest.TempPathFactory, opencl_device: str
+) -> Iterator[dict[str, Any]]:
+    """The names of the example notebook after its cells, run as IPython does: as main, with no file.
+
+    What the cells show is there under ``shown``, what the listener was told under ``seen``.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("notebook"))
+        names = {"__name__": "__main__", "seen": [], "shown": [], "opencl_device": opencl_device}
+        for cell in json.loads(NOTEBOOK.read_text())["cells"]:
+            if cell["cell_type"] == "code":
+                assert cell["outputs"] == []  # the file is what a person wrote
+                text = "".join(cell["source"]).replace('budget="20s"', TUNED_WITH)
+                show_last(text.replace("00_003", "_003"), names)
+        yield names
+
+
+def show_last(text: str, names: dict[str, Any]) -> None:
+    """Run a cell; its last expression is shown."""
+    tree = ast.parse(text)
+    if isinstance(last := tree.body[-1], ast.Expr):
+        tree.body[-1] = ast.parse("shown.append(0)").body[0]
+        tree.body[-1].value.args = [last.value]  # type: ignore[attr-defined]
+    exec(compile(ast.fix_missing_locations(tree), "<cell>", "exec"), names)
+
+
+@pytest.fixture(scope="module")
+def tuned_notebook(notebook: dict[str, Any]) -> Tuned:
+    """What `tune` returned in it."""
+    tuned: Tuned = notebook["tuned"]
+    return tuned
+
+
 @pytest.mark.opencl
 def test_tune_returns_record_frame_and_report(
+    notebook: dict[str, Any], tuned_notebook: Tuned
+) -> None:
+    assert [entry.problem for entry in tuned_notebook.record.entries] == [{"n": 1003}, {"n": 10003}]
+    assert len(tuned_notebook.frame) == 4
+    assert set(tuned_notebook.frame["BLOCK"]) == {64, 128}
+    assert set(tuned_notebook.frame["ITEMS"]) == {2}
+    assert set(tuned_notebook.frame["n"]) == {1003, 10003}
+    assert (tuned_notebook.frame["status"] == "ok").all()
+    assert tuned_notebook.report.exists()
+    assert sum(isinstance(event, Measured) for event in notebook["seen"]) == 4
+    times = [
+        tuned_notebook.record.provenance.created,
+        *(entry.tuned_on for entry in tuned_notebook.record.entries),
+    ]
+    for time in times:
+        assert datetime.now(UTC) - timedelta(hours=1) < datetime.fromisoformat(time)
+        assert datetime.fromisoformat(time) <= datetime.now(UTC)
+
+
+@pytest.mark.opencl
+def test_a_result_says_its_winners_in_a_line_each(tuned_notebook: Tuned) -> None:
+    first, *lines = repr(tuned_notebook).split("\n")
+    assert first == f"blend on {tuned_notebook.record.device.name}:"
+    for line, entry in zip(lines, tuned_notebook.record.entries, strict=True):
+        chosen = f"BLOCK={entry.configuration['BLOCK']}, ITEMS=2"
+        pattern = rf"  n={entry.problem['n']}: [\d.]+ µs( \(unsure\))? with {chosen}"
+        assert re.fullmatch(pattern, line)
+
+
+@pytest.mark.opencl
+def test_a_notebook_shows_the_answer_and_a_picture_of_its_own(tuned_notebook: Tuned) -> None:
+    """The picture's style must not reach the notebook, nor may anything be fetched."""
+    shown = tuned_notebook._repr_html_()
+    page = ElementTree.fromstring(shown)
+    assert [len(table.findall(".//tr")) for table in page.findall("table")] == [3, 3]
+    (image,) = page.findall("img")
+    head, _, data = image.attrib["src"].partition(",")
+    assert head == "data:image/svg+xml;base64"
+    assert "<style" not in shown
+    assert "http" not in shown
+    svg = ElementTree.fromstring(base64.b64decode(data))
+    dots = [path for path in svg.iter() if "dots" in path.attrib.get("class", "")]
+    drawn = [path.attrib["d"].count("M") for path in dots if "grey" in path.attrib["class"]]
+    assert drawn == [2, 2]
+
+
+@pytest.mark.opencl
+def test_a_plot_has_every_measurement(tuned_notebook: Tuned) -> None:
+    figure = tuned_notebook.plot()
+    tried = [trace for trace in figure.data if trace.name == "tried"]
+    assert [list(trace.y) for trace in tried] == [
+        list(rows["median_ms"]) for _, rows in tuned_notebook.frame.groupby("n")
+    ]
+    assert all("BLOCK=" in text for trace in tried for text in trace.hovertext)
+    won = [trace.hovertext for trace in figure.data if trace.name == "won the finals"]
+    entries = [dict(entry.configuration) for entry in tuned_notebook.record.entries]
+    assert won == [(str(Configuration(configuration)),) for configuration in entries]
+
+
+@pytest.mark.opencl
+def test_the_example_notebook_shows_what_it_promises(notebook: dict[str, Any]) -> None:
+    answer, table, figure, blended = notebook["shown"]
+    assert answer is notebook["tuned"]
+    assert table.notna().to_numpy().sum() == 4
+    assert len(figure.data) == 6
+    np.testing.assert_array_equal(blended, np.full(4, 0.25, np.float32))
+
+
+@pytest.mark.opencl
+def test_one_configuration_on_own_inputs_is_measured_and_not_recorded(
     tmp_path: Path, opencl_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    seen = []
-    begun = datetime.now(UTC).replace(microsecond=0)
-    tuned = tune(
+    found = tune(
         SPACE,
-        problems=[{"n": 4099}, {"n": 70001}],
-        budget="6evals",
-        strategy="random",
+        problems={"n": np.int64(3)},
+        config={"BLOCK": np.int32(64)},
+        inputs={"x": np.ones(3, np.float32)},
+        timing="hot",
         device=opencl_device,
-        fixed={"BLOCK": (64, 128)},
-        listener=seen.append,
+        quiet=True,
     )
-    assert [entry.problem for entry in tuned.record.entries] == [{"n": 4099}, {"n": 70001}]
-    assert len(tuned.frame) == 6
-    assert set(tuned.frame["BLOCK"]) <= {64, 128}
-    assert set(tuned.frame["n"]) == {4099, 70001}
-    assert (tuned.frame["status"] == "ok").all()
-    assert tuned.report.exists()
-    assert seen
-    times = [tuned.record.provenance.created, *(entry.tuned_on for entry in tuned.record.entries)]
-    for time in times:
-        assert begun <= datetime.fromisoformat(time) <= datetime.now(UTC)
+    (row,) = found.frame.to_dict("records")
+    assert (row["BLOCK"], row["ITEMS"], row["status"]) == (64, 1, "ok")
+    assert found.run.request.timing.value.startswith("hot")
+    assert re.search(r": n=3: ok, .* with BLOCK=64, ITEMS=1$", repr(found))
+    assert "<td" in found._repr_html_()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="one configuration was measured"):
+        _ = found.report
 
 
 @pytest.mark.parametrize(
@@ -46,10 +169,42 @@ def test_tune_returns_record_frame_and_report(
         ({"budget": "soon"}, "expected for example"),
         ({"problems": [{"m": 3}]}, "fields n expected"),
         ({"device": "rocm:1"}, "rocm"),
+        ({"device": "replay:some.json"}, "replay"),
+        ({"problems": ["n=3"]}, "problem: 'n=3'; a mapping expected: {'n': ...}"),
+        ({"budget": 60}, "expected for example"),
+        ({"config": "BLOCK=64"}, "config: 'BLOCK=64'; a mapping expected: {'BLOCK'"),
+        ({"fixed": ["BLOCK=64"]}, "fixed: .* a mapping expected: {'BLOCK': ..., 'ITEMS': ...}"),
+        ({"timing": "warm"}, "unknown timing 'warm'"),
+        ({"fixed": {"BLOK": 32}}, "unknown parameter 'BLOK'.*BLOCK"),
+        ({"fixed": {"BLOCK": (32, 33)}}, "saxpy: unknown value of BLOCK: '33'"),
+        ({"config": {"BLOCK": "a"}}, "saxpy: unknown value of BLOCK: 'a'"),
+        ({"spaces": "nowhere"}, "nowhere: not a folder"),
     ],
 )
 def test_what_does_not_fit_is_a_usage_error(
     arguments: dict[str, object], words: str, opencl_device: str
 ) -> None:
+    kernel = "saxpy" if "spaces" in arguments else SPACE
     with pytest.raises(UsageError, match=words):
-        tune(SPACE, **{"device": opencl_device, **arguments})  # type: ignore[arg-type]
+        tune(kernel, **{"device": opencl_device, **arguments})  # type: ignore[arg-type]
+
+
+def test_progress_in_a_notebook_replaces_itself_and_goes() -> None:
+    shown: list[str] = []
+
+    def show(content: JupyterMixin) -> None:
+        shown.append(content._repr_mimebundle_(include=["text/plain"], exclude=[])["text/plain"])
+
+    problem = Problem(n=3)
+    right = Measurement(Configuration(BLOCK=32), Status.OK, samples_ms=(1.0, 2.0, 3.0))
+    with NotebookProgress("saxpy", 1, show) as progress:
+        progress(Phase(problem, "compiling"))
+        progress(SearchStarted(problem, 8, 5, Budget(evaluations=4)))
+        for _ in range(1000):  # of which as many are shown as there is time for
+            progress(Measured(problem, right, 2.0, False, None))
+        progress(Phase(problem, "finals"))
+    words = [" ".join(re.findall(r"[\w./=]+", text)) for text in shown]
+    assert words[:2] == ["saxpy n=3 compiling", "1/1 saxpy n=3 8 configurations 5 remembered"]
+    assert words[-2:] == ["saxpy n=3 finals the best interleaved", ""]
+    assert all("tried best 2 ms" in text for text in words[2:-2])
+    assert len(shown) < 1000

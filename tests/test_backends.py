@@ -24,12 +24,14 @@ class TestCompilingForOpencl(CompileContract):
     def device(self):
         return choose_device("opencl:cpu")
 
-    def test_options_of_another_compiler_are_left_out_and_its_own_are_passed(self, device):
-        """A kernel's options hook may return both kinds."""
+    def test_its_own_options_are_passed_and_those_of_another_compiler_refused(self, device):
         text = source() + "\n#ifdef __FAST_RELAXED_MATH__\n#error relaxed\n#endif\n"
-        assert self.compiled(device, text, "-maxrregcount=32", "sm_90a").code
+        assert self.compiled(device, text, "-w", "-DUNUSED=1", "-cl-std=CL1.2").code
         with pytest.raises(CompileError, match="relaxed"):
             self.compiled(device, text, "-cl-fast-relaxed-math")
+        for option in ("-maxrregcount=32", "--use_fast_math", "sm_90a", "-gencode"):
+            with pytest.raises(CompileError, match=rf"'{option}' is none of.*where device.backend"):
+                self.compiled(device, text, option)
 
     def test_the_dialect_is_really_compiled_as_opencl(self, device):
         assert self.compiled(device, "#ifndef __OPENCL_VERSION__\n#error\n#endif\n" + source()).code
@@ -75,6 +77,10 @@ class TestCompilingForCuda(CompileContract):
         assert free.registers > 32
         assert capped.registers <= 32
         assert capped.spill_bytes > free.spill_bytes == 0
+
+    def test_textures_are_told_what_to_read_instead(self, device):
+        with pytest.raises(CompileError, match=r"^error: texture<float, 2>.*const __restrict__"):
+            self.compiled(device, "texture<float, 2> t;\n" + source())
 
     def test_too_much_static_shared_memory_is_a_lack_of_resources(self, device):
         """Not the source's fault: the evaluator counts it as pruned."""

@@ -18,6 +18,7 @@ from sample_spaces import write_space
 from autotune.cli import run
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.store import Store
 from autotune.tuned.writing import write
 
 ROOT = Path(__file__).parents[1]
@@ -64,9 +65,11 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["run", "sgemm", "--effort", "heroic"], "heroic"),
         (["run", "sgemm", "--spaces", "nowhere"], "not a folder"),
         (["run", "x.py"], "no such space file"),
-        (["frobnicate"], "frobnicate"),
+        (["frobnicate"], "unknown command 'frobnicate' (known: run, list"),
+        (["rnu", "sgemm"], "unknown command 'rnu'; did you mean 'run'?"),
         (["lookup", "sgemm", "m"], "expected NAME=VALUE"),
         (["results", "sgem"], "did you mean 'sgemm'"),
+        (["runs", "sgem"], "did you mean 'sgemm'"),
         (["export", "sgemm", "fortran"], "unknown format"),
         (["export", "rowsum"], "not tuned yet"),
         (["export", "sgemm", "--from", "."], "no tuned record */sgemm.json below it"),
@@ -110,9 +113,9 @@ GOOD = (ROOT / "examples" / "saxpy" / "spaces" / "saxpy.py").read_text()
     ("old", "new", "words"),
     [
         ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 2, 4, 8", "syntax error"),
-        ("ITEMS=(1, 2, 4, 8),", "items=(1, 2),", "unknown option 'items'"),
+        ("ITEMS=(1, 2, 4, 8),", "items=(1, 2),", "unknown parameter 'ITEMS'"),
         ("ITEMS=(1, 2, 4, 8),", "ITEMS=(),", "non-empty tuple"),
-        ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 'a'),", "all int"),
+        ("ITEMS=(1, 2, 4, 8),", "ITEMS=(1, 'a'),", "all numbers"),
         ("@saxpy.launch", "@saxpy.constraint\ndef c(ITEM):\n    'x'\n\n\n@saxpy.launch", "'ITEM'"),
         (
             "@saxpy.launch",
@@ -332,8 +335,9 @@ def test_run_writes_everything_and_prints_the_record(
     """`run --json`, then `results --json`, `report`, `lookup` and `export` of what it found."""
     arguments = ["run", "saxpy", "--spaces", SAXPY, "--problem", "n=5003", "--seed", "3"]
     arguments += ["--device", "opencl:cpu", "--strategy", "random", "--budget", "5evals"]
-    assert run([*arguments, "--json", "--out", str(tmp_path / "out")]) == 0
+    assert run([*arguments, "--json", "--live", "--out", str(tmp_path / "out")]) == 0
     captured = capsys.readouterr()
+    assert captured.err.startswith("live:    http://127.0.0.1:")
     assert "n=5003: 5 of 24 tried, budget of 5 evaluations: 5 ok; " in captured.err
     record = json.loads(captured.out)
     assert record["kernel"] == "saxpy"
@@ -347,6 +351,10 @@ def test_run_writes_everything_and_prints_the_record(
     assert len(rows) == 5
     for key in ("kernel", "problem", "config", "status", "median_ms", "device"):
         assert key in rows[0]
+    assert run(["runs", "saxpy", "--json"]) == 0
+    (ran,) = json.loads(capsys.readouterr().out)
+    assert (ran["ended"], ran["rows"], ran["id"]) == ("budget", 5, rows[0]["run"])
+    assert run(["runs"]) == 0 and " budget " in capsys.readouterr().out
 
     assert run(["lookup", "saxpy", "n=5003", "--device", record["device"]["name"], "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -405,7 +413,9 @@ def test_ctrl_c_keeps_results_and_exits_130(tmp_path: Path) -> None:
     assert out == ""
     assert "Traceback" not in errors
     assert "goes on where this one stopped" in errors
-    assert _row_count(store)
+    with Store.open(store) as kept:
+        (ran,) = kept.runs()
+    assert ran.ended == "interrupted" and ran.rows == _row_count(store) > 0
 
 
 def _row_count(store: Path) -> int:

@@ -16,7 +16,17 @@ from autotune.errors import AutotuneError, SpecError
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.measure import cache, data
-from autotune.measure.data import EXACT, RANDOM, Argument, Draw, prepare, prepare_both, present
+from autotune.measure.data import (
+    EXACT,
+    OTHER,
+    RANDOM,
+    Argument,
+    Draw,
+    prepare,
+    prepare_both,
+    present,
+    rehearsed,
+)
 from autotune.values import Problem
 
 PROBLEM = Problem(n=1000)
@@ -53,10 +63,96 @@ def test_exact_numbers_are_small_nonzero_integers_of_both_signs(dtype):
     """None is zero, so a dropped one shows; none is large, so every partial sum is an integer."""
     for drawn in (
         Draw(True, 1).standard_normal((50, 20), dtype),
-        Draw(True, 1).uniform(0, 1, (50, 20), dtype),
+        Draw(True, 1).normal(0, 1, (50, 20), dtype),
     ):
         assert drawn.dtype == dtype
         assert set(np.unique(drawn)) == {-2, -1, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "values"),
+    [
+        (0, 1, {0.25, 0.5, 0.75}),
+        (-1, 1, {-1, -0.5, 0.5}),
+        (0, 10, {2, 4, 6, 8}),
+        (1000, 1001, {1000, 1000.25, 1000.5, 1000.75}),
+        (5, 5, {5}),
+    ],
+)
+def test_exact_uniform_numbers_lie_within_the_bounds_and_have_few_bits(low, high, values):
+    draw = Draw(True, 1)
+    assert set(np.unique(draw.uniform(low, high, 1000))) == values
+    assert draw.drawn == {f"uniform({low}, {high})": ", ".join(f"{v:g}" for v in sorted(values))}
+
+
+@given(st.floats(-1e4, 1e4), st.floats(0, 1e4), st.booleans(), st.sampled_from("efd"))
+def test_uniform_numbers_honour_their_bounds(low, width, exact, code):
+    """Whatever rounding to the type does; where it has no number within them, all are the next one."""
+    high, dtype = low + width, np.dtype(code).type
+    first = dtype(low) if float(dtype(low)) >= low else np.nextafter(dtype(low), dtype(np.inf))
+    drawn = Draw(exact, 1).uniform(low, high, 64, code).astype(float)
+    assert ((low <= drawn) & (drawn < high)).all() or (drawn == first).all()
+    assert float(first) >= high or (drawn < high).all()
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "values"),
+    [(0, 1, {-2, -1, 1, 2}), (2, 1, {1, 3, 4}), (5, 2, {2, 6, 8}), (2.5, 0, {2.5})],
+)
+def test_exact_normal_numbers_lie_near_their_mean_and_none_is_zero(mean, deviation, values):
+    assert set(np.unique(Draw(True, 1).normal(mean, deviation, 1000))) == values
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_it_is_a_generator_of_numpys_that_draws_in_single_precision(exact):
+    """Space files are written by people who know `numpy.random.default_rng`."""
+    draw, array = Draw(exact, 4), np.arange(6.0)
+    assert isinstance(draw, np.random.Generator)
+    for drawn in (
+        draw.random((3, 2)),
+        draw.exponential(2.0, 5),
+        draw.standard_gamma(3.0, 5),
+        draw.multivariate_normal([0, 0], np.eye(2), 5),
+        draw.uniform([0, 10], [1, 11]),
+        draw.normal([0, 10], 1),
+    ):
+        assert drawn.dtype == np.float32
+    for drawn in (
+        draw.integers(5, size=9),
+        draw.poisson(4, 9),
+        draw.choice(7, 3),
+        draw.permutation(8),
+        draw.integers([1, 5], [2, 6]),
+    ):
+        assert drawn.dtype == np.int32
+    assert draw.exponential(size=3).shape == (3,)
+    assert draw.standard_exponential(3, dtype=np.float64).dtype == np.float64
+    assert draw.choice(array, 3).dtype == draw.permutation(array).dtype == np.float64
+    assert [np.ndim(draw.standard_normal()), np.ndim(draw.random()), np.ndim(draw.integers(3))] == [
+        0
+    ] * 3
+    assert set(draw.integers(2, 3, 50, endpoint=True)) == {2, 3}
+    draw.shuffle(array)
+    assert sorted(array) == list(range(6))
+
+
+def test_what_cannot_be_drawn_is_refused():
+    for wrong in (
+        lambda draw: draw.uniform(1, 0, 5),
+        lambda draw: draw.uniform(0, np.inf, 5),
+        lambda draw: draw.normal(0, -1, 5),
+        lambda draw: draw.integers(3, 3, 5),
+        lambda draw: draw.integers(0, 2**40, 5),
+    ):
+        with pytest.raises(ValueError, match="no "):
+            wrong(Draw(True, 1))
+
+
+def test_other_distributions_are_reproducible_in_any_order_of_large_arrays():
+    first, second = Draw(False, 3), Draw(False, 3)
+    second.standard_normal(1000)
+    assert np.array_equal(first.exponential(1, 9), second.exponential(1, 9))
+    assert not np.array_equal(first.exponential(1, 9), Draw(False, 3).exponential(1, 9))
 
 
 def test_a_sum_of_exact_products_is_the_same_in_any_order():
@@ -124,6 +220,41 @@ def test_a_data_set_holds_inputs_and_float64_expectations(kernel):
         ("factor", "scalar"),
         ("n", "scalar"),
     ]
+
+
+def test_an_exact_data_set_says_what_was_drawn(kernel):
+    edit = (
+        "x = rng.standard_normal(p.n, dtype=np.float32)",
+        "x = rng.uniform(1, 2, p.n) + rng.gamma(2, size=p.n)",
+    )
+    drawn = {"uniform(1, 2)": "1, 1.25, 1.5, 1.75", "gamma": "numbers as they are"}
+    for _ in range(2):  # made, then read
+        assert prepare(kernel(edit), PROBLEM, EXACT).drawn == drawn
+    assert prepare(kernel(edit), PROBLEM, RANDOM).drawn == {}
+
+
+def test_a_space_may_opt_out_of_exact_data(kernel, tmp_path):
+    """Its kernel is verified on two sets of random numbers then, and on data of its own choice."""
+    out = kernel(('"scale.cu",', '"scale.cu",\n    exact_data=False,'))
+    with cache.InUse() as in_use:
+        first, second = prepare_both(out, PROBLEM, 0, in_use)
+    assert [first.name, second.name] == [OTHER, RANDOM]
+    assert len(np.unique(first.array("x"))) > 900
+    assert not np.array_equal(first.array("x"), second.array("x"))
+    assert first.bounds["out"] > 0
+    with pytest.raises(SpecError, match=r"exact_data: expected True or False, got 'no'"):
+        kernel(('"scale.cu",', '"scale.cu",\n    exact_data="no",'))
+
+
+def test_a_rehearsal_runs_whatever_was_made_before_and_leaves_nothing(kernel, tmp_path):
+    declared = kernel(counted(tmp_path))
+    prepare(declared, PROBLEM, EXACT)
+    kept = sorted(cache_folder(cache.DATA).iterdir())
+    for _ in range(2):
+        with rehearsed(declared, PROBLEM, EXACT) as dataset:
+            assert set(np.unique(dataset.array("x"))) == {-2, -1, 1, 2}
+    assert calls(tmp_path) == 3
+    assert sorted(cache_folder(cache.DATA).iterdir()) == kept
 
 
 def test_exact_data_are_held_bit_for_bit_and_random_within_the_tolerance(kernel):
@@ -789,7 +920,7 @@ def _prepare_on_a_full_disk(file, folder):
 def test_a_manifest_is_plain_json_without_paths(kernel, tmp_path):
     dataset = prepare(kernel(), PROBLEM, EXACT)
     text = (dataset.folder / "manifest.json").read_text()
-    assert set(json.loads(text)) == {"arguments", "bounds", "checksum"}
+    assert set(json.loads(text)) == {"arguments", "bounds", "drawn", "checksum"}
     assert str(tmp_path) not in text
 
 

@@ -65,13 +65,13 @@ class Watched(Worker):
         self.before = before
         self.asked, self.held_against, self.spans_s = [], [], []
 
-    def measure(self, job, configuration, binary, rule, best_samples_ms):
+    def measure(self, job, configuration, binary, rule, best_samples_ms, best_cost):
         self.before()
         self.asked.append(configuration)
         self.held_against.append(best_samples_ms)
         begun_s = time.monotonic()
         try:
-            return super().measure(job, configuration, binary, rule, best_samples_ms)
+            return super().measure(job, configuration, binary, rule, best_samples_ms, best_cost)
         finally:
             self.spans_s.append((begun_s, time.monotonic()))
 

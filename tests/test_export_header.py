@@ -31,7 +31,7 @@ from autotune.export.reserved import taken
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import decode, read
 from autotune.tuned.record import RecordedDevice, TunedRecord, Vendor
-from autotune.tuned.writing import write
+from autotune.tuned.writing import encode, write
 
 STRICT = ("-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror")
 SHIPPED = sorted((Path(__file__).parents[1] / "reports").glob("NVIDIA_*/*.json"))
@@ -386,6 +386,26 @@ def test_names_of_the_template_and_of_macros_are_names_of_fields_and_parameters(
     headers = ("cstdio", "climits", "cmath", "cerrno", "cstdint")
     included = "".join(f"#include <{name}>\n" for name in headers)
     syntax_check(included + render([made]), tmp_path)
+
+
+def test_parameters_in_any_case_and_floats_are_members(tmp_path: Path) -> None:
+    """Of kernels that others wrote: every name of the template, and ``x``, ``y``, ``z`` too."""
+    words = {name.rstrip("_") for name in template_names()} | {"block_size_x", "p", "row", "best"}
+    fields: dict[str, Any] = {"m": "integer", "lower": "integer"}
+    parameters: dict[str, Any] = dict.fromkeys(sorted(words - {*fields, ""}), (0.5, 1.0, 1e-30))
+    parameters["block_size_x"], parameters["kind"] = (32, 64), ("float", "kind")
+    values = {name: declared[1] for name, declared in parameters.items()}
+    chosen = plan(configuration=values, grid=(ceil_div("m", 2), "lower", 1))
+    at = {"m": 8, "lower": 1}
+    made = record([entry(at, chosen)], default=chosen, parameters=parameters, fields=fields)
+    again = decode(encode(made))
+    assert [type(value) for value in again.default.configuration.values()] == list(
+        map(type, values.values())
+    )
+    asked = "using namespace autotune::demo_gemm;constexpr config c = lookup(90, 8, 1);"
+    asked += "static_assert(c.p == 1.0 && c.block_size_x == 64 && c.kind == kind_value::kind);"
+    asked += "static_assert(c.grid(8, 1).x == 4);"
+    syntax_check(render([again]) + asked, tmp_path)
 
 
 def test_names_of_old_records_that_a_header_cannot_tell_apart_are_refused() -> None:

@@ -23,10 +23,14 @@ FILES = {
         "reports/NVIDIA_H200/sgemm.json",
     ),
     "export": ("colleague/sgemm.json",),
+    "new": ("tune_vector_add.py",),
     "report": ("colleague/sgemm.json", "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"),
 }
 #: What is in them, where it is no tuned record of sgemm.
-CONTENTS = {"colleague/gemm-cache.json": "tests/data/sgemm-NVIDIA_H100_80GB_HBM3.json.gz"}
+CONTENTS = {
+    "colleague/gemm-cache.json": "tests/data/sgemm-NVIDIA_H100_80GB_HBM3.json.gz",
+    "tune_vector_add.py": "examples/kernel_tuner/tune_vector_add.py",
+}
 RECORD = "reports/NVIDIA_H100_80GB_HBM3/sgemm.json"
 #: What has to be run before, by verb or example.
 BEFORE = {

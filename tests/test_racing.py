@@ -53,7 +53,7 @@ def job(tmp_path, opencl_device):
 
 
 def contenders(job):
-    kernel = load_file(job.space_file)
+    kernel = load_file(job.origin)
     made = []
     for block in BLOCKS:
         configuration = Configuration(BLOCK=block)
@@ -110,9 +110,9 @@ _real_heat, _real_take = racing.run_heat, tasks.take
 
 def sabotaged(job, running, *rest):
     """A heat in which a contender fails as a file beside the space says; its time is noted there."""
-    kind = (job.space_file.parent / "kind").read_text()
+    kind = (job.origin.parent / "kind").read_text()
     _, _, left_s, *_ = rest
-    with (job.space_file.parent / "left_s").open("a") as file:
+    with (job.origin.parent / "left_s").open("a") as file:
         print(left_s, file=file)
     time.sleep(HEAT_S)
 
@@ -130,7 +130,7 @@ def sabotage(monkeypatch):
     """Make the bad one fail in some way."""
 
     def made(job, kind):
-        (job.space_file.parent / "kind").write_text(str(kind))
+        (job.origin.parent / "kind").write_text(str(kind))
         monkeypatch.setattr(racing, "run_heat", sabotaged)
 
     return made
@@ -138,7 +138,7 @@ def sabotage(monkeypatch):
 
 def assert_one_time_for_all(job, heats, max_seconds):
     """Every heat gets what those before it left."""
-    left_s = [float(line) for line in (job.space_file.parent / "left_s").read_text().split()]
+    left_s = [float(line) for line in (job.origin.parent / "left_s").read_text().split()]
     assert len(left_s) == heats
     assert left_s[0] <= max_seconds
     assert all(before - after >= HEAT_S for before, after in pairwise(left_s)), left_s
@@ -194,7 +194,7 @@ def test_one_that_becomes_wrong_in_the_race_is_out(worker, job):
     """Whatever its samples are; the others, which share its buffers, are right."""
     space, source = counting(f"BLOCK == {BAD} && count[i] > 6 ? -1.0f : value")
     given = job(*space)
-    (given.space_file.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
+    (given.origin.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
     raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
     (failure,) = raced.failures.values()
     assert (list(raced.failures), failure.status) == ([1], Status.WRONG_RESULT)

@@ -360,6 +360,7 @@ def test_a_replay_looks_one_configuration_up(capsys: pytest.CaptureFixture[str])
         (["--timing", "hot"], "times are the recorded ones"),
         (["--fresh"], "nothing is remembered"),
         (["--sanitize"], "nothing is launched"),
+        (["--live"], "it is over at once"),
         (["--out", "reports"], "a replay writes no record"),
         (["--spaces", "spaces"], "a recording has its own space"),
     ],

@@ -1,11 +1,14 @@
 """Reports: contents, statistics, escaping, odd cases, and the page in a headless Chromium."""
 
+import base64
+import gzip
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
@@ -24,9 +27,11 @@ from autotune.measure.measurement import Measurement, Recheck, Status
 from autotune.report import answer, evidence, setting, wording
 from autotune.report.content import ProblemContent, ReportContent, content_of
 from autotune.report.effects import effects, explained
+from autotune.report.index import Standing, write_index
 from autotune.report.markdown import write_markdown
 from autotune.report.page import write_html
 from autotune.report.publish import Published
+from autotune.report.roofline import Roof, roofline
 from autotune.report.sources import from_rows, from_run
 from autotune.report.svg import Scale
 from autotune.report.table import NONE
@@ -34,6 +39,7 @@ from autotune.run import selection
 from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult
 from autotune.store import Row
+from autotune.tuned.reading import read_all
 from autotune.tuned.record import (
     Checks,
     Entry,
@@ -73,6 +79,13 @@ def measurement(
         compile_s=0.5,
         measure_s=0.25,
     )
+
+
+def page_data(page: str) -> Any:
+    """What the figures of a page are drawn from."""
+    data = re.search(r'id="data">(.*?)</script>', page)
+    assert data
+    return json.loads(gzip.decompress(base64.b64decode(data[1])))
 
 
 def space() -> Space:
@@ -453,10 +466,8 @@ def test_trials_to_which_a_parameter_does_not_apply_are_not_its_own() -> None:
 
 def test_the_page_holds_the_seconds_spent_up_to_each_trial(tmp_path: Path) -> None:
     page = write_html(full(), tmp_path / "page.html").read_text()
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
-    assert data
-    spent = json.loads(data[1])["problems"][0]["trials"]["seconds"]
-    assert spent == pytest.approx([0.75 * number for number in range(1, 7)], abs=1e-3)
+    spent = page_data(page)["problems"][0]["trials"]["seconds"]
+    assert spent == pytest.approx([0.75 * number for number in range(1, 7)], abs=0.01)
 
 
 # ---------------------------------------------------------------------- stored rows
@@ -516,8 +527,8 @@ def test_the_command_needs_no_store_where_records_are_named(
     arguments = ["report", "copy", "--device", "NVIDIA_H200", "--out", str(tmp_path)]
     assert command([*arguments, "--from", str(reports)]) == 0
     written = {Path(line) for line in capsys.readouterr().out.splitlines()}
-    assert {file.name for file in written} == {"copy.md", "copy.svg", "copy.html"}
-    for file in written - {tmp_path / "NVIDIA_H200" / "copy.html"}:
+    assert {file.name for file in written} == {"copy.md", "copy.svg", "copy.html", "index.html"}
+    for file in (file for file in written if file.suffix != ".html"):
         assert file.read_bytes() == (reports / "NVIDIA_H200" / file.name).read_bytes()
 
 
@@ -644,6 +655,74 @@ def test_limits_are_what_entries_were_held_against() -> None:
     )
 
 
+def test_the_roofline_is_of_measured_limits_and_else_of_peaks() -> None:
+    winner = trials()[4].configuration
+    entries = [
+        entry(SMALL, winner, limit_fraction=0.5, gflop_per_s=30000.0),
+        entry(LARGE, winner, limit_fraction=0.25, gflop_per_s=14000.0, vendor=None),
+    ]
+    known = record(entries)
+    device = msgspec.structs.replace(known.device, peak_gb_per_s=3352.0, peak_gflop_per_s=66000.0)
+    known = msgspec.structs.replace(known, device=device)
+    found = roofline(content_of(known, []))
+    assert found is not None and not found.is_of_bytes
+    assert (found.bandwidth, found.arithmetic) == (Roof(3352.0), Roof(60000.0, "ffma"))
+    first, second = found.points
+    assert first.operations / first.moved_bytes == pytest.approx(300.0)
+    assert (first.vendor_ms, second.vendor_ms) == (pytest.approx(1.25 * 1.04), None)
+
+
+def test_a_peak_that_is_passed_and_a_device_without_limits_have_no_roof() -> None:
+    """As of FP32 where tensor cores multiply, and of a CPU."""
+    winner = trials()[4].configuration
+    copied = entry(SMALL, winner, limit_name="copy", limit_fraction=0.5, gflop_per_s=None)
+    quick = entry(LARGE, winner, limit_name=None, limit_fraction=None, gflop_per_s=70000.0)
+    known = record([copied, quick])
+    device = msgspec.structs.replace(known.device, peak_gflop_per_s=66000.0)
+    found = roofline(content_of(msgspec.structs.replace(known, device=device), []))
+    assert found is not None and found.is_of_bytes  # one problem has no operations
+    assert (found.bandwidth, found.arithmetic) == (Roof(200.0, "copy"), None)
+    assert roofline(content_of(record([quick]), [])) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"source": "0" * 64}, "1 of 17: its source changed (1)"),
+        ({"stale_reasons": ["it is said so"]}, "1 of 17: it is said so (1)"),
+        ({}, "no"),
+    ],
+)
+def test_the_index_leads_to_reports_and_says_what_is_stale(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    recorded = json.loads((ROOT / "reports" / "NVIDIA_H200" / "copy.json").read_text())
+    recorded["entries"][0] |= change
+    source, out = tmp_path / "NVIDIA_H200" / "copy.json", tmp_path / "out"
+    source.parent.mkdir()
+    source.write_text(json.dumps(recorded))
+    assert command(["report", "--from", str(tmp_path), "--out", str(out)]) == 0
+    page = (out / "index.html").read_text()
+    assert 'href="NVIDIA_H200/copy.html"' in page and f">{said}</td>" in page
+    assert ("is tuned again on its device" in page) == bool(change)
+
+
+def test_the_index_tells_what_it_cannot_know(tmp_path: Path) -> None:
+    """A kernel that is not here, problems never tuned, and no page yet."""
+    about = Standing(record([entry(SMALL, trials()[4].configuration)]), missing=2)
+    page = write_index([about, replace(about, unknown="its space file is not here")], tmp_path)
+    text = page.read_text()
+    assert "not known: its space file is not here" in text and ">1 of 3</td>" in text
+    assert "<a " not in text
+
+
+def test_without_anything_tuned_no_report_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["report", "--out", str(tmp_path)]) == 2
+    assert "nothing is tuned yet; run: autotune run KERNEL" in capsys.readouterr().err
+
+
 def test_no_absolute_path_is_told(tmp_path: Path) -> None:
     found = [replace(trial, message="in /home/bob/space/x.cu: bad") for trial in trials()]
     result = ProblemResult(SMALL, space(), tuple(found), None)
@@ -652,13 +731,8 @@ def test_no_absolute_path_is_told(tmp_path: Path) -> None:
     files = write_markdown(content, tmp_path)
     texts = [file.read_text() for file in files]
     page = write_html(content, tmp_path / "page.html").read_text()
-    assert not [
-        text for text in (*texts, _without_plotly(page)) if "/home" in text or "bob" in text
-    ]
-
-
-def _without_plotly(page: str) -> str:
-    return min((page[: page.index("plotly.js v")], page), key=len) + page[-20000:]
+    texts += [page, json.dumps(page_data(page))]
+    assert not [text for text in texts if "/home" in text or "bob" in text]
 
 
 # ---------------------------------------------------------------------- attacks
@@ -667,11 +741,18 @@ def _without_plotly(page: str) -> str:
 def test_html_escapes_what_users_write(tmp_path: Path) -> None:
     page = write_html(evil(), tmp_path / "page.html").read_text()
     elements = _Elements(page)
-    assert elements.tags.count("script") == 3 and "img" not in elements.tags
+    assert elements.tags.count("script") == 5 and "img" not in elements.tags
     assert not [name for name, _ in elements.attributes if name.startswith("on")]
-    assert not [value for name, value in elements.attributes if name in ("src", "href")]
-    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page)
-    assert data and EVIL.replace("\n", " ") in json.dumps(json.loads(data[1])).replace("\\", "")
+    (library,) = tmp_path.glob("plotly-*.js")
+    addresses = [value for name, value in elements.attributes if name in ("src", "href")]
+    assert addresses == [library.name]
+    assert EVIL.replace("\n", " ") in json.dumps(page_data(page)).replace("\\", "")
+
+
+def test_the_index_escapes_what_users_write(tmp_path: Path) -> None:
+    about = Standing(evil().record, stale={EVIL: 1}, stale_entries=1, unknown=EVIL)
+    elements = _Elements(write_index([about], tmp_path).read_text())
+    assert not {"script", "img", "a"} & set(elements.tags)
 
 
 def test_markdown_escapes_what_users_write(tmp_path: Path) -> None:
@@ -732,46 +813,153 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Pag
         yield new_page
 
 
+DRAWN = "document.documentElement.dataset.drawn !== undefined"
+SHOWN = ".problem:not([hidden])"
+
+
 def check_quiet(page: Page, file: Path) -> None:
-    """Nothing was fetched but the page, and nothing complained."""
-    assert {url for url in page.requests if not url.startswith(("data:", "blob:"))} == {
-        file.resolve().as_uri()
-    }
+    """Nothing was fetched but the page and the script beside it, and nothing complained."""
+    beside = {script.resolve().as_uri() for script in file.parent.glob("plotly-*.js")}
+    fetched = {url for url in page.requests if not url.startswith(("data:", "blob:"))}
+    assert fetched == {file.resolve().as_uri()} | beside
     assert page.complaints == []
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_the_page_draws_all_figures_offline(
-    pages: Callable[[], Page], tmp_path: Path, dark: bool
-) -> None:
+def test_the_page_draws_all_figures_offline(pages: Callable[[], Page], tmp_path: Path) -> None:
     second = ProblemContent(LARGE, trials())
     content = full()
     content = replace(content, problems=(*content.problems, second))
     file, page = write_html(content, tmp_path / "page.html"), pages()
-    page.open(file, width=400, dark=dark)
-    shown = ".problem:not([hidden])"
-    drawn = f"document.querySelectorAll('{shown} .js-plotly-plot .main-svg').length"
-    page.wait_for(f"{drawn} >= 5")
-    page.wait_for(f"document.querySelector('{shown} .parallel canvas') !== null")
-    assert page.evaluate(f"document.querySelectorAll('{shown} .panel').length") == 2
+    page.open(file, width=400)
+    drawn = f"document.querySelectorAll('{SHOWN} .js-plotly-plot .main-svg').length"
+    page.wait_for(DRAWN)
+    assert page.evaluate(f"{drawn} >= 5")
+    assert page.evaluate("document.querySelector('#answer .js-plotly-plot') !== null")
+    assert page.evaluate(f"document.querySelector('{SHOWN} .parallel canvas') !== null")
+    assert page.evaluate(f"document.querySelectorAll('{SHOWN} .panel').length") == 2
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.evaluate("document.querySelectorAll('#answer td button')[1].click()")
-    page.wait_for(f"document.querySelector('{shown} h2').textContent === 'm=4096, n=4096'")
+    page.wait_for(f"document.querySelector('{SHOWN} h2').textContent === 'm=4096, n=4096'")
     page.wait_for(f"{drawn} >= 4")
-    page.evaluate(f"document.querySelector('{shown} [data-axis=seconds]').click()")
-    page.wait_for(f"document.querySelector('{shown} .xtitle').textContent.includes('time spent')")
+    page.evaluate(f"document.querySelector('{SHOWN} [data-axis=seconds]').click()")
+    page.wait_for(f"document.querySelector('{SHOWN} .xtitle').textContent.includes('time spent')")
     check_quiet(page, file)
+
+
+def many() -> ReportContent:
+    """A search of 20: seven with BM=32, eight with BM=64, five with BM=128 that failed."""
+    values = [32] * 7 + [64] * 8 + [128] * 5
+    found = [
+        measurement(Configuration(BM=bm, PAD=bool(i % 2), ONE=i), 3.0 - 0.1 * i)
+        if bm < 128
+        else measurement(Configuration(BM=bm, PAD=False, ONE=i), status=Status.WRONG_RESULT)
+        for i, bm in enumerate(values)
+    ]
+    return searched(found)
+
+
+@pytest.mark.browser
+def test_brushes_choose_the_rows_of_the_table_and_columns_sort_it(
+    pages: Callable[[], Page], tmp_path: Path
+) -> None:
+    file, page = write_html(many(), tmp_path / "page.html", single=True), pages()
+    page.open(file, dark=True)
+    page.wait_for(DRAWN)
+    shown = """[...document.querySelectorAll('.table tbody tr')].map((row) => row.cells[0].textContent)"""
+    click = "[...document.querySelectorAll('.table button')].find((b) => b.textContent === '{}').click()"
+    assert page.evaluate(shown) == [str(number) for number in range(15, 0, -1)]  # by time
+    box, brush = "document.querySelector('.parallel')", "'dimensions[0].constraintrange'"
+    page.evaluate(f"Plotly.restyle({box}, {{{brush}: [[[-0.1, 0.7]]]}}).then(() => 0)")
+    page.wait_for(f"{shown}.length === 7")
+    assert page.evaluate("document.querySelector('output').textContent").startswith("7 of 15 kept")
+    page.evaluate(click.format("all configurations"))
+    page.evaluate(click.format("No."))
+    page.evaluate(click.format("No."))
+    assert page.evaluate(shown) == [str(number) for number in range(20, 0, -1)]
+    assert page.evaluate("document.querySelector('.table td:nth-child(2)').textContent") == (
+        "wrong_result"
+    )
+    # Seven are points, eight have a box.
+    boxes = "document.querySelector('.panel div').data.filter((trace) => trace.type === 'box')"
+    assert page.evaluate(f"{boxes}.map((trace) => trace.x[0])") == [1]
+    # One symbol, one meaning: whatever is drawn is in the list, and nothing is in it twice.
+    assert page.evaluate(
+        """(() => {
+          const meant = Object.values(SYMBOLS).map((made) => made().symbol);
+          const drawn = [...document.querySelectorAll('.js-plotly-plot')]
+            .flatMap((plot) => plot.data.filter((trace) => trace.mode === 'markers'))
+            .map((trace) => trace.marker.symbol);
+          return new Set(meant).size === meant.length && drawn.every((one) => meant.includes(one));
+        })()"""
+    )
+    check_quiet(page, file)
+
+
+@pytest.mark.browser
+def test_wide_pages_show_every_column_and_narrow_ones_break_no_name(
+    pages: Callable[[], Page], tmp_path: Path
+) -> None:
+    """The largest record that ships, and the index of all."""
+    records = read_all(ROOT / "reports")
+    (sgemm,) = (r for r in records if (r.kernel, r.device.name) == ("sgemm", "NVIDIA H200"))
+    doubtful = msgspec.structs.replace(sgemm.entries[0], unsure="see --effort and --fresh")
+    unsure = msgspec.structs.replace(sgemm, entries=(doubtful, *sgemm.entries[1:]))
+    standings = [Standing(each, {"its source changed": 1}, 1) for each in records]
+    page = pages()
+    for file in (
+        write_html(from_rows([], unsure), tmp_path / "page.html", single=True),
+        write_index(standings, tmp_path),
+    ):
+        page.open(file, width=1400)
+        page.wait_for(f"{DRAWN} || document.scripts.length === 0")
+        cut = (
+            "[...document.querySelectorAll('.scroll')].filter((e) => e.scrollWidth > e.clientWidth)"
+        )
+        assert page.evaluate(f"{cut}.map((e) => e.ariaLabel)") == []
+        page.resize(390)
+        broken = page.evaluate(
+            """(() => {
+              const found = [], range = document.createRange();
+              const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+              while (walk.nextNode()) {
+                const node = walk.currentNode;
+                if (!node.parentElement.offsetParent || node.parentElement.closest('svg')) continue;
+                for (const word of node.data.matchAll(/[\\w=-]+/g)) {
+                  range.setStart(node, word.index);
+                  range.setEnd(node, word.index + word[0].length);
+                  if (new Set([...range.getClientRects()].map((r) => r.top)).size > 1)
+                    found.push(word[0]);
+                }
+              }
+              return found;
+            })()"""
+        )
+        assert broken == []
+        page.wait_for("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.browser
+def test_a_page_without_its_script_says_so(pages: Callable[[], Page], tmp_path: Path) -> None:
+    file, page = write_html(full(), tmp_path / "page.html"), pages()
+    (script,) = tmp_path.glob("plotly-*.js")
+    script.unlink()
+    page.open(file)
+    note = "document.getElementById('alone')"
+    page.wait_for(f"!{note}.hidden")
+    assert f"{script.name}, which is not beside" in page.evaluate(f"{note}.textContent")
+    assert "autotune report sgemm --single" in page.evaluate(f"{note}.textContent")
 
 
 @pytest.mark.browser
 def test_attacks_do_not_run_in_the_page(pages: Callable[[], Page], tmp_path: Path) -> None:
     file, page = write_html(evil(), tmp_path / "page.html"), pages()
     page.open(file)
-    page.wait_for("document.querySelector('.parallel canvas') !== null")
+    page.wait_for(DRAWN)
     assert page.evaluate("window.hacked === undefined && document.images.length === 0")
     assert page.evaluate("document.querySelectorAll('.plot a, .panels a').length") == 0
     assert "<img" in page.evaluate("document.querySelector('.panel h4').textContent")
+    assert "<img" in page.evaluate("document.querySelector('.table th:nth-child(4)').textContent")
     check_quiet(page, file)
 
 
@@ -782,5 +970,5 @@ def test_odd_pages_complain_of_nothing(
 ) -> None:
     file, page = write_html(odd_cases()[case], tmp_path / "page.html"), pages()
     page.open(file)
-    page.wait_for("document.readyState === 'complete'")
+    page.wait_for(DRAWN)
     check_quiet(page, file)

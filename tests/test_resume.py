@@ -3,6 +3,7 @@
 The same at the store's own level: tests/test_store.py. Kills: contracts/resume.py.
 """
 
+import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -18,6 +19,7 @@ from contracts.resume import (
     start,
 )
 
+from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.errors import StoreError
 from autotune.kernel.catalog import find_kernel
@@ -32,9 +34,20 @@ pytestmark = pytest.mark.opencl
 
 
 def test_a_tuner_killed_at_twenty_moments_loses_and_doubles_nothing(
-    tmp_path: Path, opencl_device: str
+    tmp_path: Path,
+    opencl_device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """And `autotune runs` tells how each of its runs ended."""
     kill_twenty_times_and_finish(tmp_path, opencl_device)
+    monkeypatch.setenv("AUTOTUNE_STORE", str(tmp_path / "data" / "autotune" / "store.sqlite"))
+    capsys.readouterr()
+    assert run(["runs", "saxpy", "--last", "30", "--json"]) == 0
+    *killed, last = json.loads(capsys.readouterr().out)
+    assert {found["ended"] for found in killed} == {"killed"}
+    assert last["ended"] == "finished" and len(killed) > CONFIGURATIONS // 2
+    assert sum(found["rows"] for found in (*killed, last)) == CONFIGURATIONS
 
 
 def test_two_tuners_on_one_store_at_once(tmp_path: Path, opencl_device: str) -> None:

@@ -1,10 +1,11 @@
 """Every fenced block and inline command of the documents is true: parsed, compiled or executed.
 
 Blocks are found, not listed. A block whose language has no check here fails; the tutorial's files
-are followed by ``test_tutorial``. A Python block that begins with ``# with a GPU`` is not executed:
-its imports must work, its calls fit their signatures. One that begins with ``# with torch`` is left
-to tests/gpu/test_torch.py. What an author shortens with "…" is no block
-but inline code, of which commands, options and calls must exist.
+are followed by ``test_tutorial``. Commands of the shell are run, here or as an example of ``--help``,
+but for those that are listed with the reason. A Python block that begins with ``# with a GPU`` is not
+executed: its imports must work, its calls fit their signatures. One that begins with ``# with torch``
+is left to tests/gpu/test_torch.py. What an author shortens with "…" is no block but inline code, of
+which commands, options and calls must exist.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from typing import Any
 import click
 import pytest
 from cuda.pathfinder import find_nvidia_header_directory
+from test_help import EXAMPLES
+from test_help import NOT_RUN as PARSED_EXAMPLES
 
 import autotune
 from autotune import load
@@ -46,6 +49,22 @@ FENCE = re.compile(r"^ *(?:```|~~~)", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 WITH_GPU = "# with a GPU\n"
 WITH_TORCH = "# with torch\n"
+#: Commands that are parsed only, by how they begin, and why.
+NOT_RUN = {
+    ". .venv/bin/activate": "changes the shell that it is typed into",
+    "autotune cache --clear": "would clear what the tests share; test_cli has a cache of its own",
+    "autotune check-tuned --retune": "needs a record of this device; test_check_tuned makes one",
+    "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune run": "searches for a minute; test_readme and test_tutorial shorten it, tests/gpu the rest",
+    "build/tuned": "needs a GPU; test_cpp builds it",
+    "cmake": "test_cpp builds the example and a project of its own",
+    "g++": "test_cpp compiles against what ships",
+    "make": "sets up, tunes and tests for minutes; .ci/run does",
+    "nvcc": "test_cpp compiles the same file by CMake",
+    "pip": "installs",
+    "pkg-config": "test_cpp asks it",
+}
+RUN_EXAMPLES = set(EXAMPLES) - set(PARSED_EXAMPLES)
 #: Output and diagrams.
 PROSE = ("text",)
 SOURCES = [
@@ -139,6 +158,42 @@ def commands_of(line: str) -> list[list[str]]:
         elif commands[-1] or not re.match(r"[A-Za-z_]\w*=", word):
             commands[-1].append(word)
     return [words for words in commands if words]
+
+
+def is_excused(command: str) -> bool:
+    """Whether the table says why a command is not run."""
+    return any(f"{command} ".startswith(f"{begin} ") for begin in NOT_RUN)
+
+
+COMMANDS = {
+    " ".join(words): words
+    for block in BLOCKS
+    if block.language == "sh" and block.page != FOLLOWED
+    for line in block.text.replace("\\\n", " ").splitlines()
+    for words in commands_of(line)
+}
+TO_RUN = [
+    command for command in COMMANDS if command not in RUN_EXAMPLES and not is_excused(command)
+]
+
+
+@pytest.mark.parametrize("command", TO_RUN)
+def test_commands_run(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In an empty folder, where nothing runs it as an example of ``--help``."""
+    monkeypatch.chdir(tmp_path)
+    name, *arguments = COMMANDS[command]
+    assert name == "autotune", "what only other programs do is listed above, with what checks it"
+    assert run(arguments) == 0, capsys.readouterr().err
+
+
+def test_every_excuse_is_needed() -> None:
+    commands = [f"{command} " for command in COMMANDS]
+    assert [x for x in NOT_RUN if not any(each.startswith(f"{x} ") for each in commands)] == []
 
 
 def check_command(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

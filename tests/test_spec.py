@@ -52,10 +52,15 @@ def test_a_declaration_reads_back() -> None:
         ({"BLOCK": 32}, r"parameter BLOCK: expected a non-empty tuple"),
         ({"BLOCK": "32"}, r"parameter BLOCK: expected a non-empty tuple"),
         ({"BLOCK": (32, 32)}, r"parameter BLOCK: a value occurs twice"),
-        ({"BLOCK": (1, True)}, r"parameter BLOCK: values must be all int, all bool or all str"),
-        ({"BLOCK": (0.5,)}, r"parameter BLOCK: values must be all int"),
+        ({"BLOCK": (1, True)}, r"parameter BLOCK: values must be all numbers, all bool or all str"),
+        ({"BLOCK": (0.5, "1")}, r"parameter BLOCK: values must be all numbers"),
+        ({"BLOCK": (0.5, float("nan"))}, r"parameter BLOCK: nan is no finite number"),
+        ({"BLOCK": (1, 1.0)}, r"parameter BLOCK: a value occurs twice"),
         ({"KIND": ("a b",)}, r"parameter KIND: 'a b' cannot be part of a C identifier"),
-        ({"block": (32,)}, r"unknown option 'block'.*parameters are UPPER_CASE"),
+        ({"backend": ("cuda",)}, r"unknown option 'backend'; did you mean 'backends'"),
+        ({"tile": ({"x": 1},)}, r"unknown option 'tile'.*a tuple of numbers or texts"),
+        ({"n": (1, 2)}, r"n is a parameter and a problem field; rename one"),
+        ({"lda": (1, 2), "layout": {"lda": 0}}, r"lda is a parameter and a layout field"),
         ({"problem": []}, r"unknown option 'problem'; did you mean 'problems'"),
         ({"backends": ["hip"]}, r"backends: unknown backend 'hip'.*known: cuda, opencl"),
         ({"problems": {"hip": []}}, r"problems: unknown backend 'hip'"),
@@ -178,8 +183,8 @@ def test_every_hook_sees_the_whole_layout() -> None:
 def test_layout_fields_are_compiled_in_where_they_are_static() -> None:
     k = strided(static=("n", "lda"))
     c = k.default()
-    assert k.defines(c, Problem(n=7))["LDA"] == "0"
-    assert k.defines(c, Problem(n=7, lda=9))["LDA"] == "9"
+    assert k.macros(c, Problem(n=7))["LDA"] == "0"
+    assert k.macros(c, Problem(n=7, lda=9))["LDA"] == "9"
     assert k.static_of(Problem(n=7, offset_x=1)) == k.static_of(Problem(n=7, lda=0)) == (7, 0)
     assert k.edges_beside(Problem(n=7), DEVICE) == k.edge_problems[:2]
 
@@ -441,7 +446,7 @@ def test_a_step_must_be_a_launch_or_a_fill() -> None:
 
 def test_defines_tell_text_values_apart() -> None:
     k = kernel(static=("n",), FAST=(False, True))
-    defines = k.defines(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
+    defines = k.macros(Configuration(BLOCK=64, KIND="tiled", FAST=True), Problem(n=7))
     assert defines == {
         "BLOCK": "64",
         "KIND_plain": "0",
@@ -450,6 +455,59 @@ def test_defines_tell_text_values_apart() -> None:
         "FAST": "1",
         "N": "7",
     }
+
+
+def test_values_of_any_library_are_pythons_own() -> None:
+    k = kernel(
+        block_size_x=range(32, 97, 32),
+        tile=np.arange(1, 4),
+        scale=[np.float32(0.5), 2, -0.0],
+        seeds=[{"scale": 2}],
+    )
+    assert k.parameters["block_size_x"] == (32, 64, 96)
+    assert k.parameters["tile"] == (1, 2, 3)
+    assert repr(k.parameters["scale"]) == "(0.5, 2.0, 0.0)"
+    assert [type(value) for value in k.parameters["tile"]] == [int] * 3
+    assert repr(k.seeds[0]["scale"]) == "2.0"  # one form, which keys and stores know
+    macros = k.macros(k.completed(k.seeds[0]), Problem(n=1))
+    assert (macros["block_size_x"], macros["scale"]) == ("32", "2.0")
+
+
+def test_macros_are_what_the_hook_says_and_see_what_is_compiled_in_alone() -> None:
+    k = kernel(problems=[Problem(n=8, width=3)], static=("width",), layout={"lda": 0})
+    k.defines(lambda c, p: {**c, "image_width": p.width, "real": "unsigned int", "scale": 0.5})
+    chosen = Configuration(BLOCK=64, KIND="tiled")
+    assert k.macros(chosen, Problem(n=8, width=3)) == {
+        **{"BLOCK": "64", "KIND": "tiled"},
+        **{"image_width": "3", "real": "unsigned int", "scale": "0.5"},
+    }
+    k.defines(lambda c, p: {"N": p.n})
+    with pytest.raises(SpecError, match=r"unknown problem field 'n' \(known: width\)"):
+        k.macros(chosen, Problem(n=8, width=3))
+    k.defines(lambda c, p: {"LDA": p.lda})
+    with pytest.raises(SpecError, match=r"unknown problem field 'lda' \(known: width\)"):
+        k.macros(chosen, Problem(n=8, width=3))
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "defines: returned None, expected a dict"),
+        ({"a b": 1}, "'a b' is no name of a macro"),
+        ({"A": [1]}, r"A is \[1\], expected a number or a line"),
+        ({"A": "1\n#include"}, "expected a number or a line of text"),
+    ],
+)
+def test_what_cannot_be_a_macro_is_refused(returned: Any, message: str) -> None:
+    k = kernel()
+    k.defines(lambda c, p: returned)
+    with pytest.raises(SpecError, match=message):
+        k.macros(k.default(), Problem(n=1))
+
+
+def test_a_launch_that_would_depend_on_data_is_told_what_to_do() -> None:
+    with pytest.raises(SpecError, match="is a parameter or a problem field, never data"):
+        kernel().launch(lambda c, p, rows: Launch((1,), (1,)))
 
 
 def test_sources_are_looked_for_beside_the_space_file(tmp_path: Path) -> None:

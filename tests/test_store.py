@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -34,7 +34,7 @@ from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
-from autotune.store import RunInfo, Scope, Store, default_url
+from autotune.store import RunInfo, RunState, Scope, Store, default_url
 from autotune.store.rows import decode, encode
 from autotune.values import Configuration, Problem
 
@@ -411,6 +411,44 @@ def test_attempts_of_another_boot_or_machine_are_counted(url: str) -> None:
         store.open_attempts(store.begin_run(RUN), SCOPE, [numbered(1).configuration])
         sql(url, f"UPDATE runs SET process = 'other-boot 1 {os.getpid()}'")
         assert store.interrupted_attempts(SCOPE) == {numbered(1).configuration: 1}
+
+
+# ---------------------------------------------------------------- what ran
+
+
+def add_and_die(url: str, numbers: list[int]) -> None:
+    """Store rows, open an attempt and be killed."""
+    store = Store.open(url)
+    run = store.begin_run(RUN)
+    store.add_many(run, SCOPE, map(numbered, numbers))
+    store.open_attempts(run, SCOPE, [numbered(99).configuration])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_ran_is_listed_with_how_it_ended(url: str) -> None:
+    child(add_and_die, url, [1, 2]).join(30)
+    with Store.open(url) as store:
+        for state in ("done", "budget", "interrupted", "failed"):
+            store.finish_run(store.begin_run(RUN), cast(RunState, state))
+        store.begin_run(RUN)
+        store.add(store.begin_run(replace(RUN, kernel="other", seed=2**100)), SCOPE, numbered(3))
+        sql(url, "UPDATE runs SET process = 'other-boot 1 77' WHERE kernel = 'other'")
+        found = store.runs()
+        assert [(run.ended, run.rows) for run in found] == [
+            ("killed", 2),
+            ("finished", 0),
+            ("budget", 0),
+            ("interrupted", 0),
+            ("failed", 0),
+            ("running", 0),
+            ("killed or elsewhere", 1),
+        ]
+        assert [run.id for run in found] == sorted(run.id for run in found)
+        assert (found[0].command, found[0].device_name) == (RUN.command, RUN.device_name)
+        assert found[0].finished is None and (found[0].seconds or -1) >= 0  # to its last row
+        assert found[-2].seconds is None and found[-1].seed == 2**100
+        assert store.runs("other") == found[-1:] and store.runs(most=2) == found[-2:]
+        assert store.runs(device=RUN.device_name) == found and store.runs(device="none") == []
 
 
 # ---------------------------------------------------------------- killed writers

@@ -49,4 +49,4 @@ def test_kernel_tuner_gets_the_same_configurations_grids_and_symbols(name: str) 
         assert point["threads"] == steps.first.block[0] * steps.first.block[1]
         assert steps.first.shared_bytes <= 48 * 1024
         symbols = {symbol: value(point) for symbol, value in defines.items()}
-        assert symbols == matchup.kernel.defines(configuration, matchup.problem)
+        assert symbols == matchup.kernel.macros(configuration, matchup.problem)

@@ -60,7 +60,7 @@ def job(tmp_path, device):
 
 
 def binary(job, configuration=C):
-    kernel = load_file(job.space_file)
+    kernel = load_file(job.origin)
     compiled = compile_now(compile_job(kernel, configuration, job.problem, job.device))
     assert compiled.binary is not None, compiled.log
     return compiled.binary
@@ -329,7 +329,7 @@ def test_a_kernel_that_works_only_on_a_fresh_workspace_is_wrong(worker, job):
         ("if (i < n) out", "if (i < n && w[i] == -1) out"),
         ("x[i];", "x[i];\n    if (i < n) w[i] = 0;"),
     )
-    (given.space_file.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
+    (given.origin.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
     found = measured(worker, given)
     assert found.status is Status.WRONG_RESULT
     assert "(second run only: it relies on a fresh workspace, or" in found.message
@@ -378,7 +378,7 @@ def test_inputs_that_do_not_fit_end_the_run_with_a_remedy(worker, job, device):
     huge = Dataset(
         "exact", given.datasets[0].folder, (Argument("out", "out", "<f4", (1 << 48,)),), {}
     )
-    too_large = Job(given.space_file, given.problem, device, (huge,))
+    too_large = Job(given.origin, given.problem, device, (huge,))
     with pytest.raises(AutotuneError, match=r"not enough device memory: .*; use a smaller problem"):
         worker.prepare(too_large)
     with pytest.raises(AutotuneError, match="not enough device memory"):

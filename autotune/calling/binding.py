@@ -246,16 +246,14 @@ class _Shapes(Draw):
     def __init__(self) -> None:
         super().__init__(exact=False, key=0)
 
-    def standard_normal(self, size: Any, dtype: Any = np.float32) -> Any:
-        return np.broadcast_to(np.zeros((), dtype), size)
+    def _filled(self, size: Any, dtype: Any, fill: Any) -> Any:
+        return np.broadcast_to(np.zeros((), dtype), () if size is None else size)
 
-    def uniform(
-        self, low: float = 0.0, high: float = 1.0, size: Any = (), dtype: Any = np.float32
+    def integers(  # type: ignore[override]
+        self, low: Any, high: Any = None, size: Any = None, dtype: Any = np.int32, **_: Any
     ) -> Any:
-        return np.broadcast_to(np.zeros((), dtype), size)
-
-    def integers(self, low: int, high: int, size: Any = (), dtype: Any = np.int32) -> Any:
-        return np.broadcast_to(np.full((), low, dtype), size)
+        least = 0 if high is None else low
+        return np.broadcast_to(np.asarray(least, dtype), () if size is None else size)
 
 
 def declared_arguments(kernel: Kernel, problem: Problem) -> dict[str, Argument]:

@@ -21,13 +21,23 @@ from autotune.values import Configuration, Problem
 
 @dataclass(frozen=True)
 class Choice:
-    """What to launch, and the answer of lookup that it comes from."""
+    """What to launch, and the answer of lookup that it comes from.
 
-    #: Another kernel than the one called where that serves the call better.
+    Attributes
+    ----------
+    kernel : str
+        Another than the one called where that serves the call better.
+    problem : Problem
+        Of the call.
+    configuration : Configuration
+        What is launched.
+    tuned : TunedConfig or None
+        None where nothing is recorded that may be used.
+    """
+
     kernel: str
     problem: Problem
     configuration: Configuration
-    #: None where nothing is recorded that may be used.
     tuned: TunedConfig | None
 
     @property

@@ -76,11 +76,17 @@ class TunedKernel:
 
     Calls on different streams, from several threads, and captured graphs, may run at the same time.
     What a captured call refers to beside the caller's arrays lives as long as the graph, or longer.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        What is called.
+    problem : Problem or None
+        The one that it is called with; None: any.
     """
 
     def __init__(self, kernel: Kernel, problem: Problem | None = None) -> None:
         self.kernel = kernel
-        #: The one problem that it is called with; None: any.
         self.problem = None if problem is None else _fixed(kernel, problem)
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
@@ -91,6 +97,16 @@ class TunedKernel:
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the tuned kernel.
+
+        Parameters
+        ----------
+        *args, **named
+            What the space file's ``call`` function takes: arrays and numbers.
+
+        Returns
+        -------
+        array or tuple of array
+            The outputs: those that were passed, others new.
 
         Raises
         ------
@@ -117,8 +133,18 @@ class TunedKernel:
     def choice(self, *args: Any, device: str | None = None, **named: Any) -> Choice:
         """What a call would launch, and why.
 
-        Takes what a call takes, or the fields of a problem in place of arrays: by name, or as one
-        mapping.
+        Parameters
+        ----------
+        *args, **named
+            What a call takes, or the fields of a problem in place of arrays: by name, or as one
+            mapping.
+        device : str, optional
+            ``cuda:0``, ``opencl:cpu``. Default: that of the arrays, else the first usable.
+
+        Returns
+        -------
+        Choice
+            Configuration, problem, and the answer of lookup that it comes from.
 
         Raises
         ------
@@ -143,7 +169,20 @@ class TunedKernel:
     def results(self, *args: Operand | float, **named: Operand | float) -> tuple[Operand, ...]:
         """Shapes and types of what a call on such arrays returns; nothing is run.
 
-        A result whose ``source`` is that of an operand lies in that operand's array.
+        Parameters
+        ----------
+        *args, **named : Operand or float
+            What a call takes, with operands in place of arrays.
+
+        Returns
+        -------
+        tuple of Operand
+            A result whose ``source`` is that of an operand lies in that operand's array.
+
+        Raises
+        ------
+        UsageError
+            If they do not fit each other.
         """
         bound = bind(self.kernel, args, named, find_kernel)
         operands = bound.results

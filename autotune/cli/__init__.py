@@ -15,12 +15,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from autotune import __version__
 from autotune.files import bundled_path
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 PACKAGE = Path(__file__).resolve().parents[1]
 #: Commands by name: the module that holds each, and its one-line help.
@@ -32,6 +35,7 @@ _COMMANDS = {
     "check": ("kernels", "Check a space file; compile a sample of it for each architecture."),
     "lookup": ("records", "Answer with the tuned configuration for a problem."),
     "results": ("records", "List what was measured."),
+    "runs": ("history", "List what ran, with what command, and how it ended."),
     "report": ("records", "Write the report of what is in the store."),
     "export": ("records", "Write tuned results in another format."),
     "import": ("exchange", "Take in a tuned record, or what other tools measured."),
@@ -41,6 +45,7 @@ _COMMANDS = {
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
+    "completion": ("machine", "Print the script that completes commands in a shell."),
     "cache": ("machine", "Show or remove what is kept so that it need not be made again."),
 }
 
@@ -57,6 +62,27 @@ class LazyGroup(click.Group):
         module = import_module(f"autotune.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = module.COMMANDS[cmd_name]
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_name = not args[0].startswith("-")
+        if is_name and args[0] not in _COMMANDS and not ctx.resilient_parsing:
+            from autotune.errors import UsageError, unknown
+
+            raise UsageError(unknown("command", args[0], _COMMANDS))
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands from the table: loading each for its help would take a second."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=about)
+            for name, (_, about) in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -1,10 +1,11 @@
-"""Checks a kernel without tuning it: space, traceability, a compiled sample, a verified sample.
+"""Checks a kernel without tuning it: its data, space, traceability, a compiled sample, a verified sample.
 
 Knows no time and no storage.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, cycle
@@ -21,7 +22,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import compile_job, compile_now
-from autotune.measure.data import prepare_both
+from autotune.measure.data import RANDOM, first_of, prepare_both, rehearsed
 from autotune.measure.measurement import Status
 from autotune.measure.tasks import Job
 from autotune.measure.worker import Worker
@@ -32,9 +33,11 @@ from autotune.values import Configuration, Problem
 class SampleResult:
     """What became of one configuration for one target."""
 
+    #: ``compiled`` and no more, ``verified``, ``pruned``, ``skipped`` or ``failed``.
+    result: str
     registers: int | None = None
     spill_bytes: int | None = None
-    #: Empty when all is well.
+    #: Why it is neither compiled nor verified.
     problem: str = ""
 
 
@@ -48,6 +51,8 @@ class CheckReport:
     #: The sample as plain values, and as rows for a person.
     samples: list[dict[str, Any]] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    #: Why nothing could be verified here; empty where it could.
+    not_verified: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -57,7 +62,9 @@ class CheckReport:
 def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) -> CheckReport:
     """Check a kernel for CUDA architectures, and on the OpenCL device where there is one.
 
-    For each target as many configurations are compiled as ``samples`` says.
+    Its arguments and reference are run first, at the smallest problem. For each target as many
+    configurations are compiled as ``samples`` says. It is a failure that none was verified and
+    nothing says why.
 
     Raises
     ------
@@ -67,16 +74,47 @@ def check_kernel(kernel: Kernel, archs: Sequence[str], samples: int, seed: int) 
     report = CheckReport(kernel.name)
     for problem in kernel.all_problems():
         kernel.check_problem(problem)
+    _rehearse(report, kernel)
     targets = [for_arch(arch) for arch in archs] if "cuda" in kernel.backends else []
     for device in targets:
         _check_compiling(report, kernel, device, samples, seed)
-    if "opencl" in kernel.backends:
-        found = backend("opencl").devices()
-        if found:
-            _check_on_device(report, kernel, found[-1], samples, seed)
-        else:
-            report.notes.append(f"not verified: no OpenCL device ({install('cpu')})")
+    if "opencl" not in kernel.backends:
+        report.not_verified = (
+            f"a kernel of {' and '.join(kernel.backends)} only is compiled here, not launched; "
+            f"autotune run {kernel.name} verifies each configuration before it is timed"
+        )
+    elif found := backend("opencl").devices():
+        _check_on_device(report, kernel, found[-1], samples, seed)
+    else:
+        report.not_verified = f"no OpenCL device ({install('cpu')})"
+    if report.not_verified:
+        report.notes.append(f"not verified: {report.not_verified}")
+    elif not report.failures and all(row["result"] != "verified" for row in report.samples):
+        report.failures.append(
+            "nothing was verified: no configuration of the sample takes the first problem or an "
+            "odd size; give more --samples, or edge_problems that requires allows"
+        )
     return report
+
+
+def _rehearse(report: CheckReport, kernel: Kernel) -> None:
+    """Run arguments and reference at the smallest problem; note what was drawn, and how outputs are compared."""
+    problem = min(kernel.all_problems(), key=_size)
+    for which in (first_of(kernel), RANDOM):
+        with rehearsed(kernel, problem, which) as dataset:
+            given = [f"{asked} gave {values}" for asked, values in dataset.drawn.items()]
+            held = [
+                f"{name} is compared {f'within {bound:.3g}' if bound else 'to the bit'}"
+                for name, bound in dataset.bounds.items()
+            ]
+            report.notes.append(f"{which} data, {problem}: {'; '.join([*given, *held])}")
+    if not kernel.exact_data:
+        report.notes.append("no exact data: the space file says exact_data=False")
+
+
+def _size(problem: Problem) -> int:
+    """The product of a problem's integers; one that is 0 may be no size."""
+    return math.prod(max(1, value) for value in problem.values() if isinstance(value, int))
 
 
 def _check_compiling(
@@ -115,10 +153,10 @@ def _check_sample(
                 "configuration": Configuration(space.relevant(configuration)),
                 "registers": found.registers,
                 "spill bytes": found.spill_bytes,
-                "result": found.problem or "ok",
+                "result": found.problem or found.result,
             }
         )
-        if found.problem.startswith("failed"):
+        if found.result == "failed":
             failed.append(found.problem)
     if failed:
         report.failures.append(f"{target}: {len(failed)} of the sample failed ({failed[0]})")
@@ -130,19 +168,24 @@ def _compiled(
     launches = launch_sequence(kernel, configuration, problem, device)
     excess = over_limit(launches, None, device)
     if excess:
-        return SampleResult(problem=f"pruned: {excess}")
+        return _not("pruned", excess)
     done = compile_now(compile_job(kernel, configuration, problem, device))
     if done.binary is None:
-        ended = "pruned" if done.status is Status.PRUNED else "failed"
-        return SampleResult(problem=f"{ended}: {done.message}")
+        return _not("pruned" if done.status is Status.PRUNED else "failed", done.message)
     entries = done.binary.entries
     names = [launch.entry for launch in launches.launches]
     missing = [name for name in names if not done.binary.entry(name or "")]
+    if missing:
+        return _not("failed", f"the source has no kernel function {missing[0]!r}")
     return SampleResult(
+        "compiled",
         max((function.registers or 0 for function in entries), default=None),
         sum(function.spill_bytes or 0 for function in entries),
-        f"failed: the source has no kernel function {missing[0]!r}" if missing else "",
     )
+
+
+def _not(result: str, why: str) -> SampleResult:
+    return SampleResult(result, problem=f"{result}: {why}")
 
 
 def _check_on_device(
@@ -194,17 +237,17 @@ def _turns(kernel: Kernel, jobs: Sequence[Job]) -> Iterator[Sequence[Job]]:
 def _verified(
     kernel: Kernel, configuration: Configuration, jobs: Sequence[Job], worker: Worker
 ) -> SampleResult:
-    for job in jobs:
-        if not kernel.allows(configuration, job.problem):
-            continue
+    taken = [job for job in jobs if kernel.allows(configuration, job.problem)]
+    for job in taken:
         done = compile_now(compile_job(kernel, configuration, job.problem, job.device))
         if done.binary is None:
-            return SampleResult(problem=f"failed: {done.message}")
+            return _not("failed", done.message)
         measured = worker.check(job, configuration, done.binary)
         if measured.status is not Status.OK:
-            message = f"failed: {measured.status} on {job.problem}: {measured.message}"
-            return SampleResult(problem=message)
-    return SampleResult()
+            return _not("failed", f"{measured.status} on {job.problem}: {measured.message}")
+    if not taken:
+        return _not("skipped", "it requires what neither the first problem nor an odd size meets")
+    return SampleResult("verified")
 
 
 def _space(report: CheckReport, kernel: Kernel, device: Device) -> Space | None:

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from autotune.devices import nvrtc
-from autotune.devices.base import CompileError
+from autotune.devices.base import CompileError, with_defines
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, UsageError
@@ -34,12 +34,11 @@ def ptx_of(kernel: Kernel, configuration: Configuration, problem: Problem, devic
     flags = [option for option in job.options if not option.startswith("sm_")]
     if not any("std=" in flag for flag in flags):
         flags.append("-std=c++17")
-    defines = [f"-D{name}={value}" for name, value in job.defines]
     arch = (chosen[-1] if chosen else device.arch).replace("sm_", "compute_")
     try:
         names = nvrtc.expressions(job.source, job.entries)
-        options = [f"-arch={arch}", *defines, *flags]
-        return nvrtc.compile_ptx(job.source, options, names)
+        source = with_defines(job.source, dict(job.defines))
+        return nvrtc.compile_ptx(source, [f"-arch={arch}", *flags], names)
     except CompileError as error:
         raise kernel.error(f"{configuration}: {first_error(str(error))}") from error
 

@@ -2,8 +2,7 @@
 
 T1 holds Python expressions. None of them is run: values and sizes are worked out here from what an
 expression may be, and rules are written into the space file only where they are no more than
-arithmetic and comparisons over parameters. The texts are in ``described.py.j2`` and, for a source
-that calls parameters otherwise than in upper case, ``described.cu.j2``.
+arithmetic and comparisons over parameters. The text is in ``described.py.j2``.
 """
 
 from __future__ import annotations
@@ -29,15 +28,14 @@ _ALLOWED = (
 )
 _CALLABLE = ("min", "max", "abs", "len", "int", "round")
 _MOST_VALUES = 100_000
+#: What a space file may need of the package.
+_IMPORTED = ("Constant", "InOut", "Kernel", "Launch", "Out", "Problem", "ceil_div")
 _NUMPY = {"half": "float16", "float": "float32", "double": "float64", "bool": "bool_"}
 _MACROS = ("block_size_x", "block_size_y", "block_size_z")
 
 
-def write_space(file: Path, name: str, into: Path) -> list[Path]:
+def write_space(file: Path, name: str, into: Path) -> Path:
     """Write ``spaces/NAME.py`` under a folder; by default it is called as the kernel is.
-
-    Where the source calls parameters otherwise, ``kernels/NAME_t1.cu`` too, which says so and
-    includes it.
 
     Raises
     ------
@@ -51,19 +49,26 @@ def write_space(file: Path, name: str, into: Path) -> list[Path]:
         fields = _fields(_object(document, ""), name)
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         raise RecordError(f"{file}: no T1 description, or damaged: {error}") from None
-    places = {into / "spaces" / f"{fields['name']}.py": "described.py.j2"}
-    if fields["renamed"]:
-        places[into / "kernels" / fields["source"]] = "described.cu.j2"
-    for place in places:
-        if place.exists():
-            raise UsageError(f"{place} is there already; remove it, or use another --kernel NAME")
-    for place, template in places.items():
-        text = Path(__file__).with_name(template).read_text(encoding="utf-8")
-        made = jinja2.Template(text, keep_trailing_newline=True, trim_blocks=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        named = re.sub(r"[^\w.+-]", "_", file.name)
-        place.write_text(made.render(file=named, **fields), encoding="utf-8")
-    return list(places)
+    place = into / "spaces" / f"{fields['name']}.py"
+    if place.exists():
+        raise UsageError(f"{place} is there already; remove it, or use another --kernel NAME")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    named = re.sub(r"[^\w.+-]", "_", file.name)
+    about = f"as {named} describes it; what is right has still to be said, in `reference`."
+    place.write_text(filled({**fields, "about": about}), encoding="utf-8")
+    return place
+
+
+def filled(fields: Mapping[str, Any]) -> str:
+    """The text of a space file."""
+    text = Path(__file__).with_name("described.py.j2").read_text(encoding="utf-8")
+    template = jinja2.Template(text, keep_trailing_newline=True, trim_blocks=True)
+    made: str = template.render(fields)
+    used = [name for name in _IMPORTED if re.search(rf"\b{name}\(", made)]
+    imports = f"from autotune import {', '.join(used)}"
+    if re.search(r"\bnp\.", made):
+        imports = f"import numpy as np\n\n{imports}"
+    return made.replace("IMPORTS", imports, 1)
 
 
 def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -77,10 +82,10 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         parameter: _values(parameter, _text(p, "Values"))
         for parameter, p in zip(names, listed, strict=True)
     }
-    if len({parameter.upper() for parameter in names}) < len(names):
-        raise ValueError("two parameters differ in upper and lower case only")
+    if len(set(names)) < len(names):
+        raise ValueError("two parameters have one name")
     for parameter in names:
-        if wrong := fault("parameter", parameter.upper()):
+        if wrong := fault("parameter", parameter):
             raise ValueError(wrong)
     kernel = name or _text(about, "KernelName")
     if wrong := fault("kernel name", kernel):
@@ -96,25 +101,24 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
     ]
     options = [text for text in _some(about, "CompilerOptions") if not str(text).startswith("-std")]
     outputs = [argument["name"] for argument in arguments if argument["is_output"]]
-    renamed = [parameter for parameter in names if parameter != parameter.upper()]
+    missing = f"T1 does not say what is right: compute {', '.join(outputs) or 'the outputs'} here"
     source = Path(_text(about, "KernelFile")).name
+    has_words = any(
+        parameter != parameter.upper() and isinstance(values[0], str)
+        for parameter, values in parameters.items()
+    )
     if not re.fullmatch(r"[\w.+-]+", source):
         raise ValueError(f"KernelFile: {source!r} is no name of a file")
     return {
         "name": kernel,
-        "entry": _text(about, "KernelName"),
-        "source": f"{kernel}_t1.cu" if renamed else source,
-        "included": source,
+        "entry": json.dumps(_text(about, "KernelName")),
+        "source": source,
         "backend": "opencl" if about.get("Language") == "OpenCL" else "cuda",
         "problem": _problem(about, sizes),
-        "parameters": {
-            parameter.upper(): tuple(values) for parameter, values in parameters.items()
-        },
+        "parameters": {parameter: tuple(values) for parameter, values in parameters.items()},
         "default": _default(listed, parameters),
-        "renamed": {
-            parameter: [v for v in parameters[parameter] if isinstance(v, str)]
-            for parameter in renamed
-        },
+        # Words of ours are told apart by number; others put them into the source as they are.
+        "defines": "dict(c)" * has_words,
         "options": list(map(str, options)),
         "rules": [
             _rule(rule, number, parameters)
@@ -124,7 +128,7 @@ def _fields(document: Mapping[str, Any], name: str) -> dict[str, Any]:
         "block": block,
         "arguments": arguments,
         "inputs": [argument["name"] for argument in arguments if argument["is_input"]],
-        "outputs": outputs,
+        "reference": f"raise NotImplementedError({missing!r})",
     }
 
 
@@ -144,9 +148,9 @@ def _problem(about: Mapping[str, Any], sizes: Sequence[int]) -> dict[str, Any]:
 def _default(listed: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults that are among the values."""
     return {
-        parameter["Name"].upper(): parameter["Default"]
+        parameter["Name"]: parameter["Default"]
         for parameter in listed
-        if isinstance(parameter.get("Default"), int | str)
+        if isinstance(parameter.get("Default"), int | float | str)
         and parameter["Default"] in parameters[parameter["Name"]]
     }
 
@@ -172,8 +176,9 @@ def _values(name: str, text: str) -> list[Any]:
             f"{name}: Values: {text[:80]!r} is neither a list of values nor of a range"
         )
     for value in values:
-        if not (isinstance(value, int) or re.fullmatch(r"\w+", str(value), re.ASCII)):
-            raise ValueError(f"{name}: {value!r} is no integer, boolean or plain word")
+        is_word = isinstance(value, str) and re.fullmatch(r"\w+", value, re.ASCII)
+        if not (is_word or (isinstance(value, int | float) and math.isfinite(value))):
+            raise ValueError(f"{name}: {value!r} is no number, boolean or plain word")
     return list(dict.fromkeys(values))
 
 
@@ -206,7 +211,7 @@ def _rule(rule: Any, number: int, parameters: Mapping[str, Any]) -> dict[str, An
     text = _text(rule, "Expression")
     if bare := re.fullmatch(r"\(([^()]|\([^()]*\))*\) or False", text):  # as autotune writes it
         text = bare[0].removesuffix(" or False")
-    expression, used = _over_parameters(text, parameters, "Conditions")
+    expression, used = over_parameters(text, parameters, "Conditions")
     called = str(rule.get("Name", ""))
     reason = " ".join(str(rule.get("Reason") or text).split())
     return {
@@ -217,7 +222,7 @@ def _rule(rule: Any, number: int, parameters: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def _over_parameters(
+def over_parameters(
     text: str, parameters: Mapping[str, Any], what: str, holder: str = ""
 ) -> tuple[str, list[str]]:
     """An expression in names of the space file, and those; ValueError where it is anything else."""
@@ -234,8 +239,8 @@ def _over_parameters(
         elif isinstance(node, ast.Name) and node not in called:
             allowed = node.id in parameters
             if allowed:
-                used.append(node.id.upper())
-                node.id = holder + used[-1]
+                used.append(node.id)
+                node.id = holder + node.id
         if not allowed:
             raise ValueError(
                 f"{what}: {text[:80]!r} holds {ast.unparse(node)[:40]!r}, which is no arithmetic or "
@@ -284,7 +289,7 @@ def _axis(text: Any, parameters: Mapping[str, Any], axis: str) -> str:
     """An extent; a macro of Kernel Tuner that is no parameter is 1."""
     if text in _MACROS and text not in parameters:
         return "1"
-    expression, _ = _over_parameters(str(text), parameters, f"a size in {axis}", "c.")
+    expression, _ = over_parameters(str(text), parameters, f"a size in {axis}", "c.")
     return expression
 
 

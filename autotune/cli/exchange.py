@@ -57,12 +57,11 @@ def import_(
     if is_description(content):
         from autotune.cli.described import write_space
 
-        places = write_space(file, kernel or "", into)
-        for place in places:
-            click.echo(f"wrote {place}")
+        place = write_space(file, kernel or "", into)
+        click.echo(f"wrote {place}")
         click.echo(
             f"next: its source into {into / 'kernels'}, what is right into its `reference`, then: "
-            f"autotune check {places[0].stem}",
+            f"autotune check {place.stem}",
             err=True,
         )
         return

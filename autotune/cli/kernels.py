@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import FOLDER, JSON, SPACES, TRUST
+from autotune.cli.options import FOLDER, JSON, PATH, SPACES, TRUST, kernel_names
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
@@ -77,7 +77,7 @@ def _device_rows(_: Path | None) -> list[dict[str, Any]]:
 
 
 @click.command("show")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--config", metavar="NAME=V,...", help="Show this configuration instead of the space."
 )
@@ -204,30 +204,62 @@ def _show_configuration(
 
 
 @click.command("new")
-@click.argument("name")
+@click.argument("name", required=False)
+@click.option(
+    "--from-kernel-tuner",
+    "script",
+    type=PATH,
+    metavar="SCRIPT.py",
+    help="Translate its calls of tune_kernel; nothing of it is run.",
+)
 @click.option(
     "--into",
     type=FOLDER,
     default=".",
     help="Folder that gets kernels/ and spaces/; default: this one.",
 )
-def new(name: str, into: Path) -> None:
+def new(name: str | None, script: Path | None, into: Path) -> None:
     """Write kernels/NAME.cu and spaces/NAME.py: a kernel that works, to edit.
+
+    Of a script for Kernel Tuner: a space file for each call of tune_kernel, named as its kernel,
+    and the source. What could not be translated is said, and marked TODO in the file.
 
     \b
     autotune new softmax
     autotune check softmax
     autotune run softmax
+    autotune new --from-kernel-tuner tune_vector_add.py
     """
     from autotune.cli.scaffold import write_kernel
+    from autotune.errors import UsageError
 
+    if script is not None:
+        _migrate(script, name or "", into)
+        return
+    if not name:
+        raise UsageError("give the new kernel a NAME, or --from-kernel-tuner SCRIPT.py")
     for file in write_kernel(name, into):
         click.echo(f"wrote {file}")
     click.echo(f"next: edit both, then: autotune check {name}", err=True)
 
 
+def _migrate(script: Path, name: str, into: Path) -> None:
+    from autotune.cli.migration import write_migrated
+
+    files, todos = write_migrated(script, name, into)
+    for file in files:
+        click.echo(f"wrote {file}")
+    for todo in todos:
+        click.echo(f"todo: {todo}", err=True)
+    spaces = [file for file in files if file.suffix == ".py"]
+    edited = " and ".join(map(str, spaces))
+    begin = f"complete {edited}, then" if todos else "in that folder"
+    checks = "; ".join(f"autotune check {file.stem}" for file in spaces)
+    click.echo(f"next: {begin}: {checks}", err=True)
+
+
 @click.command("check")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--arch",
     "archs",
@@ -252,8 +284,9 @@ def check(
 ) -> None:
     """Check the space file of KERNEL, and compile a sample of its configurations.
 
-    Needs no GPU. Where an OpenCL device is there, the sample is verified on it too: the first on every
-    layout that is compiled in, each other on the tuned one and one more.
+    Needs no GPU. Runs arguments and reference at the smallest problem. Where an OpenCL device is there,
+    the sample is verified on it too: the first on every layout that is compiled in, each other on the
+    tuned one and one more. Exit code 3: something failed, or nothing was verified and nothing says why.
 
     \b
     autotune check sgemm

@@ -1,4 +1,4 @@
-"""`autotune doctor` and `autotune cache`: what works on this machine, and what is kept on its disk."""
+"""`autotune doctor`, `cache`, `completion`: what works on this machine, what is kept on its disk, its shell."""
 
 from __future__ import annotations
 
@@ -105,4 +105,23 @@ def cache(clear: str | None, as_json: bool) -> None:
         )
 
 
-COMMANDS = {"doctor": doctor, "cache": cache}
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that completes commands, options and kernels in SHELL.
+
+    
+    autotune completion bash     into ~/.local/share/bash-completion/completions/autotune
+    autotune completion zsh      into _autotune in a folder of fpath
+    autotune completion fish     into ~/.config/fish/completions/autotune.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    from autotune.cli import autotune
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(autotune, {}, "autotune", "_AUTOTUNE_COMPLETE").source())
+
+
+COMMANDS = {"doctor": doctor, "cache": cache, "completion": completion}

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
+
+
+def kernel_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """Names of kernels for a shell that completes one; of space files that nobody reads or runs."""
+    from autotune.kernel.catalog import space_files
+
+    with suppress(Exception):  # whatever is wrong is told when the command runs
+        return sorted(name for name in space_files() if name.startswith(incomplete))
+    return []
+
 
 PATH = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)

@@ -104,9 +104,16 @@ def _value(kernel: str, parameters: Mapping[str, Sequence[Value]], name: str, te
         names = {str(declared)}
         if isinstance(declared, bool):
             names |= {str(int(declared)), str(declared).lower()}
-        if text in names:
+        if text in names or (isinstance(declared, float) and _decimal(text) == declared):
             return declared
     raise UsageError(f"{kernel}: {unknown(f'value of {name}:', text, parameters[name])}")
+
+
+def _decimal(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def inputs(path: Path) -> dict[str, Any]:

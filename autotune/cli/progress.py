@@ -1,31 +1,30 @@
-"""Progress of a run on a terminal: time left, best so far, failures by kind. Quiet in pipes."""
+"""Progress of a run on a terminal: time left, best so far, failures by kind. Elsewhere a line now and then."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
+from contextlib import suppress
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
+from autotune.cli import shown
+from autotune.cli.standing import PHASES, Standing
 from autotune.measure.measurement import Status
+from autotune.measure.objective import TIME, Objective
 from autotune.search.session import Event, Measured, SearchStarted
 
-_PHASES = {
-    "inputs": "computing the reference",
-    "other inputs": "computing the reference for other inputs and sizes",
-    "compiling": "compiling",
-    "finals": "finals: the best, interleaved",
-    "portfolio": "the best of all problems, on each problem",
-    "sanitizer": "finalists under compute-sanitizer",
-    "limits": "measuring what the device can do, once",
-}
+#: Between two lines where there is no terminal: of a day's run a log holds some thousands.
+_LINE_S = 30.0
 
 
 class RunProgress(Progress):
     """A listener for the engine's events, and a context manager around the run."""
 
-    def __init__(self, kernel: str, problems: int) -> None:
+    def __init__(self, kernel: str, problems: int, objective: Objective = TIME) -> None:
         super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
@@ -38,14 +37,29 @@ class RunProgress(Progress):
         self.kernel, self.problems = kernel, problems
         self.statuses: Counter[Status] = Counter()
         self._searches = 0
+        self.standing = Standing(kernel, problems, objective)
+        self._lines = _Lines(self.standing) if self.disable else None
+
+    def start(self) -> None:
+        """Show it from now on."""
+        super().start()
+        if self._lines:
+            self._lines.start()
+
+    def stop(self) -> None:
+        """Show it no more."""
+        if self._lines:
+            self._lines.end()
+        super().stop()
 
     def __call__(self, event: Event) -> None:
+        self.standing(event)
         if isinstance(event, SearchStarted):
             self._begin(event)
         elif isinstance(event, Measured):
             self._measured(event)
         else:
-            self._say(f"{self.kernel} {event.problem}", _PHASES.get(event.name, event.name))
+            self._say(f"{self.kernel} {event.problem}", PHASES.get(event.name, event.name))
 
     def _begin(self, event: SearchStarted) -> None:
         self._searches += 1
@@ -61,8 +75,8 @@ class RunProgress(Progress):
         tried = self.statuses.total()
         failed = sum(n for status, n in self.statuses.items() if not status.is_timed)
         facts = [f"{tried} tried"]
-        if event.best_ms is not None:
-            facts.append(f"best {event.best_ms:.4g} ms")
+        if best := self.standing.best_words():
+            facts.append(best)
         if failed:
             facts.append(f"{failed} failed")
         if event.seconds_left is not None:
@@ -76,3 +90,23 @@ class RunProgress(Progress):
         for task in self.tasks:
             self.remove_task(task.id)
         self.add_task(description, total=total, facts=facts)
+
+
+class _Lines(threading.Thread):
+    """Says where a run stands, in one line every half a minute: for logs, which show no bars."""
+
+    def __init__(self, standing: Standing, every_s: float = _LINE_S) -> None:
+        super().__init__(name="progress lines", daemon=True)
+        self._standing, self._every_s = standing, every_s
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(self._every_s):
+            with suppress(OSError, ValueError):  # nobody reads any more
+                click.echo(shown(self._standing.line()), err=True)
+
+    def end(self) -> None:
+        """Say no more."""
+        self._ended.set()
+        if self.is_alive():
+            self.join(1.0)  # what it is saying comes before what follows

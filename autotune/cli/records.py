@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import JSON, PATH, SPACES, TRUST, out_option
+from autotune.cli.options import JSON, PATH, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
+    from autotune.measure.measurement import Measurement
+    from autotune.report.index import Standing
     from autotune.store import Row, Store
     from autotune.tuned.comparison import ComparedProblem
     from autotune.tuned.config import MadeFor
@@ -25,7 +27,7 @@ _OUT = out_option("Folder to write to.")
 
 
 @click.command("lookup")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
 @click.option("--device", metavar="NAME", help="The driver's name of a device.")
@@ -64,6 +66,7 @@ def lookup(
         "exclusive": found.exclusive,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
+        "objective": found.objective,
         "source": found.source,
     }
     if as_json:
@@ -73,6 +76,8 @@ def lookup(
     for name in ("quality", "block", "grid", "shared_bytes", "expected_fraction", "source"):
         if facts[name] is not None:
             click.echo(f"  {name}: {facts[name]}")
+    if found.objective != "time":
+        click.echo(f"  objective: {found.objective}")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in facts["stale_reasons"]:
@@ -101,17 +106,25 @@ def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tupl
 
 
 @click.command("results")
-@click.argument("kernel", required=False)
+@click.argument("kernel", required=False, shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device: its name or uuid.")
 @click.option("--best", type=click.IntRange(1), metavar="N", help="Only the best N per problem.")
+@click.option(
+    "--pareto",
+    is_flag=True,
+    help="Only the front of time and energy of each problem: nothing is both faster and more frugal.",
+)
 @click.option("--imported", is_flag=True, help="What others measured, and was imported, instead.")
+@click.option("--importance", is_flag=True, help="How much each parameter matters, instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")
 @JSON
 def results(
     kernel: str | None,
     device: str | None,
     best: int | None,
+    pareto: bool,
     imported: bool,
+    importance: bool,
     as_csv: bool,
     as_json: bool,
 ) -> None:
@@ -119,6 +132,8 @@ def results(
 
     \b
     autotune results sgemm --best 5
+    autotune results sgemm --importance
+    autotune results sgemm --pareto
     autotune results sgemm --json
     """
     from autotune.errors import UsageError, unknown
@@ -126,12 +141,16 @@ def results(
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
-    if imported:
+    if importance and best:
+        raise UsageError("--importance is of all that was measured: leave out --best")
+    if importance:
+        rows = _importances(kernel, device, imported)
+    elif imported:
         rows = _imported_rows(kernel, device, best)
     else:
         with Store.open(default_url()) as store:
             found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
-        rows = [stored_row(row) for row in found]
+        rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]
     if kernel and not rows and not imported:
         known = {listing.name for listing in listings()}
         if kernel not in known:
@@ -140,7 +159,10 @@ def results(
         emit_json(rows)
     elif as_csv:
         _print_csv(rows)
+    elif importance:
+        _show_importances(rows, kernel)
     elif rows:
+        metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
         print_table(
             {
                 "kernel": row["kernel"],
@@ -148,6 +170,9 @@ def results(
                 "status": row["status"],
                 "median ms": row["median_ms"],
                 "hot ms": row["hot_median_ms"],
+                "energy mJ": row["energy_mj"],
+                "power W": row["power_w"],
+                **{name: row["metrics"].get(name) for name in metrics},
                 "configuration": words(row["config"]),
                 "device": row["device"],
                 "message": row["message"],
@@ -157,6 +182,12 @@ def results(
         )
     elif imported:
         click.echo(f"nothing of {kernel or 'anything'} was imported", err=True)
+    elif pareto:
+        click.echo(
+            f"no energy of {kernel or 'anything'} was measured; run: autotune run "
+            f"{kernel or 'sgemm'} --objective energy",
+            err=True,
+        )
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
@@ -180,6 +211,77 @@ def _imported_rows(
     ]
 
 
+def _importances(kernel: str | None, device: str | None, imported: bool) -> list[dict[str, Any]]:
+    """What the search's model owes to each parameter, by kernel, device and problem."""
+    from autotune.search.insight import insight
+
+    rows = []
+    for facts, measurements in (_imported_alike if imported else _measured_alike)(kernel, device):
+        if (found := insight(measurements)) is not None:
+            rows += [
+                {
+                    **facts,
+                    "parameter": each.parameter,
+                    "lost_without": each.total,
+                    "alone": each.alone,
+                    "explained": found.explained,
+                }
+                for each in found.importances
+            ]
+    return rows
+
+
+def _measured_alike(
+    kernel: str | None, device: str | None
+) -> Iterator[tuple[dict[str, Any], list[Measurement]]]:
+    """Per kernel, device and problem what was last measured in one way."""
+    from autotune.report.sources import rows_of
+    from autotune.store import Store, default_url
+
+    with Store.open(default_url()) as store:
+        newest = {
+            (last.kernel, last.device_name, last.problem): last.scope
+            for last in store.newest_of_scopes(kernel, device)
+        }
+        for (name, device_name, problem), scope in newest.items():
+            facts = {"kernel": name, "problem": dict(problem), "device": device_name}
+            yield facts, [row.measurement for row in rows_of(store, scope)]
+
+
+def _imported_alike(
+    kernel: str | None, device: str | None
+) -> Iterator[tuple[dict[str, Any], list[Measurement]]]:
+    from autotune.search.imported import imported
+
+    for recording in imported(kernel):
+        if device in (None, recording.device.name):
+            facts = {"kernel": recording.kernel, "problem": dict(recording.problem)}
+            yield {**facts, "device": recording.device.name}, list(recording.measurements)
+
+
+def _show_importances(rows: list[dict[str, Any]], kernel: str | None) -> None:
+    if not rows:
+        click.echo(
+            f"too little of {kernel or 'anything'} was timed to say what matters: it takes 12 "
+            f"configurations of a problem, and times that follow from them; run: autotune run "
+            f"{kernel or 'sgemm'}",
+            err=True,
+        )
+        return
+    print_table(
+        {
+            "kernel": row["kernel"],
+            "problem": words(row["problem"]),
+            "parameter": row["parameter"],
+            "lost without it": f"{row['lost_without']:.1%}",
+            "alone": f"{row['alone']:.1%}",
+            "model explains": f"{row['explained']:.1%}",
+            "device": row["device"],
+        }
+        for row in rows
+    )
+
+
 def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
     """The fastest right rows of each problem, kernel, device and timing, in groups."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -193,12 +295,28 @@ def _best(store: Store, count: int, kernel: str | None, device: str | None) -> l
     ]
 
 
+def _pareto(rows: list[Row]) -> list[Row]:
+    """The newest rows on the front of each kernel, device, timing and problem, fastest first."""
+    from autotune.measure.objective import front
+
+    groups: dict[tuple[Any, ...], dict[Any, Row]] = {}
+    for row in rows:
+        key = row.kernel, row.device_name, row.timing, row.problem
+        groups.setdefault(key, {})[row.measurement.configuration] = row
+    return [
+        newest[measurement.configuration]
+        for newest in groups.values()
+        for measurement in front([row.measurement for row in newest.values()])
+    ]
+
+
 def _print_csv(rows: list[dict[str, Any]]) -> None:
     import csv
     import sys
 
     plain = [
-        {**row, "problem": words(row["problem"]), "config": words(row["config"])} for row in rows
+        {name: words(value) if isinstance(value, Mapping) else value for name, value in row.items()}
+        for row in rows
     ]
     names = [name for name in (plain[0] if plain else ["kernel"]) if name != "samples_ms"]
     writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore")
@@ -207,7 +325,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
 
 
 @click.command("report")
-@click.argument("kernel")
+@click.argument("kernel", required=False, shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="Only this device's folder or name.")
 @click.option(
     "--from",
@@ -216,32 +334,71 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     metavar="DIR",
     help="Folder of tuned records, which are then all that is told; default: yours and the store.",
 )
+@click.option(
+    "--single", is_flag=True, help="Pages that need no script beside them, 2 MB more each."
+)
 @SPACES
 @TRUST
 @_OUT
 def report(
-    kernel: str, device: str | None, source: Path | None, spaces: Path | None, out: Path
+    kernel: str | None,
+    device: str | None,
+    source: Path | None,
+    single: bool,
+    spaces: Path | None,
+    out: Path,
 ) -> None:
-    """Write the report of KERNEL from what is in the store, or from tuned records alone.
+    """Write the report of KERNEL, or of all, from what is in the store, or from tuned records alone.
+
+    OUT/index.html leads to all that is tuned, and says what of it is stale.
 
     \b
     autotune report sgemm
-    autotune report sgemm --from reports --out reports
+    autotune report --from reports --out reports
     """
     from contextlib import nullcontext
 
+    from autotune.report.index import write_index
     from autotune.report.publish import report_recorded
     from autotune.store import Store, default_url
+    from autotune.tuned.reading import read_all, user_folder
 
-    records = _records(kernel, device, source)
+    records = _records(kernel or "*", device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
-            for file in report_recorded(record, store, spaces, out):
+            for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
+    everything = read_all(Path(source or user_folder()))
+    click.echo(str(write_index([_standing(record, spaces) for record in everything], out)))
+
+
+def _standing(record: TunedRecord, spaces: Path | None) -> Standing:
+    """What the kernel's files say about a record of it."""
+    from collections import Counter
+
+    from autotune.errors import AutotuneError
+    from autotune.kernel.catalog import known_kernel
+    from autotune.report.index import Standing
+    from autotune.retune.stale import recorded_reasons
+
+    try:
+        kernel = known_kernel(record.kernel, spaces)
+        if kernel is None:
+            return Standing(record, unknown="its space file is not here")
+        found = [recorded_reasons(kernel, record, entry) for entry in record.entries]
+    except AutotuneError as error:
+        return Standing(record, unknown=str(error))
+    declared = kernel.problems.get(record.device.backend, ())
+    return Standing(
+        record,
+        stale=dict(Counter(reason for reasons in found for reason in reasons)),
+        stale_entries=sum(map(bool, found)),
+        missing=sum(record.entry(problem) is None for problem in declared),
+    )
 
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
-    """What is tuned, one record per device; by default what this user tuned."""
+    """What is tuned of a kernel, or ``*``: one record per device; by default what this user tuned."""
     from autotune.errors import UsageError
     from autotune.tuned.reading import read_all, user_folder
 
@@ -253,12 +410,13 @@ def _records(kernel: str, device: str | None, folder: Path | None = None) -> lis
         where = f" on {device}" if device else ""
         if folder is not None:
             raise UsageError(f"{folder}: no tuned record */{kernel}.json{where} below it")
-        raise UsageError(f"{kernel} is not tuned{where} yet; run: autotune run {kernel}")
+        subject, name = ("nothing is", "KERNEL") if kernel == "*" else (f"{kernel} is not", kernel)
+        raise UsageError(f"{subject} tuned{where} yet; run: autotune run {name}")
     return chosen
 
 
 @click.command("export")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.argument("format", default="header")
 @click.option("--device", metavar="NAME", help="Only this device's name.")
 @click.option(

@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, out_option
+from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import drift, drift_words
@@ -34,7 +35,7 @@ _DRIFT = 0.03
 
 
 @click.command("run")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option(
     "--effort",
     type=EFFORT_NAMES,
@@ -67,6 +68,14 @@ _DRIFT = 0.03
     help="cuda:0, opencl:cpu or replay:FILE; cuda:0,cuda:1 or cuda:all: several GPUs of one model "
     "at once. Default: the first GPU, else the CPU.",
 )
+@click.option(
+    "--objective",
+    default="time",
+    show_default=True,
+    metavar="NAME",
+    help="time, energy (of a call, by the GPU's counter), edp (energy times time), or a metric of the "
+    "kernel that says which way is better. Another than time goes to reports-NAME by default.",
+)
 @click.option("--config", metavar="NAME=V,...", help="Verify and time one configuration.")
 @click.option(
     "--fix",
@@ -97,6 +106,9 @@ _DRIFT = 0.03
     help="Run finalists under each tool of compute-sanitizer too (memory, races, initialisation, "
     "barriers). Comes on top of the budget. Default: with --effort full on a GPU, where installed.",
 )
+@click.option(
+    "--live", is_flag=True, help="Serve a page to this machine that grows while the run goes on."
+)
 @out_option("Record, header and report go to OUT/<device>/.")
 @SPACES
 @TRUST
@@ -108,6 +120,7 @@ def run(
     strategy: str,
     problems: tuple[str, ...],
     device: str | None,
+    objective: str,
     config: str | None,
     fixed: tuple[str, ...],
     inputs: Path | None,
@@ -115,6 +128,7 @@ def run(
     seed: int,
     fresh: bool,
     sanitize: bool | None,
+    live: bool,
     out: Path,
     spaces: Path | None,
     as_json: bool,
@@ -148,6 +162,7 @@ def run(
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.source import unfollowed
+    from autotune.measure.objective import find as find_objective
     from autotune.run.request import EFFORTS, Request
     from autotune.search.imported import first_to_try
 
@@ -155,6 +170,7 @@ def run(
     if text := unfollowed(declared):
         warn(text)
     find(strategy)
+    wanted = find_objective(declared, objective)
     first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
@@ -167,6 +183,7 @@ def run(
         seed=seed,
         cold=timing == "cold",
         fresh=fresh,
+        objective=wanted,
         sanitize=sanitize,
         first=first_to_try(declared.name),
         fixed=parsing.restriction(declared.name, declared.parameters, fixed),
@@ -177,22 +194,38 @@ def run(
     if request.first and not config:
         text = "configurations that were imported are tried first, and verified like any other"
         click.echo(f"{len(request.first)} {text}", err=True)
-    _run(request.with_default_problems(), out, as_json)
+    _run(request.with_default_problems(), _folder_for(objective, out), live, as_json)
 
 
-def _run(request: Request, out: Path, as_json: bool) -> None:
+def _folder_for(objective: str, out: Path) -> Path:
+    """Where a run's files go: records of one folder have one objective."""
+    source = click.get_current_context().get_parameter_source("out")
+    is_named = source is ParameterSource.COMMANDLINE
+    return out if is_named or objective == "time" else Path(f"{out}-{objective}")
+
+
+def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
+    from autotune.cli.live import LivePage
     from autotune.cli.progress import RunProgress
     from autotune.report.publish import publish
     from autotune.run.command import execute
     from autotune.store import Store, default_url
     from autotune.store.flat import row_of
+    from autotune.tuned.writing import require_objective
 
-    with (
-        Store.open(default_url()) as store,
-        RunProgress(request.kernel.name, len(request.problems)) as progress,
-    ):
-        result = execute(request, store, progress)
-    if request.only is not None:
+    path = out / request.device.folder / f"{request.kernel.name}.json"
+    require_objective(path, request.objective.name)
+    progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
+    page = LivePage(progress.standing, request.device.name) if live else None
+    with page or nullcontext():
+        if page:
+            click.echo(f"live:    {page.url}", err=True)
+        with Store.open(default_url()) as store, progress:
+            result = execute(request, store, progress)
+        published = publish(result, out) if request.only is None else None
+        if page and published:
+            page.end(f"finished; report: {published.html_file or published.markdown_file}")
+    if published is None:
         name, device = request.kernel.name, request.device.name
         _show_single(
             [
@@ -203,7 +236,6 @@ def _run(request: Request, out: Path, as_json: bool) -> None:
             as_json,
         )
         return
-    published = publish(result, out)
     if as_json:
         from autotune.tuned.writing import encode
 
@@ -226,6 +258,8 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "problem": words(entry.problem),
                 "median ms": entry.median_ms,
                 "95 % interval": f"{low:.4g} … {high:.4g}",
+                "energy mJ": _energy_of(entry),
+                **{name: entry.metrics.get(name) for name in result.request.kernel.metrics},
                 "rate": _rate_of(entry),
                 "vs vendor": _vendor_of(entry),
                 "of limit": f"{entry.limit_fraction:.0%} {entry.limit_name}"
@@ -236,7 +270,17 @@ def _show_winners(result: RunResult, published: Published) -> None:
                 "configuration": words(space.relevant(entry.configuration)),
             }
         )
-    print_table(rows, title=f"{result.request.kernel.name} on {result.request.device.name}")
+    wanted = result.request.objective
+    tuned_for = "" if wanted.is_time else f", tuned for {wanted.name}"
+    kernel, device = result.request.kernel.name, result.request.device.name
+    print_table(rows, title=f"{kernel} on {device}{tuned_for}")
+
+
+def _energy_of(entry: Entry) -> str:
+    if entry.energy is None:
+        return ""
+    low, high = entry.energy.interval_mj
+    return f"{entry.energy.median_mj:.4g} ({low:.4g} … {high:.4g}) at {entry.energy.power_w:.0f} W"
 
 
 def _rate_of(entry: Entry) -> str:
@@ -354,11 +398,14 @@ def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     if as_json:
         emit_json(rows)
         return
+    metrics = dict.fromkeys(name for row in rows for name in row["metrics"])
     print_table(
         {
             "problem": words(row["problem"]),
             "status": row["status"],
             "median ms": row["median_ms"],
+            "energy mJ": row["energy_mj"],
+            **{name: row["metrics"].get(name) for name in metrics},
             "largest error": "" if row["max_error"] is None else f"{row['max_error']:.3g}",
             "registers": row["registers"] or "",
             "spill bytes": row["spill_bytes"],
@@ -372,9 +419,11 @@ def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
 _BESIDE_REPLAY = {
     "effort": "a replay has one problem and holds no finals; --budget says how long it searches",
     "inputs": "nothing is computed",
+    "objective": "a recording has times",
     "timing": "times are the recorded ones",
     "fresh": "nothing is remembered, and nothing is measured",
     "sanitize": "nothing is launched",
+    "live": "it is over at once",
     "out": "a replay writes no record, header or report",
     "spaces": "a recording has its own space",
 }

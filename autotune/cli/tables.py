@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from autotune.cli import shown
 
@@ -20,6 +17,10 @@ def print_table(values: Iterable[Mapping[str, object]], title: str = "") -> None
     Nothing is shown of None, and four digits of a float. In a pipe lines are as long as they need
     to be, so that nothing is cut or wrapped.
     """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     rows = [{name: _text(value) for name, value in row.items()} for row in values]
     console = Console(highlight=False)
     columns = [name for name in (rows[0] if rows else ()) if any(row[name] for row in rows)]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import EFFORT_NAMES, FOLDER, JSON, SPACES, TRUST, out_option
+from autotune.cli.options import EFFORT_NAMES, FOLDER, JSON, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.retune.gate import Checked, GateReport
     from autotune.retune.mend import Mended, Orders
 
-_KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+_KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
 _DEVICE = click.option(
     "--device",
     "selectors",
@@ -373,7 +373,7 @@ def schedule(
 
 
 @click.command("portfolio")
-@click.argument("kernel")
+@click.argument("kernel", shell_complete=kernel_names)
 @click.option("--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU.")
 @click.option(
     "--budget",

@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.devices.binary import Binary
-from autotune.devices.device import Clocks, Device
+from autotune.devices.device import Clocks, Device, Power
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,13 @@ GUARD_BYTES = 1 << 20
 GUARD_VALUE = 0x7E
 #: A batch of hot calls lasts so long, or holds so many.
 _BATCH_MS, _BATCH_CALLS = 0.1, 32
+
+
+#: What to do about a kernel of others that has them; references to textures went with CUDA 12.
+NO_TEXTURES = (
+    "textures are not supported: pass the array as an argument, and read it through a "
+    "const __restrict__ pointer"
+)
 
 
 class Poison(IntEnum):
@@ -110,6 +117,15 @@ class Difference:
     first_wrong: int | None
 
 
+def with_defines(source: str, defines: Mapping[str, str]) -> str:
+    """A source with macros in front.
+
+    Not as options of a compiler, whose own headers they would reach: one called ``size`` breaks
+    NVRTC's, and names in lower case are what kernels of others have.
+    """
+    return "\n".join([*(f"#define {name} {value}" for name, value in defines.items()), source])
+
+
 class Timer(Protocol):
     """Takes samples of one launch sequence or vendor call; ``timer(count)`` is that many.
 
@@ -130,6 +146,12 @@ class Timer(Protocol):
 
     def hot(self, count: int) -> list[float]:
         """Milliseconds per call of calls back to back, ``count`` batches of them."""
+
+    def sustained(self, is_enough: Callable[[int], bool]) -> None:
+        """Calls back to back, so that the device never waits, until somebody says that it is enough.
+
+        ``is_enough`` is told how many are done, about every millisecond or after every batch.
+        """
 
     def by_stream(self) -> None:
         """Launch by launch from now on."""
@@ -225,6 +247,18 @@ class Executor(Protocol):
     def clocks(self) -> Clocks:
         """State of the device now."""
 
+    def energy_mj(self) -> int:
+        """What the device has taken so far, from some moment on, in millijoules.
+
+        Raises
+        ------
+        DeviceError
+            Where it has no such counter; see `Backend.why_no_energy`.
+        """
+
+    def power(self) -> Power:
+        """What the device draws now, and what it may."""
+
 
 class Backend(Protocol):
     """What any process may ask."""
@@ -236,6 +270,9 @@ class Backend(Protocol):
 
     def why_unavailable(self) -> str:
         """What is missing, and the command that installs it; empty where devices are usable."""
+
+    def why_no_energy(self, device: Device) -> str:
+        """Why a device does not tell the energy it takes; empty where it does. Makes no context."""
 
     def toolchain(self) -> str:
         """Name and version of the compiler, part of every binary's key."""

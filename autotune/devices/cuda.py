@@ -5,7 +5,9 @@ Listing and compiling make no context; only `CudaExecutor` does, in the worker p
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,11 +32,12 @@ from autotune.devices.base import (
     Poison,
     Side,
     batch_size,
+    with_defines,
 )
 from autotune.devices.binary import Binary
-from autotune.devices.device import Clocks, Device
+from autotune.devices.device import Clocks, Device, Power
 from autotune.devices.graph import CaptureError, Graph, GraphError, record
-from autotune.devices.nvml import clocks_of, driver_version
+from autotune.devices.nvml import clocks_of, driver_version, energy_mj, power_of, why_no_energy
 from autotune.devices.upload import LEAST_BYTES, Uploader
 from autotune.errors import DeviceError, MissingDependencyError
 
@@ -54,6 +57,9 @@ _FLUSH_FACTOR = 4
 _CALIBRATION_S, _CALIBRATION_PAIRS = 0.3, 50
 #: Least time between two events that differ: 32 ns on an H100.
 _TICK_MS = 0.000032
+#: Work that is enqueued ahead of a sustained load, longer than the host is away between two looks at
+#: the device, and how long it sleeps there.
+_AHEAD_MS, _LOOK_S = 20.0, 0.0005
 #: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES of the driver API.
 _MAX_DYNAMIC_SHARED = 8
 #: Errors that tell of too little memory; the context is still usable.
@@ -95,6 +101,9 @@ class CudaBackend:
         except RuntimeError as error:
             return f"no NVIDIA driver answers ({error}); run: nvidia-smi"
 
+    def why_no_energy(self, device: Device) -> str:
+        return why_no_energy(device.uuid)
+
     def toolchain(self) -> str:
         return nvrtc.version()
 
@@ -111,9 +120,10 @@ class CudaBackend:
         if not any("std=" in flag for flag in flags):
             flags.append("-std=c++17")
         arch = chosen[-1] if chosen else device.arch
-        symbols = [f"-D{name}={value}" for name, value in defines.items()]
         done = nvrtc.compile_cubin(
-            source, [f"-arch={arch}", *symbols, *flags], nvrtc.expressions(source, entries)
+            with_defines(source, defines),
+            [f"-arch={arch}", *flags],
+            nvrtc.expressions(source, entries),
         )
         expression = {symbol: name for name, symbol in done.symbols.items()}
         reported = tuple(
@@ -373,6 +383,12 @@ class CudaExecutor:
     def clocks(self) -> Clocks:
         return clocks_of(self.device.uuid)
 
+    def energy_mj(self) -> int:
+        return energy_mj(self.device.uuid)
+
+    def power(self) -> Power:
+        return power_of(self.device.uuid)
+
     @cached_property
     def graph_overhead_ms(self) -> float:
         """What the two events of a graph, and the launch after the first, add to every sample.
@@ -487,6 +503,23 @@ class CudaTimer:
         many = partial(_repeat, self._call, self._calls)
         return self._executor.samples_ms(many, count, cold=False, calls=self._calls)
 
+    def sustained(self, is_enough: Callable[[int], bool]) -> None:
+        (call_ms,) = self.hot(1)  # finds how many calls a batch is
+        launch = self._batch.launch if self._batch else partial(_repeat, self._call, self._calls)
+        ahead = max(2, math.ceil(_AHEAD_MS / (call_ms * self._calls)))
+        executor, running, done = self._executor, deque[Any](), 0
+        try:
+            while not is_enough(done):
+                while len(running) < ahead:
+                    executor._guarded(launch)
+                    running.append(executor.stream.record())
+                time.sleep(_LOOK_S)
+                while running and executor._guarded(lambda: running[0].done):
+                    running.popleft()
+                    done += self._calls
+        finally:
+            executor._guarded(executor.stream.synchronize)
+
     def by_stream(self) -> None:
         self._once, self._batch, self.launched_by, self.overhead_ms = None, None, "stream", 0.0
 
@@ -527,9 +560,13 @@ class _Sample:
         with executor.cupy.cuda.using_allocator(_no_allocation):
             self._graph = Graph(stream, enqueue)
 
+    def launch(self) -> None:
+        """Enqueue it once more."""
+        self._graph.launch()
+
     def take_ms(self) -> float:
         """Launch it once, wait, and return the time between the events."""
-        self._executor._guarded(self._graph.launch)
+        self._executor._guarded(self.launch)
         self._executor._guarded(self._executor.stream.synchronize)
         return float(self._executor.cupy.cuda.get_elapsed_time(*self._events))
 

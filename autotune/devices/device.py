@@ -133,6 +133,16 @@ class Clocks:
 UNKNOWN_CLOCKS = Clocks()
 
 
+@dataclass(frozen=True)
+class Power:
+    """Power of a device in watts, of the whole board; None where it does not say."""
+
+    #: Now, or in the last second: what the device calls now.
+    draw_w: float | None = None
+    #: The most that it may draw now.
+    limit_w: float | None = None
+
+
 #: Limits per compute capability: shared bytes per block (opt-in), shared bytes per SM, threads per
 #: SM. Source: CUDA C++ Programming Guide 13.0, "Technical Specifications per Compute Capability".
 _CUDA_LIMITS: dict[int, tuple[int, int, int]] = {

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library says of driver and clocks. Makes no CUDA context."""
+"""What NVIDIA's management library says of driver, clocks and energy. Makes no CUDA context, sets nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
+from autotune.devices.device import UNKNOWN_CLOCKS, Clocks, Power
+from autotune.errors import DeviceError
 
 #: Reasons that slow the clock down; idle and settings of the user's own are left out. Source:
 #: NVML API reference, nvmlClocksEventReasons.
@@ -50,6 +51,48 @@ def clocks(nvml: Any, handle: Any) -> Clocks:
         ),
         throttle_reasons=tuple(reason for bit, reason in _THROTTLE.items() if bits & bit),
     )
+
+
+def why_no_energy(uuid: str) -> str:
+    """Why the energy that a GPU takes is not known; empty where it is. A MIG slice has no counter."""
+    try:
+        energy_mj(uuid)
+    except DeviceError as error:
+        return str(error)
+    return ""
+
+
+def energy_mj(uuid: str) -> int:
+    """What a GPU took since the driver was loaded, in millijoules; NVML counts from Volta on.
+
+    Raises
+    ------
+    DeviceError
+        Where NVML does not say.
+    """
+    try:
+        return int(_nvml().nvmlDeviceGetTotalEnergyConsumption(_handle(uuid)))
+    except Exception as error:  # every NVML failure means only "not known"
+        said = f"{type(error).__name__}: {error}"
+        raise DeviceError(f"NVML has no energy counter of it ({said})") from error
+
+
+def power_of(uuid: str) -> Power:
+    """Draw and limit of a GPU now, as far as they are known."""
+    with suppress(Exception):
+        return power(_nvml(), _handle(uuid))
+    return Power()
+
+
+def power(nvml: Any, handle: Any) -> Power:
+    """The same of a device handle; ``nvml`` is the initialised module `pynvml`."""
+
+    def watts(question: Callable[[Any], int]) -> float | None:
+        with suppress(Exception):
+            return int(question(handle)) / 1000  # NVML counts milliwatts
+        return None
+
+    return Power(watts(nvml.nvmlDeviceGetPowerUsage), watts(nvml.nvmlDeviceGetEnforcedPowerLimit))
 
 
 @cache

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from autotune.devices.base import CompileError, ResourceError
+from autotune.devices.base import NO_TEXTURES, CompileError, ResourceError
 from autotune.devices.binary import CompiledFunction
 from autotune.errors import MissingDependencyError
 
@@ -25,6 +25,7 @@ _REPORT = re.compile(
 _SHARED = re.compile(r"(\d+) bytes smem")
 #: The assembler's words for static shared memory over the limit.
 _TOO_MUCH = "uses too much shared data"
+_TEXTURE = re.compile(r"\btexture\s*<[^;\n]*")
 #: Lines of the log that report resources rather than warn.
 _NOISE = ("ptxas info", "ptxas         .")
 
@@ -117,10 +118,12 @@ def _compiled(source: str, options: Sequence[str], names: Sequence[str], form: s
         _, size = binding.nvrtcGetProgramLogSize(program)
         buffer = bytearray(size)
         binding.nvrtcGetProgramLog(program, buffer)
-        log = bytes(buffer).rstrip(b"\0").decode(errors="replace")
+        log = bytes(buffer).replace(b"\0", b"").decode(errors="replace")
         if status != binding.nvrtcResult.NVRTC_SUCCESS:
             kind = ResourceError if _TOO_MUCH in log else CompileError
-            raise kind(log.strip() or str(status))
+            texture = _TEXTURE.search(source)
+            hint = f"error: {texture[0]}: {NO_TEXTURES}\n" if texture else ""
+            raise kind(hint + (log.strip() or str(status)))
         _, size = getattr(binding, f"nvrtcGet{form}Size")(program)
         code = bytearray(size)
         getattr(binding, f"nvrtcGet{form}")(program, code)

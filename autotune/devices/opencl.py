@@ -37,18 +37,24 @@ from autotune.devices.base import (
     Poison,
     Side,
     batch_size,
+    with_defines,
 )
 from autotune.devices.binary import Binary, CompiledFunction
-from autotune.devices.device import Clocks, Device
+from autotune.devices.device import Clocks, Device, Power
 from autotune.errors import DeviceError, MissingDependencyError
 from autotune.extras import install
 
 #: Libraries that Intel's run-time needs and that are not on the loader's path, in load order.
 _INTEL_NEEDS = ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so")
-_BUILD_OPTIONS = ("-cl-std=CL3.0",)
+_LANGUAGE, _VERSION = "-cl-std=", "CL3.0"
+#: Options of `clBuildProgram`, and what others begin with. Source: OpenCL 3.0, 5.8.6.
+_OPTIONS, _OPTIONS_BEGIN = ("-w", "-Werror", "-g"), ("-cl-", "-D", "-I")
 #: Sub-group width where the device lets a kernel choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
+#: Why no energy is measured here: a package's counter is of all of its cores and whatever else runs
+#: on them, and Linux lets only root read it (CVE-2020-8694).
+_NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
 #: Status codes of a launch that leave the context usable: the OpenCL specification's names.
 _HARMLESS = (
     "INVALID_WORK_GROUP_SIZE",
@@ -80,6 +86,9 @@ class OpenclBackend:
             return str(error)
         return "" if found else f"no OpenCL platform is installed; run: {install('cpu')}"
 
+    def why_no_energy(self, device: Device) -> str:
+        return _NO_ENERGY
+
     def toolchain(self) -> str:
         live = _live_devices()
         return f"opencl {live[0].platform.version} {live[0].driver_version}" if live else "opencl"
@@ -95,10 +104,8 @@ class OpenclBackend:
         cl = _pyopencl()
         live = _live_devices()[device.index]
         context = _context(device.index)
-        flags = [*_BUILD_OPTIONS, *(f"-D{k}={v}" for k, v in defines.items())]
-        # Options of the CUDA compiler mean nothing here: a kernel's hook may return both kinds.
-        flags += [option for option in options if option.startswith("-cl-")]
-        program = cl.Program(context, source)
+        flags = _checked_options(options)
+        program = cl.Program(context, with_defines(source, defines))
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -299,6 +306,12 @@ class OpenclExecutor:
     def clocks(self) -> Clocks:
         return Clocks()
 
+    def energy_mj(self) -> int:
+        raise DeviceError(_NO_ENERGY)
+
+    def power(self) -> Power:
+        return Power()
+
     def _call(self, module: Any, step: BoundLaunch | BoundFill) -> Callable[[], Any]:
         """What enqueues one step and returns its event; a launch has a kernel object of its own."""
         if isinstance(step, BoundFill):
@@ -398,6 +411,13 @@ class OpenclTimer:
         self._calls = self._calls or batch_size(self._batch_ms(1))
         return [self._batch_ms(self._calls) for _ in range(count)]
 
+    def sustained(self, is_enough: Callable[[int], bool]) -> None:
+        self._calls = self._calls or batch_size(self._batch_ms(1))
+        done = 0
+        while not is_enough(done):
+            self._batch_ms(self._calls)
+            done += self._calls
+
     def by_stream(self) -> None:
         pass  # there is no other way here
 
@@ -409,6 +429,18 @@ class OpenclTimer:
         # Where the clock stood still, its unit: no call takes no time.
         taken_ns = max(1, events[-1].profile.end - events[0].profile.start)
         return float(taken_ns) / 1e6 / calls
+
+
+def _checked_options(options: Sequence[str]) -> list[str]:
+    """Options as they are built with; whoever builds may take what it does not know without a word."""
+    for option in options:
+        if option not in _OPTIONS and not option.startswith(_OPTIONS_BEGIN):
+            raise CompileError(
+                f"options: {option!r} is none of OpenCL's compilers (-cl-…, -D, -I, -w, -Werror); take "
+                "device as the last argument of @options and return it where device.backend is 'cuda'"
+            )
+    has_language = any(option.startswith(_LANGUAGE) for option in options)
+    return [*options] if has_language else [f"{_LANGUAGE}{_VERSION}", *options]
 
 
 @cache

@@ -23,6 +23,7 @@ from autotune.tuned.formula import waves_of
 from autotune.tuned.reading import Loaded, decode
 from autotune.tuned.record import (
     COMMON_SHARED_BYTES,
+    TIME,
     Cost,
     Entry,
     Plan,
@@ -445,6 +446,8 @@ def _type(writer: Writer, name: str) -> str:
         return "bool"
     if isinstance(values[0], str):
         return writer.enums[name].name
+    if isinstance(values[0], float):
+        return "double"
     return "int" if all(value in _INT for value in values) else "long long"
 
 
@@ -466,7 +469,8 @@ def origin(record: TunedRecord) -> str:
     """Provenance of one record."""
     device, made = record.device, record.provenance
     driver = f"driver {made.driver}" if made.driver else ""
-    parts = [device.name, device.arch, driver, made.toolchain, made.created[:10]]
+    tuned_for = "" if record.objective == TIME else f"tuned for {record.objective}"
+    parts = [device.name, device.arch, driver, made.toolchain, made.created[:10], tuned_for]
     return _joined(part for part in parts if part)
 
 

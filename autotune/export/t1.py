@@ -69,7 +69,9 @@ def render(kernel: Kernel, problem: Problem, device: Device) -> dict[str, str]:
             "TuningParameters": [
                 {
                     "Name": name,
-                    "Type": {int: "int", bool: "bool", str: "string"}[type(values[0])],
+                    "Type": {int: "int", float: "float", bool: "bool", str: "string"}[
+                        type(values[0])
+                    ],
                     "Values": repr(list(values)),
                     "Default": default[name],
                 }

@@ -41,8 +41,15 @@ def render(records: Sequence[TunedRecord]) -> dict[str, str]:
     Raises
     ------
     UsageError
-        If problems have more than three integer fields, or two categories the same file name.
+        If problems have more than three integer fields, two categories the same file name, or the
+        records several objectives.
     """
+    objectives = {record.objective for record in records}
+    if len(objectives) > 1:
+        raise UsageError(
+            f"{records[0].kernel}: records tuned for {' and '.join(sorted(objectives))} cannot stand "
+            "in one wisdom file; choose by --device"
+        )
     ordered = sorted(records, key=lambda record: record.device.folder)
     return _files(_tuned(record, entry) for record in ordered for entry in record.entries)
 

@@ -10,6 +10,7 @@ import ast
 import importlib.util
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -71,12 +72,17 @@ def space_folders(spaces: Path | None = None) -> list[Path]:
 
 def listings(spaces: Path | None = None) -> list[Listing]:
     """Every kernel that can be named, nearest folder first where a name occurs twice."""
-    found: dict[str, Listing] = {}
+    return [_listing(file) for _, file in sorted(space_files(spaces).items())]
+
+
+def space_files(spaces: Path | None = None) -> dict[str, Path]:
+    """The space file of every kernel that can be named, the nearest of a name; none is looked into."""
+    found: dict[str, Path] = {}
     for folder in space_folders(spaces):
-        for file in sorted(folder.glob("*.py")):
+        for file in folder.glob("*.py"):
             if not file.name.startswith("_"):
-                found.setdefault(file.stem, _listing(file))
-    return sorted(found.values(), key=lambda listing: listing.name)
+                found.setdefault(file.stem, file)
+    return found
 
 
 def find_kernel(name: str, spaces: Path | None = None) -> Kernel:
@@ -145,6 +151,27 @@ def load_file(file: Path) -> Kernel:
     kernel = _only_kernel(file, list(vars(module).values()))
     kernel.validate()
     return kernel
+
+
+def is_of_file(kernel: Kernel) -> bool:
+    """Whether a kernel is known by its file: a space file, or a module that declares no other.
+
+    A script does what it likes, so that its kernels are known by their functions; the one that is
+    run may be a space file, in a folder of these.
+    """
+    if kernel.file is None:
+        return False
+    if kernel.module.startswith(modules.SPACE):
+        return True
+    if kernel.module == "__main__":
+        return kernel.file.stem == kernel.name and kernel.file.parent in map(
+            Path.resolve, space_folders()
+        )
+    module = sys.modules.get(kernel.module)
+    try:
+        return module is not None and _only_kernel(kernel.file, [*vars(module).values()]) is kernel
+    except SpecError:
+        return False
 
 
 def _only_kernel(file: Path, values: list[object]) -> Kernel:

@@ -160,18 +160,61 @@ T = TypeVar("T", int, Symbol)
 
 
 def ceil_div(a: T, b: T | int) -> T:
-    """Smallest integer not below ``a / b``; works on symbols too."""
+    """Smallest integer not below ``a / b``; works on symbols too.
+
+    Parameters
+    ----------
+    a, b : int
+        Integers, or problem fields while a launch is traced; ``b`` is not 0.
+
+    Returns
+    -------
+    int
+        An integer, or an expression of the fields.
+    """
     quotient: T = -(-a // b)
     return quotient
 
 
 def minimum(a: T | int, b: T | int) -> T | int:
-    """The smaller of two integers; unlike ``min`` it works on symbols too."""
+    """The smaller of two integers; unlike ``min`` it works on symbols too.
+
+    Parameters
+    ----------
+    a, b : int
+        Integers, or problem fields while a launch is traced.
+
+    Returns
+    -------
+    int
+        An integer, or an expression of the fields.
+
+    Raises
+    ------
+    TypeError
+        If one is neither.
+    """
     return _extreme("min", a, b)  # type: ignore[return-value]
 
 
 def maximum(a: T | int, b: T | int) -> T | int:
-    """The larger of two integers; unlike ``max`` it works on symbols too."""
+    """The larger of two integers; unlike ``max`` it works on symbols too.
+
+    Parameters
+    ----------
+    a, b : int
+        Integers, or problem fields while a launch is traced.
+
+    Returns
+    -------
+    int
+        An integer, or an expression of the fields.
+
+    Raises
+    ------
+    TypeError
+        If one is neither.
+    """
     return _extreme("max", a, b)  # type: ignore[return-value]
 
 

@@ -10,6 +10,7 @@ import inspect
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,7 +121,7 @@ class Hooks:
         except (SpecError, UntraceableError, MemoryError, KeyboardInterrupt):
             raise
         except BaseException as error:  # SystemExit, and what no code should raise
-            where = line_of(error, self.file)
+            where = line_of(error, self.file) or _line_of_cell(error, function)
             raise self.error(f"{what}: {type(error).__name__}: {error}{where}") from error
 
     def error(self, message: str) -> SpecError:
@@ -131,9 +132,19 @@ class Hooks:
 
 def line_of(error: BaseException, file: Path | None) -> str:
     """The last line of the space file that an exception came through, as `` (file.py:12)``."""
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if file is not None and Path(trace.tb_frame.f_code.co_filename) == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return f" ({file.name}:{line})" if file is not None and line else ""
+    lines = _lines(error)
+    found = [line for name, line in lines if file is not None and Path(name) == file]
+    return f" ({file.name}:{found[-1]})" if file is not None and found else ""
+
+
+def _line_of_cell(error: BaseException, function: Callable[..., Any]) -> str:
+    """The last line of the cell, or other text, with a function, as `` (line 4)``."""
+    code = getattr(function, "__code__", None)
+    found = [line for name, line in _lines(error) if code and name == code.co_filename]
+    return f" (line {found[-1]})" if found else ""
+
+
+def _lines(error: BaseException) -> list[tuple[str, int]]:
+    """The file and line of every frame that an exception came through."""
+    steps = traceback.walk_tb(error.__traceback__)
+    return [(frame.f_code.co_filename, line) for frame, line in steps]

@@ -22,6 +22,9 @@ from typing import Any
 
 from autotune.kernel.trust import installed_folders, refuse_foreign, running_folders
 
+#: What the names of the modules begin with that space files are run as.
+SPACE = "autotune_space_"
+
 
 def run(file: Path) -> ModuleType:
     """Run a space file, given by its resolved path; whatever it raises comes through.
@@ -34,12 +37,17 @@ def run(file: Path) -> ModuleType:
     beside = _beside(file.parent)
     for name in [name for name in sys.modules if name.startswith(beside.prefix)]:
         del sys.modules[name]
-    spec = beside.spec(f"autotune_space_{file.stem}", file)
+    spec = beside.spec(f"{SPACE}{file.stem}", file)
     assert spec.loader is not None
     module = module_from_spec(spec)
     with _guard():
         spec.loader.exec_module(module)
     return module
+
+
+def is_running() -> bool:
+    """Whether this thread is inside `run`, or an import by what was run."""
+    return _guard.is_on
 
 
 def home_of(module: str, beside: Path | None = None) -> Path | None:
@@ -159,14 +167,15 @@ class _Guard:
         """Guard what this thread imports."""
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
-        was_on, self._thread.is_on = self._is_on, True
+        was_on, self._thread.is_on = self.is_on, True
         try:
             yield
         finally:
             self._thread.is_on = was_on
 
     @property
-    def _is_on(self) -> bool:
+    def is_on(self) -> bool:
+        """Whether imports of this thread are guarded."""
         return getattr(self._thread, "is_on", False)
 
     def find_spec(
@@ -179,7 +188,7 @@ class _Guard:
         SpecError
             If it is not mine.
         """
-        if not self._is_on:
+        if not self.is_on:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         found = (finder.find_spec(name, path, target) for finder in others)

@@ -7,6 +7,7 @@ hold is refused where it is declared, and not after a search by the format that 
 from __future__ import annotations
 
 import keyword
+import math
 import re
 
 from autotune.kernel.expression import MAX_INTEGER
@@ -69,6 +70,8 @@ def fault(kind: str, name: object) -> str:
 
 def value_fault(value: object) -> str:
     """Why records cannot hold the value of a parameter or problem field; empty: they can."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else "is no finite number"
     if isinstance(value, int):
         return "" if abs(value) <= MAX_INTEGER else "needs more than 64 bits"
     try:

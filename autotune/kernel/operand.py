@@ -53,7 +53,20 @@ class Operand:
 
     @classmethod
     def new(cls, shape: Sequence[int], dtype: str = "float32") -> Operand:
-        """An array to be made: contiguous and aligned."""
+        """An array to be made: contiguous and aligned.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Elements along each axis.
+        dtype : str
+            NumPy's name of the type.
+
+        Returns
+        -------
+        Operand
+            Whose ``source`` is a `NewArray`.
+        """
         made = NewArray(tuple(shape), dtype)
         return cls(made.shape, contiguous_strides(shape), dtype, source=made)
 
@@ -137,6 +150,16 @@ class Operand:
     def reshape(self, *shape: int) -> Operand:
         """The same elements in another shape.
 
+        Parameters
+        ----------
+        *shape : int
+            Elements along each axis, as many in all as now.
+
+        Returns
+        -------
+        Operand
+            A view.
+
         Raises
         ------
         ValueError
@@ -153,6 +176,18 @@ class Operand:
 
     def select(self, axis: int, index: int) -> Operand:
         """One slice along an axis, without that axis.
+
+        Parameters
+        ----------
+        axis : int
+            At least 0.
+        index : int
+            At least 0, below the number of elements along the axis.
+
+        Returns
+        -------
+        Operand
+            A view.
 
         Raises
         ------
@@ -192,7 +227,15 @@ class Operand:
 
 @dataclass(frozen=True, init=False)
 class Instead:
-    """Of a `call` function: call another kernel in place of this one, by its own ``call``."""
+    """Of a `call` function: call another kernel in place of this one, by its own ``call``.
+
+    Parameters
+    ----------
+    kernel : str
+        Name of the other.
+    *args, **named
+        What it is called with: operands of this call or views of them, and scalars.
+    """
 
     kernel: str
     args: tuple[Any, ...]
@@ -206,7 +249,13 @@ class Instead:
 
 @dataclass(frozen=True)
 class NothingToDo:
-    """Of a `call` function: these are the results, and nothing is to be launched for them."""
+    """Of a `call` function: these are the results, and nothing is to be launched for them.
+
+    Parameters
+    ----------
+    results : tuple of Operand
+        Those that were passed, or `Operand.new`.
+    """
 
     results: tuple[Operand, ...]
 

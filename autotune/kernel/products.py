@@ -41,7 +41,20 @@ class Stored:
 
     @classmethod
     def of(cls, array: Operand, may_transpose: bool = True) -> Stored:
-        """As it lies where a kernel can read it so, else without gaps: `load` makes it a copy."""
+        """As it lies where a kernel can read it so, else without gaps: `load` makes it a copy.
+
+        Parameters
+        ----------
+        array : Operand
+            A matrix, or a batch of such.
+        may_transpose : bool
+            Whether the kernel can read it by columns.
+
+        Returns
+        -------
+        Stored
+            By rows or, where it may, by columns; of a batch that shares one matrix, that.
+        """
         if _is_shared(array):
             array = _first(array)
         is_transposed = may_transpose and not array.is_by_rows and array.T.is_by_rows
@@ -57,7 +70,16 @@ class Stored:
 class MatrixProduct:
     """C = alpha A B + beta C, of matrices or of a batch; see `matrix_product`.
 
-    ``k`` is 0 where neither A nor B is read.
+    Attributes
+    ----------
+    m, n, k : int
+        C is (m, n), A (m, k) and B (k, n); ``k`` is 0 where neither A nor B is read.
+    batch : int
+        Products, at least 1.
+    a, b, c : Stored
+        How the kernel finds the matrices.
+    alpha, beta : float
+        Factors of A B and of what C holds.
     """
 
     m: int
@@ -116,7 +138,10 @@ def matrix_product(
         (m, k) and (k, n), or batches of such of one length or of length 1.
     out : Operand, optional
         (m, n), or a batch of such. Default: it is made.
-    alpha, beta : float
+    alpha : float
+        Factor of the product.
+    beta : float
+        Factor of what ``out`` holds.
     dtype : str
         What all three have to be.
     by_vector : str, optional

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 import os
 import re
 import sys
@@ -15,8 +16,10 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from pathlib import Path
 
+from autotune.devices.base import with_defines
 from autotune.errors import SpecError
-from autotune.kernel.catalog import bundled_folder
+from autotune.kernel.catalog import bundled_folder, is_of_file
+from autotune.kernel.functions import Described
 from autotune.kernel.modules import files_of, home_of, is_installed
 from autotune.kernel.spec import Kernel
 from autotune.kernel.trust import refuse_foreign
@@ -27,8 +30,14 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTI
 _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
 )
+#: Its other options; everything else that it is given is a parameter.
+_DECIDING_OPTIONS = (
+    frozenset(inspect.signature(Kernel).parameters) - {"parameters"} - _SEARCH_OPTIONS
+)
 #: Hooks that decide which configurations are tried or how results are judged against others.
-_SEARCH_HOOKS = frozenset({"constraint", "applies", "baseline", "requires", "exclusive", "call"})
+_SEARCH_HOOKS = frozenset(
+    {"constraint", "applies", "baseline", "requires", "exclusive", "call", "metric"}
+)
 #: Packages whose versions are not in the fingerprint: `measure.data` has numpy's, beside a version of its own.
 _OWN_PACKAGES = frozenset({"numpy", "autotune"})
 #: Functions that bring what no syntax tree shows, by their last names: code, and files.
@@ -75,6 +84,11 @@ def _inlined(file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"source {file.name} cannot be read: {error}") from error
+    return _with_includes(text, file, stamps)
+
+
+def _with_includes(text: str, file: Path, stamps: dict[Path, tuple[int, ...]]) -> str:
+    """A text with its includes, which are looked for as if it stood in that file."""
 
     def replace(match: re.Match[str]) -> str:
         places = (file.parent / match[1], bundled_folder("kernels") / match[1])
@@ -105,20 +119,23 @@ def text_fingerprint(text: str) -> str:
 
 def source_of(kernel: Kernel, configuration: Configuration, problem: Problem) -> str:
     """The text a compiler gets of a configuration, with its defines in front."""
-    defines = kernel.defines(configuration, problem)
-    lines = [f"#define {name} {value}" for name, value in defines.items()]
-    return "\n".join([*lines, source_text(kernel, kernel.source_file(configuration))])
+    text = source_text(kernel, kernel.source_file(configuration))
+    return with_defines(text, kernel.macros(configuration, problem))
 
 
 def source_text(kernel: Kernel, file: Path) -> str:
     """A source of a kernel, `flattened`: as it is, or as it was when it was frozen."""
-    return kernel.texts.get(file) or flattened(file)
+    if frozen := kernel.texts.get(file):
+        return frozen
+    if file.name in kernel.written:
+        return _with_includes(kernel.written[file.name], file, {})
+    return flattened(file)
 
 
 def frozen_sources(kernel: Kernel) -> dict[Path, str]:
     """The sources of a kernel as they are now; as its ``texts`` they stay so for all of a run."""
     files = map(kernel.find_source, kernel.sources.values())
-    return {file: flattened(file) for file in files}
+    return {file: source_text(kernel, file) for file in files}
 
 
 def source_fingerprint(kernel: Kernel) -> str:
@@ -159,11 +176,30 @@ def own_fingerprint(kernel: Kernel) -> str:
     """`spec_fingerprint` of a kernel's file when this was first asked: of the functions that it has.
 
     The file may be edited while they are in use; what they make must not pass for the new ones'.
+    Of a kernel in no space file it is taken of its functions, each time: values that they use of a
+    notebook change. A snapshot keeps the one that it was taken with.
     """
-    assert kernel.file is not None
-    if not kernel.fingerprint:
+    if not kernel.fingerprint and is_of_file(kernel):
+        assert kernel.file is not None
         kernel.fingerprint = spec_fingerprint(kernel.file)
-    return kernel.fingerprint
+    return kernel.fingerprint or _functions_fingerprint(kernel)
+
+
+def _functions_fingerprint(kernel: Kernel) -> str:
+    found = functions_of(kernel)
+    return text_fingerprint(found.text + modules_fingerprint(found.modules))
+
+
+def functions_of(kernel: Kernel) -> Described:
+    """What decides the results of a kernel in no space file, as `spec_fingerprint` says it of others."""
+    hooks = sorted(kernel.hooks.keys() - _SEARCH_HOOKS)
+    options = (kernel.sources, kernel.static, kernel.layout)
+    return Described(kernel.module, [options, *((name, kernel.hooks[name]) for name in hooks)])
+
+
+def modules_fingerprint(modules: Iterable[str]) -> str:
+    """sha256 of the person's own among some modules, as they are on the disk, and versions of others."""
+    return text_fingerprint("\n".join(_Reached(None, modules).texts))
 
 
 def spec_fingerprint(file: Path) -> str:
@@ -182,9 +218,8 @@ def unfollowed(kernel: Kernel) -> str:
 
     Files that it reads, and code that it finds or makes as it runs, itself or in its own modules.
     """
-    assert kernel.file is not None
-    places = list(dict.fromkeys(_Reached(kernel.file).unfollowed))
-    if not places:
+    places = list(dict.fromkeys(_Reached(kernel.file).unfollowed)) if is_of_file(kernel) else []
+    if not places or kernel.file is None:
         return ""
     more = f" and {len(places) - 3} more" if len(places) > 3 else ""
     return (
@@ -194,20 +229,27 @@ def unfollowed(kernel: Kernel) -> str:
 
 
 class _Reached:
-    """What decides the results of a space file: texts of it and of all that it imports."""
+    """What decides the results of a space file, or of some modules: texts of all that is imported."""
 
-    def __init__(self, space: Path) -> None:
-        self._beside = space.resolve().parent
+    def __init__(self, space: Path | None, modules: Iterable[str] = ()) -> None:
+        self._space = space.resolve() if space else None
+        self._beside = self._space.parent if self._space else None
         #: The person's own modules, and the folder of the outermost package of each; they grow.
-        self._files, self._homes = [space.resolve()], [self._beside]
+        self._files: list[Path] = []
+        self._homes: list[Path | None] = []
         self._packages: set[str] = set()
         self.unfollowed: list[str] = []
-        modules = (self._text(number) for number, _ in enumerate(self._files))
-        self.texts = [next(modules), *sorted(modules)]
+        if self._space:
+            self._add([self._space], self._beside)
+        for name in modules:
+            self._import(name, None)
+        texts = (self._text(number) for number, _ in enumerate(self._files))
+        self.texts = [*([next(texts)] if space else []), *sorted(texts)]
         self.texts += [f"{package} {_version(package)}" for package in sorted(self._packages)]
 
     def _text(self, number: int) -> str:
-        file, home, is_space = self._files[number], self._homes[number], number == 0
+        file, home = self._files[number], self._homes[number]
+        is_space = file == self._space
         name = "" if is_space else f"{os.path.relpath(file, home)}\n"
         try:
             nodes = _deciding(ast.parse(file.read_text(encoding="utf-8-sig")), is_space)
@@ -223,7 +265,7 @@ class _Reached:
         return name + text
 
     def _follow(
-        self, node: ast.Import | ast.ImportFrom | ast.Call, file: Path, home: Path
+        self, node: ast.Import | ast.ImportFrom | ast.Call, file: Path, home: Path | None
     ) -> Iterator[str]:
         """Note what a piece of code imports; yield what of that cannot be followed."""
         if isinstance(node, ast.ImportFrom) and node.level:
@@ -235,17 +277,23 @@ class _Reached:
         if isinstance(node, ast.Call) and not names and _called_name(node.func) in _CODE | _FILES:
             yield _called_name(node.func)
         for name in names:
-            top = name.partition(".")[0]
-            if top in _OWN_PACKAGES or top in sys.stdlib_module_names:
-                continue
-            if start := home_of(top, self._beside if home == self._beside else None):
-                self._add(files_of(start, name), start)
-            elif is_installed(top):
-                self._packages.add(top)
-            else:
+            if not self._import(name, home):
                 yield f"import {name}"
 
-    def _add(self, files: Iterable[Path], home: Path) -> None:
+    def _import(self, name: str, home: Path | None) -> bool:
+        """Note a module that is imported in a folder; whether it can be followed."""
+        top = name.partition(".")[0]
+        if top in _OWN_PACKAGES or top in sys.stdlib_module_names:
+            return True
+        if start := home_of(top, self._beside if home == self._beside else None):
+            self._add(files_of(start, name), start)
+        elif is_installed(top):
+            self._packages.add(top)
+        else:
+            return False
+        return True
+
+    def _add(self, files: Iterable[Path], home: Path | None) -> None:
         for file in files:
             if file not in self._files:
                 self._files.append(file)
@@ -343,7 +391,7 @@ def _strip(node: ast.AST) -> None:
         node.keywords = [
             keyword
             for keyword in node.keywords
-            if keyword.arg is None or not (keyword.arg.isupper() or keyword.arg in _SEARCH_OPTIONS)
+            if keyword.arg is None or keyword.arg in _DECIDING_OPTIONS
         ]
 
 

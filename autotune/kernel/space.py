@@ -72,14 +72,15 @@ class Space:
     rows: Rows
     removals: tuple[Removal, ...] = ()
     applicability: tuple[_Table, ...] = ()
-    _codes: NDArray[np.int64] = field(init=False, repr=False)
-    _strides: NDArray[np.int64] = field(init=False, repr=False)
+    #: Of each row a number, ascending: value indices times `strides`.
+    codes: NDArray[np.int64] = field(init=False, repr=False)
+    strides: NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # Places of a mixed-radix number: the last parameter counts ones.
         places = [1, *reversed(self.sizes)][: len(self.sizes)]
         strides = np.cumprod(places, dtype=np.int64)[::-1]
-        object.__setattr__(self, "_strides", strides)
+        object.__setattr__(self, "strides", strides)
         codes = np.zeros(len(self.rows), np.int64)
         for column, stride in zip(self.rows.T, strides, strict=True):
             codes += column * stride
@@ -87,7 +88,13 @@ class Space:
             order = np.argsort(codes)
             object.__setattr__(self, "rows", self.rows[order])
             codes = codes[order]
-        object.__setattr__(self, "_codes", codes)
+        object.__setattr__(self, "codes", codes)
+
+    @cached_property
+    def occurring(self) -> tuple[NDArray[np.int64], ...]:
+        """Of each parameter the value indices that some configuration has, ascending."""
+        counts = (np.bincount(column) for column in self.rows.T)
+        return tuple(np.flatnonzero(count) for count in counts)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -142,9 +149,9 @@ class Space:
 
     def find(self, row: Sequence[int] | NDArray[Any]) -> int | None:
         """The number of a row of value indices, or None where it is not valid."""
-        code = int(np.asarray(row, np.int64) @ self._strides)
-        position = int(np.searchsorted(self._codes, code))
-        found = position < len(self._codes) and self._codes[position] == code
+        code = int(np.asarray(row, np.int64) @ self.strides)
+        position = int(np.searchsorted(self.codes, code))
+        found = position < len(self.codes) and self.codes[position] == code
         return position if found else None
 
     def index(self, configuration: Mapping[str, Value]) -> int | None:

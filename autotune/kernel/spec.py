@@ -13,7 +13,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from numbers import Real
+from difflib import get_close_matches
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,6 +26,9 @@ from autotune.values import Configuration, Problem, Value
 
 #: What the layout field of an array begins with that says where the array does.
 OFFSET = "offset_"
+
+#: What else to say of a hook that takes something else.
+_HINTS = {"launch": "; what a launch depends on is a parameter or a problem field, never data"}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -57,7 +61,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Fill:
-    """Set every element of an output or scratch buffer to one value, as a step of the sequence."""
+    """Set every element of an output or scratch buffer to one value, as a step of the sequence.
+
+    Parameters
+    ----------
+    name : str
+        The argument or scratch buffer.
+    value : float
+        Converted to the buffer's type.
+    """
 
     name: str
     value: float = 0
@@ -68,7 +80,15 @@ Step: TypeAlias = Launch | Fill
 
 @dataclass(frozen=True)
 class Out:
-    """An output: poisoned before every check, in turn with NaN and with a large number."""
+    """An output: poisoned before every check, in turn with NaN and with a large number.
+
+    Parameters
+    ----------
+    shape : tuple of int, or int
+        Elements along each axis; may depend on the problem.
+    dtype : str or numpy.dtype
+        Of its elements.
+    """
 
     shape: tuple[int, ...]
     dtype: Any = "float32"
@@ -76,14 +96,26 @@ class Out:
 
 @dataclass(frozen=True, eq=False)
 class InOut:
-    """An argument read and written: restored from this array before every check."""
+    """An argument read and written: restored from this array before every check.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        What it holds before a launch, of any shape, in the type that the kernel reads.
+    """
 
     array: Any
 
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A module symbol (``__constant__``) of this name, set before the first launch."""
+    """A module symbol (``__constant__``) of this name, set before the first launch.
+
+    Parameters
+    ----------
+    array : numpy.ndarray
+        Of the shape and type of the symbol.
+    """
 
     array: Any
 
@@ -92,7 +124,19 @@ class Constant:
 class Work:
     """What one problem costs at least, whatever the configuration.
 
-    ``pipe`` names the unit that does the arithmetic (``fp32``), so that peaks are compared alike.
+    Parameters
+    ----------
+    flops : float
+        Floating-point operations; a multiply-add is two.
+    bytes_read, bytes_written : float
+        Bytes that must come from device memory and go there.
+    pipe : str
+        The unit that does the arithmetic (``fp32``), so that peaks are compared alike.
+
+    Raises
+    ------
+    ValueError
+        If an amount is negative or not finite.
     """
 
     flops: float = 0
@@ -125,14 +169,46 @@ class Rule:
 class Baseline:
     """A vendor library call to compare with.
 
-    ``prepare`` gets the device arrays and scalars by argument name, allocates what the library
-    needs, and returns the function that does one call on the current stream; None where the
-    library has nothing for the problem.
+    Parameters
+    ----------
+    name : str
+        Of the library or its routine, as reports show it.
+    prepare : callable
+        Gets the device arrays and scalars by argument name, allocates what the library needs, and
+        returns the function that does one call on the current stream; None where the library has
+        nothing for the problem.
+    backend : str
+        What the arrays are of.
     """
 
     name: str
     prepare: Callable[..., Callable[[], None] | None]
     backend: str = "cuda"
+
+
+#: What a metric may ask for, beside ``c``, ``p`` and ``device``; see `autotune.measure.objective`.
+QUANTITIES = ("time_ms", "energy_mj", "power_w", "registers", "spill_bytes", "shared_bytes")
+#: Those that are only known where energy is measured.
+ENERGY_QUANTITIES = frozenset({"energy_mj", "power_w"})
+#: Names of objectives that every kernel has.
+OBJECTIVES = ("time", "energy", "edp")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that follows from a measurement: rows and reports show it, and it may be the objective."""
+
+    name: str
+    doc: str
+    function: Callable[..., object]
+    #: Names that it takes, in the function's order.
+    takes: tuple[str, ...]
+    #: ``lower`` or ``higher``; empty where it is only shown.
+    better: str = ""
+
+    @property
+    def needs_energy(self) -> bool:
+        return not ENERGY_QUANTITIES.isdisjoint(self.takes)
 
 
 class Kernel(Hooks):
@@ -142,13 +218,15 @@ class Kernel(Hooks):
     ----------
     source : str, optional
         File of the kernel source, looked for in the ``kernels`` folder beside the space file's
-        folder, then beside the space file.
+        folder, then beside the space file; or the source itself, which has a line break or a brace.
     sources : mapping of str to str, optional
         Several sources with the same arguments instead, picked by the parameter ``VARIANT``.
     name : str, optional
-        Default: the stem of the (first) source file.
-    problems, quick_problems : sequence of Problem, or mapping from backend to one
-        What ``--effort full`` and ``--effort quick`` tune.
+        Default: the stem of the (first) source file; needed where that is a text.
+    problems : sequence of Problem, or mapping from backend to one
+        What ``--effort full`` tunes.
+    quick_problems : sequence of Problem, or mapping from backend to one
+        What ``--effort quick`` tunes. Default: the same.
     edge_problems : sequence of Problem
         Odd sizes that every finalist must also get right.
     seeds : sequence of mapping
@@ -157,17 +235,21 @@ class Kernel(Hooks):
     default : mapping
         Configuration for lookup when nothing is known; missing parameters take the first value.
     static : sequence of str
-        Problem and layout fields that are compiled in (upper-cased); the others are run-time
-        arguments.
+        Problem and layout fields that are compiled in (upper-cased, or as `defines` says); the others
+        are run-time arguments.
     layout : mapping of str to int
         Further problem fields, which say how arrays lie (``offset_x``, ``lda``), and what they are
         where a problem leaves them out: how the arrays lie that are tuned. Hooks always see them.
         ``offset_NAME`` of an array argument says how many elements past a boundary of 16 bytes it
         begins.
+    exact_data : bool
+        Whether configurations are verified on small whole numbers too, whose sums are exact. False
+        where the kernel means nothing on them; other random data are drawn in their place.
     backends : sequence of str
         Backends that the kernel can run on.
-    **parameters : tuple of int, bool or str
-        UPPER_CASE names and the values each may take.
+    **parameters : tuple, list, range or array of int, float, bool or str
+        Names and the values each may take. UPPER_CASE by convention, since they are macros; any other
+        case is right where a kernel is written so already.
 
     Raises
     ------
@@ -188,16 +270,21 @@ class Kernel(Hooks):
         default: Mapping[str, Value] | None = None,
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
+        exact_data: bool = True,
         backends: Sequence[str] = BACKENDS,
-        **parameters: Sequence[Value],
+        **parameters: Iterable[Value],
     ) -> None:
-        caller = sys._getframe(1).f_globals.get("__file__")
-        self.file = Path(caller).resolve() if caller else None
+        caller = sys._getframe(1).f_globals
+        self.file = Path(caller["__file__"]).resolve() if caller.get("__file__") else None
+        #: The module that declared this kernel, by its name.
+        self.module = str(caller.get("__name__"))
         if (source is None) == (sources is None):
             raise SpecError("Kernel: give either one source file or sources={variant: file}")
+        #: Files of sources by variant, and the texts of those that are no files.
         self.sources: dict[str, str] = dict(sources) if sources else {"": str(source)}
-        self.name = name or Path(next(iter(self.sources.values()))).stem
-        self._check_name("kernel name", self.name)
+        self.written: dict[str, str] = {}
+        self.name = self._checked_kernel_name(name)
+        self._take_texts()
         self.parameters: dict[str, tuple[Value, ...]] = {
             key: self._checked_values(key, values) for key, values in parameters.items()
         }
@@ -207,6 +294,9 @@ class Kernel(Hooks):
         if not isinstance(layout, Mapping | None):
             raise self.error(f"layout: expected a dict of names and ints, got {layout!r}")
         self.layout: dict[str, int] = dict(layout or {})
+        if not isinstance(exact_data, bool):
+            raise self.error(f"exact_data: expected True or False, got {exact_data!r}")
+        self.exact_data = exact_data
         self.problems = self._per_backend(problems)
         self.quick_problems = (
             self.problems if quick_problems is None else self._per_backend(quick_problems)
@@ -223,10 +313,13 @@ class Kernel(Hooks):
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
+        self.metrics: dict[str, Metric] = {}
         self.hooks = {}
         #: See `autotune.kernel.source`: sources as they are to stay, and what the functions are known by.
         self.texts: dict[Path, str] = {}
         self.fingerprint = ""
+        #: Of a kernel in no space file, as it was at one moment: see `autotune.kernel.snapshot`.
+        self.state = b""
 
     # ------------------------------------------------------------------ decorators
 
@@ -236,7 +329,7 @@ class Kernel(Hooks):
             raise self.error(
                 f"constraint {function.__name__!r} needs a docstring: reports quote it"
             )
-        self.constraint_rules.append(self._rule("constraint", function))
+        self._attach(self.constraint_rules, self._rule("constraint", function))
         return function
 
     def applies(self, *governed: str) -> Callable[[Function], Function]:
@@ -252,13 +345,16 @@ class Kernel(Hooks):
             rule = self._rule("applies", function, governs=governed)
             for name in set(rule.parameters) & set(governed):
                 raise self.error(f"applies {rule.name!r}: whether {name} applies depends on itself")
-            self.applies_rules.append(rule)
+            self._attach(self.applies_rules, rule)
             return function
 
         return attach
 
     def arguments(self, function: Function) -> Function:
         """Attach ``(p, rng) -> dict``: the kernel's arguments by name, in the kernel's order.
+
+        ``rng`` is a `numpy.random.Generator` that draws float32 and int32 where no ``dtype`` is
+        given, and few small numbers where ``rng.exact``; see `autotune.measure.draw.Draw`.
 
         Values: arrays (inputs), `Out`, `InOut`, `Constant`, numpy scalars, or Python numbers
         (passed as int32 and float32).
@@ -302,6 +398,15 @@ class Kernel(Hooks):
         """
         return self._hook("requires", function, ("c", "p"))
 
+    def defines(self, function: Function) -> Function:
+        """Attach ``(c, p) -> dict``: the macros of a configuration, in place of those of its parameters.
+
+        For a source with names of its own, ``{**c, "image_width": p.width}``, or one that wants none,
+        ``{}``: a template. ``p`` holds the static fields alone, since problems that share them share a
+        binary. A text is put there as it is, a bool as 0 or 1.
+        """
+        return self._hook("defines", function, ("c", "p"))
+
     def exclusive(self, function: Function) -> Function:
         """Attach ``(c) -> bool``: whether two launches of one loaded module must not overlap.
 
@@ -326,16 +431,44 @@ class Kernel(Hooks):
     def baseline(self, name: str, backend: str = "cuda") -> Callable[[Function], Function]:
         """Attach a vendor library call; see `Baseline`."""
 
-        if any((baseline.name, baseline.backend) == (name, backend) for baseline in self.baselines):
+        known = [base for base in self.baselines if (base.name, base.backend) == (name, backend)]
+        if known and self.file:
             raise self.error(
                 f"baseline {name!r} for {backend} is attached twice; name it otherwise"
             )
 
         def attach(function: Function) -> Function:
+            self.baselines = [base for base in self.baselines if base not in known]
             self.baselines.append(Baseline(name, function, backend))
             return function
 
         return attach
+
+    def metric(self, function: Any = None, *, better: str = "") -> Any:
+        """Attach a number that follows from a measurement: ``@k.metric``, ``@k.metric(better="higher")``.
+
+        The function takes what it names of ``c``, ``p``, ``device``, ``time_ms``, ``energy_mj`` and
+        ``power_w`` (of a call, by the device's counter), ``registers``, ``spill_bytes`` and
+        ``shared_bytes``, and returns a finite number. Where one of them is not known, as energy is
+        not unless it is asked for, there is no number. With ``better``, ``lower`` or ``higher``, it
+        may be an objective by its name.
+        """
+        if better not in ("", "lower", "higher"):
+            raise self.error(f"metric: better={better!r}; expected 'lower' or 'higher'")
+
+        def attach(function: Function) -> Function:
+            name, takes = function.__name__, tuple(inspect.signature(function).parameters)
+            again = name in self.metrics and self.file is not None  # a cell may be run again
+            if name in OBJECTIVES or again:
+                raise self.error(f"metric {name!r} exists already; name it otherwise")
+            for taken in takes:
+                if taken not in (known := ("c", "p", DEVICE, *QUANTITIES)):
+                    raise self.error(f"metric {name!r}: {unknown('argument', taken, known)}")
+            doc = inspect.cleandoc(function.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+            self.metrics[name] = Metric(name, doc, function, takes, better)
+            return function
+
+        return attach if function is None else attach(function)
 
     # ------------------------------------------------------------------ reading the declaration
 
@@ -410,6 +543,27 @@ class Kernel(Hooks):
         if not isinstance(work, Work | None):
             raise self.error(f"work: returned {work!r}, expected Work(...)")
         return work
+
+    def metric_of(
+        self, metric: Metric, c: Configuration, p: Problem, device: Any, known: Mapping[str, float]
+    ) -> float | None:
+        """A metric of a measurement of which these quantities are known; None where one is missing.
+
+        Raises
+        ------
+        SpecError
+            If its function raises or returns anything but a finite number.
+        """
+        given = {"c": c, "p": self.filled(p), DEVICE: device, **known}
+        if not set(metric.takes) <= given.keys():
+            return None
+        taken = {name: given[name] for name in metric.takes}
+        number = self.guarded(f"metric {metric.name}", metric.function, **taken)
+        if type(number) is bool or not isinstance(number, Real) or not math.isfinite(number):
+            raise self.error(
+                f"metric {metric.name}: returned {number!r} for {c}, expected a finite number"
+            )
+        return float(number)
 
     def tolerance_of(self, p: Problem) -> float | None:
         """The largest absolute error allowed on random data; None where the kernel does not say.
@@ -516,8 +670,10 @@ class Kernel(Hooks):
         return self.find_source(self.sources.get(str(c.get("VARIANT")), first))
 
     def find_source(self, file: str) -> Path:
-        """Where a source file is: in ``../kernels`` of the space file, or beside it."""
+        """Where a source file is, or a text would be: in ``../kernels`` of the space file, or beside it."""
         base = self.file.parent if self.file else Path.cwd()
+        if file in self.written:
+            return base / file
         places = [base.parent / "kernels" / file, base / file]
         found = next((place for place in places if place.is_file()), None)
         if found is None:
@@ -526,12 +682,19 @@ class Kernel(Hooks):
             )
         return found
 
-    def defines(self, c: Configuration, p: Problem) -> dict[str, str]:
+    def macros(self, c: Configuration, p: Problem) -> dict[str, str]:
         """Preprocessor symbols of a configuration, and of the problem's static fields.
 
         A str value ``v`` of ``P`` is ``P_v``, and every value's ``P_<value>`` is its index: a bare
-        word in ``#if`` would silently be 0.
+        word in ``#if`` would silently be 0. Unless the defines hook says what there is.
+
+        Raises
+        ------
+        SpecError
+            If the defines hook raises, or returns what cannot be a macro.
         """
+        if "defines" in self.hooks:
+            return self._own_macros(c, p)
         defines: dict[str, str] = {}
         for name, values in self.parameters.items():
             value = c[name]
@@ -539,10 +702,26 @@ class Kernel(Hooks):
                 defines.update({f"{name}_{word}": str(i) for i, word in enumerate(values)})
                 defines[name] = f"{name}_{value}"
             else:
-                defines[name] = str(int(value))
+                defines[name] = _literal(value)
         for field, value in zip(self.static, self.static_of(p), strict=True):
             defines[field.upper()] = str(value)
         return defines
+
+    def _own_macros(self, c: Configuration, p: Problem) -> dict[str, str]:
+        """What the defines hook says."""
+        static = Problem(dict(zip(self.static, self.static_of(p), strict=True)))
+        # Not by `call_hook` of this class, which would fill in what is not compiled in.
+        returned = super().call_hook("defines", c, static)
+        if not isinstance(returned, Mapping):
+            raise self.error(f"defines: returned {returned!r}, expected a dict of macros")
+        for name, value in returned.items():
+            if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                raise self.error(f"defines: {name!r} is no name of a macro")
+            if not isinstance(value, str | Real) or "\n" in str(value):
+                raise self.error(
+                    f"defines: {name} is {value!r}, expected a number or a line of text"
+                )
+        return {name: _literal(value) for name, value in returned.items()}
 
     def completed(self, partial: Mapping[str, Value]) -> Configuration:
         """A configuration with missing parameters at their first value."""
@@ -576,7 +755,7 @@ class Kernel(Hooks):
         if given not in (needed, (*needed, DEVICE)):
             raise self.error(
                 f"{name} takes ({', '.join(needed)}) and optionally {DEVICE}, "
-                f"not ({', '.join(given)})"
+                f"not ({', '.join(given)}){_HINTS.get(name, '')}"
             )
         self.hooks[name] = function
         return function
@@ -597,9 +776,30 @@ class Kernel(Hooks):
             governs=governs,
         )
 
+    def _attach(self, rules: list[Rule], rule: Rule) -> None:
+        """Attach a rule; in a notebook in place of that of its name, since cells are run again."""
+        if self.file is None and rule.name != "_":
+            rules[:] = [known for known in rules if known.name != rule.name]
+        rules.append(rule)
+
     def _check_name(self, kind: str, name: object) -> None:
         if wrong := fault(kind, name):
             raise self.error(wrong)
+
+    def _checked_kernel_name(self, name: str | None) -> str:
+        first = next(iter(self.sources.values()), "")
+        if name is None and _is_text(first):
+            raise SpecError("Kernel: a source that is given as a text needs name='...'")
+        chosen = name or Path(first).stem
+        self._check_name("kernel name", chosen)
+        return chosen
+
+    def _take_texts(self) -> None:
+        """Give each source that is a text the name of a file, for messages and includes."""
+        for variant, source in self.sources.items():
+            if _is_text(source):
+                file = "_".join(filter(None, (self.name, variant))) + ".cu"
+                self.sources[variant], self.written[file] = file, source
 
     def _check_macros(self) -> None:
         """Refuse two meanings of one macro of `defines`."""
@@ -612,6 +812,7 @@ class Kernel(Hooks):
             meanings[macro] = meaning
 
     def _macros(self) -> Iterator[tuple[str, str]]:
+        """Every macro and what it is; a defines hook, which is not attached yet, may say otherwise."""
         for name, values in self.parameters.items():
             yield name, f"the parameter {name}"
             for value in values:
@@ -624,27 +825,41 @@ class Kernel(Hooks):
         if name not in self.parameters:
             raise self.error(f"{where}: {unknown('parameter', name, self.parameters)}")
 
-    def _checked_values(self, name: str, values: Sequence[Value]) -> tuple[Value, ...]:
-        if not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-            known = [key for key in inspect.signature(Kernel).parameters if key != "parameters"]
-            raise self.error(f"{unknown('option', name, known)}; parameters are UPPER_CASE")
+    def _checked_values(self, name: str, given: Iterable[Value]) -> tuple[Value, ...]:
+        self._refuse_option(name, given)
         self._check_name("parameter", name)
-        if not isinstance(values, tuple | list) or not values:
+        listed = given.tolist() if hasattr(given, "tolist") else given  # an array
+        if not isinstance(listed, tuple | list | range) or not listed:
             raise self.error(
-                f"parameter {name}: expected a non-empty tuple of values, got {values!r}"
+                f"parameter {name}: expected a non-empty tuple of values, got {given!r}"
             )
-        if len({type(value) for value in values}) > 1 or not isinstance(values[0], int | str):
+        values = _of_one_kind(listed)
+        if not values:
             raise self.error(
-                f"parameter {name}: values must be all int, all bool or all str: {values!r}"
+                f"parameter {name}: values must be all numbers, all bool or all str: {given!r}"
             )
         if len(set(values)) != len(values):
-            raise self.error(f"parameter {name}: a value occurs twice in {values!r}")
+            raise self.error(f"parameter {name}: a value occurs twice in {given!r}")
         for value in values:
             if wrong := value_fault(value):
                 raise self.error(f"parameter {name}: {value!r} {wrong}")
             if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_]+", value):
                 raise self.error(f"parameter {name}: {value!r} cannot be part of a C identifier")
-        return tuple(values)
+        return values
+
+    def _refuse_option(self, name: str, given: object) -> None:
+        """Refuse what is a misspelt option, or holds what only an option can."""
+        known = [key for key in inspect.signature(Kernel).parameters if key != "parameters"]
+        plain = not isinstance(given, Mapping) and not any(
+            isinstance(value, Mapping)
+            for value in (given if isinstance(given, list | tuple) else ())
+        )
+        if name == name.upper() or (plain and not get_close_matches(name, known, 1, 0.8)):
+            return
+        raise self.error(
+            f"{unknown('option', name, known)}; a parameter has a tuple of numbers or texts, and a "
+            "name that is less like an option's"
+        )
 
     def _checked_backends(self, where: str, backends: Iterable[str]) -> tuple[str, ...]:
         for name in backends:
@@ -668,6 +883,8 @@ class Kernel(Hooks):
         for problem in everything:
             if set(problem) - set(self.layout) != set(fields):
                 raise self.error(f"problem ({problem}) has other fields than ({', '.join(fields)})")
+            for name in set(problem) & set(self.parameters):
+                raise self.error(f"{name} is a parameter and a problem field; rename one")
             for name, value in problem.items():
                 self._check_field(name)
                 if not isinstance(value, int | str) or isinstance(value, bool):
@@ -675,6 +892,8 @@ class Kernel(Hooks):
             for name in set(problem) & set(self.layout):
                 self._check_layout(name, problem[name])
         for name, value in self.layout.items():
+            if name in self.parameters:
+                raise self.error(f"{name} is a parameter and a layout field; rename one")
             self._check_field(name)
             self._check_layout(name, value)
         for group in (*self.problems.values(), *self.quick_problems.values()):
@@ -699,13 +918,39 @@ class Kernel(Hooks):
             raise self.error(f"layout field {name}={value}: at least 0 elements past a boundary")
 
     def _checked_partial(self, where: str, partial: Mapping[str, Value]) -> dict[str, Value]:
+        """Values as they are declared: 1 stands for 1.0 where that is among them."""
+        declared = {}
         for name, value in partial.items():
             self._check_parameter(where, name)
             if value not in self.parameters[name]:
                 raise self.error(
                     f"{where}: {name}={value!r} is not among its values {self.parameters[name]}"
                 )
-        return dict(partial)
+            declared[name] = self.parameters[name][self.parameters[name].index(value)]
+        return declared
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"
+
+
+def _of_one_kind(given: Sequence[Any]) -> tuple[Value, ...]:
+    """Values as Python's own, whatever library they came from; empty where kinds are mixed."""
+    if all(isinstance(value, bool) for value in given):
+        return tuple(bool(value) for value in given)
+    if all(isinstance(value, str) for value in given):
+        return tuple(str(value) for value in given)
+    if any(isinstance(value, bool) or not isinstance(value, Real) for value in given):
+        return ()
+    if all(isinstance(value, Integral) for value in given):
+        return tuple(int(value) for value in given)
+    return tuple(float(value) + 0.0 for value in given)  # which leaves no negative zero
+
+
+def _literal(value: Any) -> str:
+    """A number or text in C."""
+    return str(int(value)) if isinstance(value, Integral) else str(value)
+
+
+def _is_text(source: str) -> bool:
+    """Whether this is a source and no file of one, which has neither lines nor braces."""
+    return "\n" in source or "{" in source

@@ -50,7 +50,7 @@ _NICENESS = 10
 #: known is begun early, since what is done first is what is short.
 _DOUBT = 1.0
 #: Bumped when the stored form of a binary changes.
-_CACHE_VERSION = 3
+_CACHE_VERSION = 4
 #: Bytes of the checksum before a stored binary: `load` runs it, and looks at no result.
 _SUM_BYTES = 4
 
@@ -116,7 +116,7 @@ def compile_job(
     launches = launch_sequence(kernel, configuration, problem, device).launches
     return CompileJob(
         source=source_text(kernel, kernel.source_file(configuration)),
-        defines=tuple(kernel.defines(configuration, problem).items()),
+        defines=tuple(kernel.macros(configuration, problem).items()),
         options=kernel.compiler_options(configuration, device),
         device=device,
         toolchain=backend(device.backend).toolchain(),

@@ -3,7 +3,8 @@
 Two data sets. *exact* holds small non-zero integers, so that partial sums are integers that the
 output type represents and the result can be compared bit for bit: one lost or doubled element
 shows, which a bound that grows with the problem would let pass. *random* holds normal deviates and
-is compared within the kernel's tolerance. Knows nothing of devices.
+is compared within the kernel's tolerance. A kernel that means nothing on such integers has *other*
+random data in the place of exact ones. Knows nothing of devices.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import json
 import shutil
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,12 @@ from autotune.arrays import (
     narrowed,
     usable_cores,
 )
+from autotune.devices.base import NO_TEXTURES
 from autotune.errors import AutotuneError, unknown
 from autotune.files import cache_folder
 from autotune.kernel.catalog import load_file
 from autotune.kernel.names import fault
+from autotune.kernel.snapshot import Origin, origin_of, restored
 from autotune.kernel.source import own_fingerprint, text_fingerprint
 from autotune.kernel.spec import OFFSET, Constant, InOut, Kernel, Out
 from autotune.kernel.trust import TRUST, fault_of
@@ -43,12 +46,12 @@ from autotune.measure.draw import Draw
 from autotune.measure.process import ChildDied, Children
 from autotune.values import Problem
 
-EXACT, RANDOM = "exact", "random"
+EXACT, RANDOM, OTHER = "exact", "random", "other"
 #: Where the kernel gives no tolerance: this many rounding errors of the largest expected value.
 _DEFAULT_ROUNDINGS = 64
 _MANIFEST = "manifest.json"
 #: Of what is stored; what another version made is not looked at.
-_VERSION = 3
+_VERSION = 4
 #: Bytes that a core sums up at a time, in 5 ms.
 _SUMMED_BYTES = 1 << 24
 #: A data set that takes longer than a process takes to start has the other made beside it.
@@ -101,6 +104,8 @@ class Dataset:
     #: What it was drawn from, and whether some inputs were given instead: it can be made again if not.
     seed: int = 0
     has_own_inputs: bool = False
+    #: Of an exact one: what was asked of the generator, and what it gave instead.
+    drawn: Mapping[str, str] = field(default_factory=dict)
 
     def array(self, name: str) -> NDArray[Any]:
         """An input, mapped read-only."""
@@ -131,7 +136,7 @@ def prepare(
     in_use: cache.InUse | None = None,
     drawn: Callable[[int], None] = lambda elements: None,
 ) -> Dataset:
-    """Make a data set, `EXACT` or `RANDOM`, or find it made before.
+    """Make a data set, `EXACT`, `RANDOM` or `OTHER`, or find it made before.
 
     ``inputs`` are arrays to use in place of drawn ones, by argument name. Nobody removes it as long
     as ``in_use`` is open. ``drawn`` is told how many elements there are, before the reference is called.
@@ -172,6 +177,28 @@ def prepare(
     return made
 
 
+def first_of(kernel: Kernel) -> str:
+    """The data set that a kernel is verified on before the random one."""
+    return EXACT if kernel.exact_data else OTHER
+
+
+@contextmanager
+def rehearsed(kernel: Kernel, problem: Problem, which: str) -> Iterator[Dataset]:
+    """A data set that is made now, whatever was made before, and is gone afterwards.
+
+    Raises
+    ------
+    SpecError
+        If a hook fails or returns what does not fit.
+    """
+    with cache.scratch() as folder:
+        key = _key(kernel, problem, which, 0, None)
+        _make(kernel, problem, which, int(key[:32], 16), {}, folder, lambda _: None)
+        made = _read(folder, which, 0, has_own_inputs=False)
+        assert made is not None
+        yield made
+
+
 def prepare_both(
     kernel: Kernel,
     problem: Problem,
@@ -179,7 +206,7 @@ def prepare_both(
     in_use: cache.InUse,
     meanwhile: Callable[[], object] = lambda: None,
 ) -> tuple[Dataset, Dataset]:
-    """Make the exact and the random data set of a kernel with a file: at once, where they take long.
+    """Make the exact (or other) and the random data set of a kernel with a file: at once, where they take long.
 
     ``meanwhile`` is called then too, in a thread.
 
@@ -190,8 +217,9 @@ def prepare_both(
     """
     in_use.add(_folder(_key(kernel, problem, RANDOM, seed, None)))
     with _Aside(kernel, problem, seed, meanwhile) as aside:
-        exact = prepare(kernel, problem, EXACT, seed, in_use=in_use, drawn=aside.consider)
-        return exact, aside.made() or prepare(kernel, problem, RANDOM, seed)
+        first = first_of(kernel)
+        made = prepare(kernel, problem, first, seed, in_use=in_use, drawn=aside.consider)
+        return made, aside.made() or prepare(kernel, problem, RANDOM, seed)
 
 
 class _Aside:
@@ -206,7 +234,7 @@ class _Aside:
     ) -> None:
         self._kernel, self._meanwhile = kernel, meanwhile
         known_by = own_fingerprint(kernel)
-        self._task = (_prepare_from_file, kernel.file, known_by, problem, RANDOM, seed)
+        self._task = (_prepare_elsewhere, origin_of(kernel), known_by, problem, RANDOM, seed)
         self._children = Children()
         self._has_room = True
         #: None where it was not made.
@@ -258,24 +286,26 @@ def _end_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _prepare_from_file(
-    file: Path, known_by: str, problem: Problem, which: str, seed: int
+def _prepare_elsewhere(
+    origin: Origin, known_by: str, problem: Problem, which: str, seed: int
 ) -> Dataset:
-    return prepare(loaded_as(file, known_by), problem, which, seed)
+    return prepare(loaded_as(origin, known_by), problem, which, seed)
 
 
-def loaded_as(file: Path, known_by: str) -> Kernel:
-    """The kernel of a space file that has the functions of another process; see `own_fingerprint`.
+def loaded_as(origin: Origin, known_by: str) -> Kernel:
+    """The kernel that has the functions of another process; see `own_fingerprint`.
 
     Raises
     ------
     AutotuneError
-        If it has others by now.
+        If its space file, or a module, has others by now.
     """
-    kernel = load_file(file)
+    if isinstance(origin, bytes):
+        return restored(origin)
+    kernel = load_file(origin)
     if known_by and own_fingerprint(kernel) != known_by:
         raise AutotuneError(
-            f"{kernel.name} ({file.name}): the space file, or a module that it imports, was changed "
+            f"{kernel.name} ({origin.name}): the space file, or a module that it imports, was changed "
             "while it was in use; what was measured is kept: run the command again"
         )
     return kernel
@@ -309,7 +339,8 @@ def _make(
     drawn: Callable[[int], None],
 ) -> None:
     """Draw the arguments, compute the reference, and write both."""
-    declared = kernel.call_hook("arguments", problem, Draw(which == EXACT, key))
+    draw_from = Draw(which == EXACT, key)
+    declared = kernel.call_hook("arguments", problem, draw_from)
     if not isinstance(declared, dict):
         raise kernel.error(f"arguments: returned {type(declared).__name__}, expected a dict")
     for name in declared:
@@ -350,13 +381,17 @@ def _make(
         for name in list(expected):
             wide = expected.pop(name)
             # Of exact data it may be so: all of them are integers, some of them negative.
-            if which == RANDOM and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
+            if which != EXACT and not np.isfinite(wide.flat[0]) and not np.isfinite(wide).any():
                 raise kernel.error(f"reference: no value of {name} is finite: nothing to compare")
             bounds[name], stored = _bounded(kernel, problem, which, wide, dtypes[name])
             write(f"{name}.expected", stored)
     for written in writing:
         written.result()
-    manifest = {"arguments": [asdict(argument) for argument in arguments], "bounds": bounds}
+    manifest = {
+        "arguments": [asdict(argument) for argument in arguments],
+        "bounds": bounds,
+        "drawn": draw_from.drawn if which == EXACT else {},
+    }
     checked = {**manifest, "checksum": _checksum(folder, manifest)}
     (folder / _MANIFEST).write_text(json.dumps(checked))
 
@@ -365,14 +400,14 @@ def _offsets(kernel: Kernel, problem: Problem, declared: Mapping[str, Any]) -> d
     """Where each array begins whose layout field says so."""
     arrays = [n for n, v in declared.items() if isinstance(v, np.ndarray | Out | InOut)]
     offsets = {}
-    for field in kernel.layout:
-        name = field.removeprefix(OFFSET)
-        if name != field:
+    for placed in kernel.layout:
+        name = placed.removeprefix(OFFSET)
+        if name != placed:
             if name not in arrays:
                 raise kernel.error(
-                    f"layout field {field}: {unknown('array argument', name, arrays)}"
+                    f"layout field {placed}: {unknown('array argument', name, arrays)}"
                 )
-            offsets[name] = int(kernel.filled(problem)[field])
+            offsets[name] = int(kernel.filled(problem)[placed])
     return offsets
 
 
@@ -443,9 +478,10 @@ def _scalar(kernel: Kernel, name: str, value: Any) -> Argument:
         return Argument(name, "scalar", "<f4", value=value)
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "iufb":
         return Argument(name, "scalar", value.dtype.str, value=value.item())
+    told = type(value).__name__
+    hint = f"; {NO_TEXTURES}" if "texture" in told.lower() else ""
     raise kernel.error(
-        f"arguments: {name} is {type(value).__name__}; expected an array, Out, InOut, Constant "
-        "or a number"
+        f"arguments: {name} is {told}; expected an array, Out, InOut, Constant or a number{hint}"
     )
 
 
@@ -590,7 +626,7 @@ def _key(
     seed: int,
     inputs: Mapping[str, NDArray[Any]] | None,
 ) -> str:
-    spec = own_fingerprint(kernel) if kernel.file else repr(id(kernel))
+    spec = own_fingerprint(kernel)
     versions = f"{np.__version__} {draw.VERSION} {_VERSION}"
     drawn_from = f"{spec} {kernel.normal(problem).canonical_json()} {which} {seed} {versions}"
     return text_fingerprint(drawn_from + (inputs_fingerprint(inputs) if inputs else ""))
@@ -618,8 +654,8 @@ def _read(
             Argument(**{**stored, "shape": tuple(stored["shape"])})
             for stored in manifest["arguments"]
         )
-        bounds = dict(manifest["bounds"])
-        dataset = Dataset(which, folder, arguments, bounds, seed, has_own_inputs)
+        bounds, drawn = dict(manifest["bounds"]), dict(manifest["drawn"])
+        dataset = Dataset(which, folder, arguments, bounds, seed, has_own_inputs, drawn)
         _check_arrays(dataset)
         cache.touch(folder)
         return dataset

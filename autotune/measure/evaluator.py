@@ -7,6 +7,7 @@ Yields each measurement as soon as it is made. Knows nothing of search or storag
 from __future__ import annotations
 
 import hashlib
+import math
 import sys
 import warnings
 from collections import deque
@@ -26,6 +27,7 @@ from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import LIKELY, Compiled, CompileJob, CompilerPool, compile_job
 from autotune.measure.measurement import Measurement, Status
+from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker
@@ -93,7 +95,7 @@ class DeviceEvaluator:
     ) -> None:
         self.kernel, self.job, self.compilers = kernel, job, compilers
         self._lanes = [
-            _Lane(replace(job, device=device), its_worker, rule or StoppingRule())
+            _Lane(kernel, replace(job, device=device), its_worker, rule or StoppingRule())
             for device, its_worker in [(job.device, worker), *others]
         ]
         # A CPU cannot compile and be timed at once; a GPU can, while one core stays free.
@@ -336,12 +338,16 @@ class _Lane:
     While one waits for the worker, another gets the next configuration ready for it.
     """
 
-    def __init__(self, job: Job, worker: Worker, rule: StoppingRule) -> None:
-        self.job, self.worker, self.rule = job, worker, rule
+    def __init__(self, kernel: Kernel, job: Job, worker: Worker, rule: StoppingRule) -> None:
+        self.job, self.worker = job, worker
+        # What is slower may take less energy, or be better by a metric: it is timed in full.
+        self.rule = rule if job.objective.is_time else replace(rule, false_stop=0.0)
+        self._scoring = Scoring(job.objective, kernel, job.problem, job.device)
         #: What was begun and not yielded, in that order.
         self.begun: deque[_Begun] = deque()
         #: Samples of the best so far: what others are held against. Empty where there is none.
         self._best_samples_ms: tuple[float, ...] = ()
+        self._best_cost = math.inf
         self._same: dict[str, Measurement] = {}
         self._threads = ThreadPoolExecutor(PER_DEVICE)
         #: What was given to the threads last.
@@ -372,11 +378,22 @@ class _Lane:
         """Measure what no twin of it was measured for."""
         if ready.twin not in self._same:
             self._same[ready.twin] = self.worker.measure(
-                self.job, ready.configuration, ready.binary, self.rule, self._best_samples_ms
+                self.job,
+                ready.configuration,
+                ready.binary,
+                self.rule,
+                self._best_samples_ms,
+                self._best_cost,
             )
-        measurement = self._same[ready.twin]
+        measurement = self._scoring.with_metrics(
+            replace(
+                self._same[ready.twin],
+                configuration=ready.configuration,
+                compile_s=ready.compile_s,
+            )
+        )
         self.recall(measurement)
-        return replace(measurement, configuration=ready.configuration, compile_s=ready.compile_s)
+        return measurement
 
     def recall(self, measurement: Measurement) -> None:
         """Hold what follows against a measurement, where it is the best."""
@@ -384,3 +401,5 @@ class _Lane:
         best_ms = median(self._best_samples_ms) if self._best_samples_ms else None
         if time_ms is not None and (best_ms is None or time_ms < best_ms):
             self._best_samples_ms = measurement.samples_ms
+        cost = self._scoring.cost(measurement) if measurement.status is Status.OK else None
+        self._best_cost = min(self._best_cost, math.inf if cost is None else cost)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
@@ -77,6 +77,26 @@ class Recheck:
 
 
 @dataclass(frozen=True)
+class Energy:
+    """What a call takes from the device: mean power times time, of a window of calls back to back.
+
+    See docs/timing.md. ``calls`` is 0 where there was no window: then it is what the call takes at
+    least, at the power of the idle device.
+    """
+
+    #: Per call, in millijoules: what the device draws when idle is in it.
+    call_mj: float
+    #: Mean over the window, of the whole board.
+    power_w: float
+    calls: int = 0
+    window_s: float = 0.0
+    #: The most that the device was allowed to draw; None where it does not say.
+    limit_w: float | None = None
+    #: Read at the end of the window, under load.
+    clocks: Clocks = UNKNOWN_CLOCKS
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One configuration, tried once on one problem and one device."""
 
@@ -107,11 +127,32 @@ class Measurement:
     overhead_ms: float = 0.0
     #: What the reference took right after this; None where it was not its turn.
     recheck: Recheck | None = None
+    #: None where it was not asked for, or nothing was timed.
+    energy: Energy | None = None
+    #: What the kernel's own metrics say of it, by name.
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
+    #: What is minimised, where that is not the median; see `cost`.
+    score: float | None = None
 
     @property
     def median_ms(self) -> float | None:
         """Median of the samples; None where nothing comparable was timed."""
         return median(self.samples_ms) if self.samples_ms and self.status.is_timed else None
+
+    @property
+    def cost(self) -> float | None:
+        """What a search minimises; None where nothing comparable was timed.
+
+        The median, or the objective in its place; see `autotune.measure.objective`.
+        """
+        if self.score is None:
+            return self.median_ms
+        return self.score if self.status.is_timed else None
+
+    @property
+    def energy_mj(self) -> float | None:
+        """Of one call, in millijoules; None where it was not measured."""
+        return self.energy.call_mj if self.energy and self.energy.calls else None
 
     @property
     def hot_median_ms(self) -> float | None:

@@ -6,29 +6,38 @@ leaves the race with its reason, and the rest go on. Who won is not asked here.
 
 from __future__ import annotations
 
+import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
-from autotune.devices.base import ContextLostError, LaunchError
+from autotune.devices.base import ContextLostError, Executor, LaunchError
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.errors import AutotuneError
-from autotune.measure import tasks
-from autotune.measure.measurement import Status
+from autotune.measure import energy, tasks
+from autotune.measure.measurement import Energy, Status
 from autotune.measure.process import ChildDied, ChildTimeout
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.verify import WrongResult
 from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
 
+T = TypeVar("T")
+
 #: Batches of hot calls of each contender after the race.
 _HOT_BATCHES = 5
 #: What a race that has to begin again gets at least.
 _LEAST_SECONDS = 1.0
+#: Rounds of energy windows, however little time there is: fewer prove no difference.
+_LEAST_WINDOWS = 6
+#: Share of the time that rounds of samples get where windows follow, and what one window takes at most
+#: of a device whose counter moves ten times a second.
+_SAMPLES_SHARE, _WINDOW_S = 0.3, 2.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,8 @@ class Raced:
     context_lost: bool = False
     #: The worse of before and after.
     clocks: Clocks = UNKNOWN_CLOCKS
+    #: Of every round of windows; empty where energy was not asked for.
+    energies: tuple[tuple[Energy, ...], ...] = ()
 
 
 def race(
@@ -65,8 +76,12 @@ def race(
     seed: int,
     max_seconds: float,
     by_stream: bool = False,
+    windows: int = 0,
 ) -> Raced:
     """Time contenders interleaved, in a new random order every round, then each by itself hot.
+
+    So many rounds of energy windows follow, interleaved too: as many as there is time for, but
+    `_LEAST_WINDOWS` at least.
 
     A launch that fails puts its contender out. So does a lost context, a hang or the second death
     of the process (the first may have come from outside): then the others race again from the
@@ -88,7 +103,7 @@ def race(
         running = [contenders[place] for place in entered]
         left_s = max(least_s, end - time.monotonic())
         worker.prepare(job)
-        heat = _watched(worker, job, running, rounds, seed, left_s, by_stream)
+        heat = _watched(worker, job, running, rounds, seed, left_s, by_stream, windows)
         if isinstance(heat, _Broken):
             culprit = entered[heat.place] if heat.place >= 0 else -1
             if isinstance(heat.error, ChildDied) and culprit not in suspects:
@@ -132,6 +147,7 @@ def _watched(
     seed: int,
     left_s: float,
     by_stream: bool,
+    windows: int,
 ) -> Raced | _Broken:
     """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
     limits_s = [
@@ -142,7 +158,7 @@ def _watched(
         progress = Progress.made(Path(folder) / "progress")
         try:
             return worker.run(
-                left_s + PREPARE_TIMEOUT_S,
+                left_s + PREPARE_TIMEOUT_S + windows * len(running) * _WINDOW_S,
                 run_heat,
                 job,
                 running,
@@ -150,6 +166,7 @@ def _watched(
                 seed,
                 left_s,
                 by_stream,
+                windows,
                 progress.file,
                 is_stuck=progress.watch(limits_s),
             )
@@ -164,11 +181,20 @@ def _placed(
     """A heat by the positions of all contenders."""
     samples: list[tuple[float, ...]] = [()] * count
     hot: list[float | None] = [None] * count
+    energies: list[tuple[Energy, ...]] = [()] * count
     for place, position in enumerate(entered):
         if position not in failures:
             samples[position] = heat.samples_ms[place]
             hot[position] = heat.hot_ms[place]
-    return Raced(tuple(samples), tuple(hot), heat.launched_by, failures, clocks=heat.clocks)
+            energies[position] = heat.energies[place]
+    return Raced(
+        tuple(samples),
+        tuple(hot),
+        heat.launched_by,
+        failures,
+        clocks=heat.clocks,
+        energies=tuple(energies),
+    )
 
 
 class Progress:
@@ -223,6 +249,7 @@ def run_heat(
     seed: int,
     max_seconds: float,
     by_stream: bool,
+    windows: int,
     progress_file: Path,
 ) -> Raced:
     """Race in this process; ends where the context is lost."""
@@ -237,9 +264,12 @@ def run_heat(
             timer.by_stream()
         executor, _ = tasks.current()
         before = executor.clocks()
-        samples = tasks.interleaved(executor, entrants, rounds, seed, max_seconds)
+        end = time.monotonic() + max_seconds
+        samples_s = max_seconds * (_SAMPLES_SHARE if windows else 1.0)
+        samples = tasks.interleaved(executor, entrants, rounds, seed, samples_s)
         clocks = before.worst(executor.clocks())
         hot = [entrant.hot(_HOT_BATCHES) if entrant else [] for entrant in entrants]
+        energies = _windows(executor, entrants, windows, seed, end)
         for entrant, taken in zip(entrants, samples, strict=True):
             if entrant:
                 entrant.verify(len(taken))
@@ -252,7 +282,28 @@ def run_heat(
         launched_by=timers[0].launched_by if timers else "",
         failures=failures,
         clocks=clocks,
+        energies=tuple(map(tuple, energies)),
     )
+
+
+def _windows(
+    executor: Executor,
+    entrants: Sequence[Entrant | None],
+    rounds: int,
+    seed: int,
+    end_s: float,
+) -> list[list[Energy]]:
+    """Energy windows of every round, each in a new random order."""
+    energies: list[list[Energy]] = [[] for _ in entrants]
+    order = [place for place, entrant in enumerate(entrants) if entrant is not None]
+    shuffle = random.Random(seed)
+    for done in range(rounds):
+        if done >= _LEAST_WINDOWS and time.monotonic() > end_s:
+            break
+        shuffle.shuffle(order)
+        for place in order:
+            energies[place] += entrants[place].energy(executor)  # type: ignore[union-attr]  # None was left out
+    return energies
 
 
 def _entrant(
@@ -308,6 +359,12 @@ class Entrant:
     def hot(self, count: int) -> list[float]:
         return self._tried(self._timer.hot, count)
 
+    def energy(self, executor: Executor) -> list[Energy]:
+        """One window."""
+        return self._tried(
+            lambda _: [energy.measure(executor, self._timer, energy.FINALS_S)], count=1
+        )
+
     def verify(self, launches: int) -> None:
         """Leave the race if a further launch, after so many samples, is wrong."""
 
@@ -317,7 +374,7 @@ class Entrant:
 
         self._tried(verified, launches)
 
-    def _tried(self, take: Callable[[int], list[float]], count: int) -> list[float]:
+    def _tried(self, take: Callable[[int], list[T]], count: int) -> list[T]:
         if self._place in self._failures:
             return []
         self._progress.turn(self._place)

@@ -16,9 +16,8 @@ from typing import Any
 from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.cuda import CudaExecutor, _Buffer
 from autotune.devices.device import Device
-from autotune.kernel.catalog import load_file
 from autotune.kernel.launches import bound, launch_sequence
-from autotune.measure.data import RANDOM, Argument, Dataset
+from autotune.measure.data import RANDOM, Argument, Dataset, loaded_as
 from autotune.measure.sanitize import Trial
 from autotune.measure.verify import DeviceData
 
@@ -58,7 +57,7 @@ class _Data(DeviceData):
 def launch(executor: CudaExecutor, trial: Trial) -> None:
     """Run a trial's launch sequence once."""
     job, configuration = trial.job, trial.configuration
-    kernel = load_file(job.space_file)
+    kernel = loaded_as(job.origin, job.known_by)
     dataset = next(dataset for dataset in job.datasets if dataset.name == RANDOM)
     data = _Data(executor, {RANDOM: dataset})
     data.declare_scratch(kernel.workspaces(configuration, job.problem, job.device))

@@ -6,12 +6,12 @@ tasks and made again when a task needs another problem. Nothing here decides wha
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar, cast
 
@@ -22,11 +22,13 @@ from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Clocks, Device
 from autotune.kernel.launches import bound, launch_sequence
+from autotune.kernel.snapshot import Origin
 from autotune.kernel.spec import Kernel
-from autotune.measure import verify
+from autotune.measure import energy, verify
 from autotune.measure.data import RANDOM, Dataset, loaded_as, present
 from autotune.measure.limits import implausible
-from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
+from autotune.measure.measurement import CheckResult, Energy, Measurement, Recheck, Status
+from autotune.measure.objective import TIME, Objective
 from autotune.measure.timing import Samples, StoppingRule, bar_ms, proven_slow, sample
 from autotune.values import Configuration, Problem
 
@@ -53,6 +55,10 @@ _FURTHER, _FURTHER_S = 64, 0.05
 #: so of one that has not.
 _KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
 
+#: What a GPU draws at least while it works, as a share of the power that it may draw: an idle H100
+#: draws 70 W of 700.
+_IDLE_SHARE = 0.1
+
 #: Where other processes hold more than this share of the memory, want of it is their doing.
 _OTHERS_SHARE = 0.1
 
@@ -61,14 +67,16 @@ _OTHERS_SHARE = 0.1
 class Job:
     """One kernel on one problem and device: what the worker's state is made from."""
 
-    space_file: Path
+    origin: Origin
     problem: Problem
     device: Device
     datasets: tuple[Dataset, ...]
     #: Whether every sample starts from a flushed L2 cache.
     cold: bool = True
-    #: What the functions of the space file are known by; empty where that does not matter.
+    #: What the kernel's functions are known by; empty where that does not matter.
     known_by: str = ""
+    #: Whether energy is measured depends on it.
+    objective: Objective = TIME
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,8 @@ class _State:
     #: Last reading of the clocks, and when that was (`time.monotonic`).
     clocks: Clocks | None = None
     clocks_read_s: float = 0.0
+    #: The least power that the device was seen to draw.
+    least_w: float = math.inf
 
 
 _state = _State()
@@ -137,7 +147,7 @@ def prepare(job: Job) -> None:
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
-    _state.kernel = loaded_as(job.space_file, job.known_by)
+    _state.kernel = loaded_as(job.origin, job.known_by)
     # Another job may have needed their room on the disk.
     datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
     _state.data = verify.DeviceData(
@@ -155,15 +165,20 @@ def measure(
     binary: Binary,
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
+    best_cost: float = math.inf,
 ) -> Reply:
-    """Verify a configuration on every data set, then time it."""
+    """Verify a configuration on every data set, then time it.
+
+    Its energy is measured too where the job's objective needs that, unless what it takes at least
+    is more than ``best_cost``.
+    """
     return _reply(
         job,
         configuration,
         binary,
         lambda draft, ready: (
             _slow_when_verified(draft, ready, job, rule, best_samples_ms)
-            or _timed(draft, ready, job, rule, best_samples_ms)
+            or _timed(draft, ready, job, rule, best_samples_ms, best_cost)
         ),
     )
 
@@ -297,12 +312,16 @@ def _timed(
     job: Job,
     rule: StoppingRule,
     best_samples_ms: tuple[float, ...],
+    best_cost: float,
 ) -> Measurement:
     start = time.perf_counter()
     timer = ready.executor.timer(*ready.bind(RANDOM), job.cold)
     ready.data.poison_outputs()
     taken, clocks = _unthrottled(ready.executor, lambda: sample(timer, rule, best_samples_ms))
     hot_samples_ms = () if taken.stopped_early else _hot(timer, taken.samples_ms, job)
+    taken_energy = None
+    if job.objective.needs_energy and not taken.stopped_early:
+        taken_energy = _energy(ready.executor, timer, job, median(taken.samples_ms), best_cost)
     if not taken.stopped_early:  # else it has lost, unless finals let it in and verify it then
         verify_timed(timer, len(taken.samples_ms), ready.scratch, afresh=False)
     timed = replace(
@@ -316,6 +335,8 @@ def _timed(
         measure_s=time.perf_counter() - start,
         clocks=clocks,
     )
+    if taken_energy is not None:
+        timed = _with_energy(timed, taken_energy, best_cost)
     done = replace(_plausible(timed, job), recheck=_rechecked())
     if _state.reference is None and timed.status is Status.OK and timed.median_ms:
         now_s = time.monotonic()
@@ -328,6 +349,33 @@ def _timed(
             now_s + _RECHECK_S,
         )
     return done
+
+
+def _energy(
+    executor: Executor, timer: Timer, job: Job, median_ms: float, best_cost: float
+) -> Energy:
+    """What a call takes; only what it takes at least where that is more than the best already.
+
+    A device at work draws more than an idle one. What it says to draw is a mean of the last second,
+    in which it may have worked, so that no more than a share of its limit counts.
+    """
+    power = executor.power()
+    _state.least_w = min(_state.least_w, power.draw_w or 0.0, _IDLE_SHARE * (power.limit_w or 0.0))
+    least = Energy(_state.least_w * median_ms, _state.least_w)
+    if job.objective.is_beyond(median_ms, least, best_cost):
+        return least
+    return energy.measure(executor, timer, energy.SEARCH_S)
+
+
+def _with_energy(timed: Measurement, taken: Energy, best_cost: float) -> Measurement:
+    """A measurement with its energy; without a window it is one that has lost."""
+    if taken.calls:
+        return replace(timed, energy=taken)
+    why = (
+        f"takes at least {taken.call_mj:.4g} mJ, at {taken.power_w:.3g} W as of an idle device; "
+        f"the best so far costs {best_cost:.4g}"
+    )
+    return replace(timed, energy=taken, status=Status.STOPPED_EARLY, message=why)
 
 
 def verify_timed(timer: Timer, launches: int, scratch: verify.Scratch, afresh: bool) -> None:

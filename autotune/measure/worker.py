@@ -5,6 +5,7 @@ Knows that tasks can hang, kill their process or break their context; not what t
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,13 +68,16 @@ class Worker:
         binary: Binary,
         rule: StoppingRule,
         best_samples_ms: tuple[float, ...],
+        best_cost: float = math.inf,
     ) -> Measurement:
         """Verify and time one configuration, whatever it does to the process.
 
         A process that dies without a word is tried once more in a fresh one: it may have been
         killed from outside.
         """
-        return self._guarded(tasks.measure, job, configuration, binary, rule, best_samples_ms)
+        return self._guarded(
+            tasks.measure, job, configuration, binary, rule, best_samples_ms, best_cost
+        )
 
     def check(self, job: Job, configuration: Configuration, binary: Binary) -> Measurement:
         """Verify one configuration without timing it."""

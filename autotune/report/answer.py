@@ -20,7 +20,7 @@ from autotune.report.table import (
     value_text,
 )
 from autotune.run.selection import SURER
-from autotune.tuned.record import Entry, Promise
+from autotune.tuned.record import TIME, Entry, Promise
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.
@@ -35,7 +35,9 @@ PORTFOLIO_ROWS = 8
 def headline(content: ReportContent) -> str:
     """One sentence: how much was done, and how good it is."""
     entries = [problem.entry for problem in content.problems if problem.entry]
-    parts = [f"{len(entries)} of {plural(len(content.problems), 'problem')} tuned"]
+    wanted = content.record.objective
+    what = "" if wanted == TIME else f" for {wording.one_line(wanted)}"
+    parts = [f"{len(entries)} of {plural(len(content.problems), 'problem')} tuned{what}"]
     if content.trials:
         parts[0] += f", {plural(content.trials, 'configuration')} tried"
     parts += [*_vendor_sentence(entries), *_limit_sentence(entries)]
@@ -62,7 +64,14 @@ def answers(content: ReportContent) -> Table:
     )
     speed = f"Speed vs {next(iter(vendors)) if len(vendors) == 1 else 'vendor'} (95 %)"
     rows = [_answer(problem, speed, len(vendors) > 1) for problem in content.problems]
-    for column in (speed, "Share of measured limit", "Tried"):
+    metrics = dict.fromkeys(
+        name for problem in content.problems if problem.entry for name in problem.entry.metrics
+    )
+    for row, problem in zip(rows, content.problems, strict=True):
+        found = problem.entry.metrics if problem.entry else {}
+        for name in metrics:
+            row[wording.one_line(name)] = wording.number(found[name]) if name in found else NONE
+    for column in (speed, "Share of measured limit", "Energy (95 %)", "Power", "Tried"):
         if all(row[column] == NONE for row in rows):
             for row in rows:
                 del row[column]
@@ -190,11 +199,14 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
     if entry and entry.limit_fraction is not None:
         share = wording.percent(entry.limit_fraction)
         limit = f"{share} of {limit_words(entry.limit_name or '')}"
+    taken = entry.energy if entry else None
     tried = len(problem.trials) or (entry.evaluations if entry else None)
     return {
         "Problem": problem_name(problem),
         "Time": _time(entry) if entry else "no winner",
         "95 % interval": wording.interval(entry.median_ms, entry.interval_ms) if entry else NONE,
+        "Energy (95 %)": wording.energy(taken.median_mj, taken.interval_mj) if taken else NONE,
+        "Power": f"{wording.number(taken.power_w, 3)} W" if taken else NONE,
         "Rate": _rate_text(entry) if entry else NONE,
         speed: wording.one_line(vendor),
         "Share of measured limit": limit,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autotune.kernel.space import Space
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import Energy, Measurement, Status
 from autotune.run.selection import Finalist, Ratio
 from autotune.tuned.record import Entry, RecordedDevice, TunedRecord
 from autotune.values import Configuration, Problem, Value
@@ -23,14 +23,15 @@ class FinalsRow:
     #: ``winner``, ``tied``, ``slower`` or ``vendor``.
     verdict: str
     median_ms: float
-    #: Its time over the winner's: above 1 it is slower.
+    #: Its cost, by default its time, over the winner's: above 1 it is worse.
     ratio: Ratio
     #: Median of calls back to back; None where not taken.
     hot_ms: float | None
     #: None of a vendor.
     finalist: Finalist | None = None
-    #: Name of the vendor's library.
+    #: Name of the vendor's library, and its energy windows.
     vendor: str = ""
+    vendor_energies: Sequence[Energy] = ()
 
 
 @dataclass(frozen=True)

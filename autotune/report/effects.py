@@ -5,7 +5,7 @@ Knows measurements and the space; lays nothing out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,26 +58,32 @@ def effects(problem: ProblemContent, space: Space | None = None) -> tuple[Effect
     if best is None:
         return ()
     names = space.parameters if space else dict.fromkeys(problem.trials[0].configuration, ())
-    trials = [(trial, relevant(trial.configuration, space)) for trial in problem.trials]
+    # Asked once of each trial: they may be many.
+    ratios = [trial.median_ms and trial.median_ms / best for trial in problem.trials]
+    applied = [relevant(trial.configuration, space) for trial in problem.trials]
+    trials = list(zip(problem.trials, applied, ratios, strict=True))
     found = []
     for name, declared in names.items():
-        fitting = [trial for trial, matters in trials if name in matters]
-        found.append(_effect(name, declared, fitting, best))
+        groups: dict[Value, list[tuple[Measurement, float | None]]] = {}
+        for trial, matters, ratio in trials:
+            if name in matters:
+                groups.setdefault(matters[name], []).append((trial, ratio))
+        found.append(_effect(name, declared, groups))
     several = [effect for effect in found if len(effect.values) > 1]
     return tuple(sorted(several, key=lambda effect: -(effect.share or 0)))
 
 
 def _effect(
-    name: str, declared: Sequence[Value], fitting: Sequence[Measurement], best_ms: float
+    name: str,
+    declared: Sequence[Value],
+    groups: Mapping[Value, Sequence[tuple[Measurement, float | None]]],
 ) -> Effect:
-    met = {trial.configuration[name] for trial in fitting}
-    ordered = [value for value in declared if value in met] or sorted(met, key=_rank)
+    ordered = [value for value in declared if value in groups] or sorted(groups, key=_rank)
     values = []
     for value in ordered:
-        those = [trial for trial in fitting if trial.configuration[name] == value]
-        times = [trial.median_ms / best_ms for trial in those if trial.median_ms is not None]
-        failed = sum(not trial.status.is_timed for trial in those)
-        values.append(ValueEffect(value, tuple(times), failed))
+        times = tuple(ratio for _, ratio in groups[value] if ratio is not None)
+        failed = sum(not trial.status.is_timed for trial, _ in groups[value])
+        values.append(ValueEffect(value, times, failed))
     return Effect(name, tuple(values), explained([value.relative for value in values]))
 
 

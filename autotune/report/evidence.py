@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from statistics import median
 
 from autotune.devices.binary import CompiledFunction
 from autotune.measure.measurement import Status
+from autotune.measure.timing import median_interval
 from autotune.report import wording
 from autotune.report.content import FinalsRow, ProblemContent, ReportContent
 from autotune.report.effects import Effect
@@ -17,6 +19,7 @@ from autotune.report.table import (
     status_counts,
     value_text,
 )
+from autotune.run.selection import Finalist
 from autotune.values import Configuration
 
 #: Only the most important parameters are drawn; all are in the table.
@@ -55,13 +58,33 @@ def _final(content: ReportContent, row: FinalsRow, winner: Configuration) -> dic
         "Configuration": configuration_text(content, winner) if won else other,
         "Median": wording.time(row.median_ms),
         "95 % interval": interval or NONE,
-        "Time / winner's (95 %)": NONE if won else ratio,
+        **_costs(content, row),
+        f"{_compared(content)} / winner's (95 %)": NONE if won else ratio,
         "Verdict": row.verdict,
         "Hot": NONE if row.hot_ms is None else wording.time(row.hot_ms),
         "Registers": wording.count(function.registers),
         "Spills": wording.size(function.spill_bytes),
         "Shared per block": wording.size(trial.shared_bytes if trial else None),
     }
+
+
+def _compared(content: ReportContent) -> str:
+    """What finals compared."""
+    name = content.record.objective
+    return {"time": "Time", "energy": "Energy", "edp": "EDP"}.get(name, "Cost")
+
+
+def _costs(content: ReportContent, row: FinalsRow) -> dict[str, str]:
+    """Energy of a call, where finals had windows."""
+    if not any(finalist.energies for finalist in _finalists(content)):
+        return {}
+    energies = row.finalist.energies if row.finalist else row.vendor_energies
+    taken = [window.call_mj for window in energies]
+    return {"Energy": wording.energy(median(taken), median_interval(taken)) if taken else NONE}
+
+
+def _finalists(content: ReportContent) -> Iterator[Finalist]:
+    return (row.finalist for problem in content.problems for row in problem.finals if row.finalist)
 
 
 def contender_name(content: ReportContent, row: FinalsRow, winner: Configuration) -> str:

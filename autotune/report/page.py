@@ -1,28 +1,46 @@
-"""The report as one HTML file: plotly embedded, nothing fetched, opens from a folder.
+"""The report as one HTML page: nothing fetched but the script beside it, opens from a folder.
 
-Knows the template; figures are drawn by ``page.js`` from data that this module writes as JSON.
+Knows the template; figures are drawn by ``figures.js`` and ``configurations.js`` from data that this
+module writes as JSON.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import MissingDependencyError
 from autotune.files import write_atomically
 from autotune.report import answer, evidence, setting, table, wording
-from autotune.report.content import ProblemContent, ReportContent
+from autotune.report.content import ProblemContent, ReportContent, relevant
 from autotune.report.effects import Effect, effects
+from autotune.report.front import front_of
+from autotune.report.insight import section
+from autotune.report.roofline import Roof, Roofline, roofline
 from autotune.values import Configuration, Value
 
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
 _HERE = Path(__file__).parent
+_SCRIPTS = ("figures.js", "configurations.js", "page.js")
+#: Letter of a parameter's first value in the data; the one before it says that it does not apply.
+_FIRST = ord("A")
 
 
-def write_html(content: ReportContent, path: Path | str) -> Path:
-    """Write the page; return its file.
+def write_html(content: ReportContent, path: Path | str, single: bool = False) -> Path:
+    """Write the page, and the script that all pages of its folder share; return the page's file.
+
+    Parameters
+    ----------
+    single
+        Whether the script goes into the page instead, which can then be sent without its folder.
 
     Raises
     ------
@@ -30,65 +48,124 @@ def write_html(content: ReportContent, path: Path | str) -> Path:
         If plotly is not installed.
     """
     path = Path(path)
+    found = [effects(problem, content.space) for problem in content.problems]
+    problems = list(zip(content.problems, found, strict=True))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, _html(content).encode())
+    script = path.with_name(_script_name())
+    if not single and not script.exists():
+        write_atomically(script, _library().encode())
+    data: dict[str, Any] = {
+        "problems": [_problem_data(content, *problem) for problem in problems],
+        "roofline": _roofline_data(roofline(content)),
+    }
+    page = (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            content=content,
+            name=wording.one_line(content.kernel),
+            device=wording.one_line(content.device.name),
+            answer=answer,
+            setting=setting,
+            problems=[_problem_view(content, *problem) for problem in problems],
+            data=packed(_to_json(data)),
+            roofline=data["roofline"],
+            library="" if single else script.name,
+            embedded=_library() if single else "",
+            scripts=[(_HERE / file).read_text(encoding="utf-8") for file in _SCRIPTS],
+        )
+    )
+    write_atomically(path, page.encode())
     return path
 
 
-def _html(content: ReportContent) -> str:
+def environment() -> Any:
+    """What renders the templates beside this module; whatever it puts into them is escaped."""
     import jinja2
 
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingDependencyError("plotly", "tune", "the HTML report") from error
-    environment = jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("page.html.j2").render(
-        content=content,
-        name=wording.one_line(content.kernel),
-        device=wording.one_line(content.device.name),
-        answer=answer,
-        setting=setting,
-        problems=[_problem_view(content, problem) for problem in content.problems],
-        data={"problems": [_problem_data(content, problem) for problem in content.problems]},
-        style=(_HERE / "page.css").read_text(encoding="utf-8"),
-        script=(_HERE / "page.js").read_text(encoding="utf-8"),
-        plotly=get_plotlyjs(),
-        to_json=_to_json,
+    made.filters["whole"] = _whole
+    made.globals["style"] = (_HERE / "page.css").read_text(encoding="utf-8")
+    return made
+
+
+def _whole(text: str) -> Markup:
+    """Text in whose names no line breaks, where a browser would after a hyphen: ``--fresh``.
+
+    What is longer than a device's uuid is no name, and might be wider than a page.
+    """
+    from markupsafe import Markup
+
+    span = Markup('<span class="whole">{}</span>')
+    words = (
+        span.format(word) if "-" in word and len(word) <= 40 else word for word in text.split(" ")
     )
+    return Markup(" ").join(words)
+
+
+# ---------------------------------------------------------------------- what draws
+
+
+def _script_name() -> str:
+    """Of the script beside the pages; pages of another version of plotly keep theirs."""
+    try:
+        from plotly.offline import get_plotlyjs_version
+    except ImportError as error:
+        raise MissingDependencyError("plotly", "tune", "the HTML report") from error
+    return f"plotly-{get_plotlyjs_version()}.js"
+
+
+@cache
+def _library() -> str:
+    """Plotly as a script that only holds it: two fifths of its size, until a page unpacks it."""
+    from plotly.offline import get_plotlyjs
+
+    return f'var PLOTLY="{packed(get_plotlyjs())}";'
+
+
+def packed(text: str) -> str:
+    """Text as gzip in base64, which ends no element and needs no escape."""
+    packer = zlib.compressobj(9, wbits=31)
+    return base64.b64encode(packer.compress(text.encode()) + packer.flush()).decode()
+
+
+# ---------------------------------------------------------------------- what is drawn
 
 
 def _to_json(data: object) -> str:
-    """JSON that is safe inside a script element: nothing in it can end the element."""
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
 
 
-def _problem_view(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+def _problem_view(
+    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
+) -> dict[str, Any]:
     """What the template shows of one problem."""
     return {
         "name": table.problem_name(problem),
         "finals": evidence.finals(content, problem),
         "outcomes": evidence.outcomes(problem),
-        "importance": evidence.importance(content, problem, effects(problem, content.space)),
+        "importance": evidence.importance(content, problem, found),
         "resources": evidence.resources(problem),
         "has_answer": problem.entry is not None,
         "has_trials": bool(problem.trials),
         "is_timed": problem.best_ms is not None,
         "examples": evidence.failure_examples(content, problem),
+        "insight": section(content, problem),
+        "front": front_of(content, problem),
     }
 
 
-def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, Any]:
+def _problem_data(
+    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
+) -> dict[str, Any]:
     """What the figures show of one problem."""
-    values = _value_lists(content, problem)
-    found = effects(problem, content.space)[: evidence.DRAWN_PARAMETERS]
+    values = _value_lists(content, problem, found)
     best = problem.best_ms or 1.0
     unit, length = wording.time_unit(best)
     return {
@@ -98,73 +175,81 @@ def _problem_data(content: ReportContent, problem: ProblemContent) -> dict[str, 
         "parameters": [
             {
                 "name": wording.one_line(name),
-                "free": name in content.free,
                 "values": [table.value_text(value) for value in listed],
             }
             for name, listed in values.items()
         ],
-        "axes": [list(values).index(effect.parameter) for effect in found],
-        "trials": _trials_data(problem, values, length),
-        "effects": [_effect_data(effect) for effect in found],
+        "effects": [
+            {
+                "parameter": list(values).index(effect.parameter),
+                "share": ""
+                if effect.share is None
+                else f"explains {wording.percent(effect.share)}",
+            }
+            for effect in found[: evidence.DRAWN_PARAMETERS]
+        ],
+        "trials": _trials_data(content, problem, values, length),
         "finals": _finals_data(content, problem),
     }
 
 
-def _value_lists(content: ReportContent, problem: ProblemContent) -> dict[str, list[Value]]:
-    """Values of each parameter: the declared ones, then others that were met."""
+def _value_lists(
+    content: ReportContent, problem: ProblemContent, found: Sequence[Effect]
+) -> dict[str, list[Value]]:
+    """Values of each parameter that has a choice: the declared ones, then others that were met."""
     declared = content.space.parameters if content.space else content.record.parameters
-    lists = {name: list(values) for name, values in declared.items()}
+    shown = content.free | {effect.parameter for effect in found}
+    lists = {name: list(values) for name, values in declared.items() if name in shown}
     for trial in problem.trials:
         for name, value in trial.configuration.items():
-            known = lists.setdefault(name, [])
-            if value not in known:
-                known.append(value)
+            if name in shown or name not in declared:
+                known = lists.setdefault(name, [])
+                if value not in known:
+                    known.append(value)
     return lists
 
 
 def _trials_data(
-    problem: ProblemContent, values: Mapping[str, list[Value]], length: float
+    content: ReportContent,
+    problem: ProblemContent,
+    values: Mapping[str, list[Value]],
+    length: float,
 ) -> dict[str, Any]:
-    """Trials by column; messages once each, for many fail alike."""
-    spent = accumulate(
-        trial.compile_s + trial.verify_s + trial.measure_s for trial in problem.trials
-    )
-    messages = list(dict.fromkeys(wording.one_line(trial.message) for trial in problem.trials))
-    number = {text: i for i, text in enumerate(messages)}
+    """Trials by column: thousands of them are most of a page.
+
+    Of each parameter a string, with a letter for each trial: ``A`` for its first value and so on,
+    ``@`` where it does not apply. Messages once each, for many fail alike, and of failures only.
+    """
+    trials = problem.trials
+    spent = accumulate(trial.compile_s + trial.verify_s + trial.measure_s for trial in trials)
+    applied = [relevant(trial.configuration, content.space) for trial in trials]
+    told = ["" if t.status.is_timed else wording.one_line(t.message) for t in trials]
+    messages = {text: i for i, text in enumerate(dict.fromkeys(told))}
+    statuses = {status: i for i, status in enumerate(dict.fromkeys(t.status for t in trials))}
+    functions = [trial.largest_function for trial in trials]
     winner = problem.winner
     return {
         "time": [
-            None if trial.median_ms is None else float(f"{trial.median_ms / length:.6g}")
-            for trial in problem.trials
+            None if trial.median_ms is None else float(f"{trial.median_ms / length:.5g}")
+            for trial in trials
         ],
-        "seconds": [round(seconds, 3) for seconds in spent],
-        "status": [str(trial.status) for trial in problem.trials],
-        "messages": messages,
-        "message": [number[wording.one_line(trial.message)] for trial in problem.trials],
+        "seconds": [round(seconds, 2) for seconds in spent],
+        "statuses": [str(status) for status in statuses],
+        "status": [statuses[trial.status] for trial in trials],
+        "messages": list(messages),
+        "message": [messages[text] for text in told],
         "values": [
-            [
-                listed.index(trial.configuration[name]) if name in trial.configuration else -1
-                for name, listed in values.items()
-            ]
-            for trial in problem.trials
+            "".join(
+                chr(_FIRST + number[matters[name]]) if name in matters else chr(_FIRST - 1)
+                for matters in applied
+            )
+            for name, listed in values.items()
+            for number in [{value: i for i, value in enumerate(listed)}]
         ],
-        "winner": next((i for i, trial in enumerate(problem.trials) if trial is winner), -1),
-    }
-
-
-def _effect_data(effect: Effect) -> dict[str, Any]:
-    share = "" if effect.share is None else f"explains {wording.percent(effect.share)}"
-    return {
-        "name": wording.one_line(effect.parameter),
-        "share": share,
-        "values": [
-            {
-                "text": table.value_text(value.value),
-                "relative": [float(f"{value:.6g}") for value in value.relative],
-                "failed": value.failed,
-            }
-            for value in effect.values
-        ],
+        "registers": [function.registers for function in functions],
+        "spills": [function.spill_bytes for function in functions],
+        "shared": [trial.shared_bytes for trial in trials],
+        "winner": next((i for i, trial in enumerate(trials) if trial is winner), -1),
     }
 
 
@@ -186,3 +271,35 @@ def _finals_data(content: ReportContent, problem: ProblemContent) -> list[dict[s
             }
         )
     return rows
+
+
+def _roofline_data(found: Roofline | None) -> dict[str, Any] | None:
+    """Points and roofs of the roofline: bytes, operations and seconds."""
+    if found is None:
+        return None
+    return {
+        "of_bytes": found.is_of_bytes,
+        "bandwidth": _roof_data(found.bandwidth, wording.bandwidth),
+        "arithmetic": _roof_data(found.arithmetic, wording.arithmetic),
+        "points": [
+            {
+                "name": wording.one_line(str(point.problem)),
+                "bytes": float(f"{point.moved_bytes:.6g}"),
+                "operations": float(f"{point.operations:.6g}"),
+                "seconds": float(f"{point.median_ms / 1e3:.6g}"),
+                "time": wording.time(point.median_ms),
+                "vendor": wording.one_line(point.vendor or ""),
+                "vendor_seconds": point.vendor_ms and float(f"{point.vendor_ms / 1e3:.6g}"),
+                "vendor_time": wording.time(point.vendor_ms) if point.vendor_ms else "",
+            }
+            for point in found.points
+        ],
+    }
+
+
+def _roof_data(roof: Roof | None, words: Callable[[float], str]) -> dict[str, Any] | None:
+    """A roof: its rate in bytes or operations per second, and what it is, with its rate."""
+    if roof is None:
+        return None
+    name = f"measured {table.limit_words(roof.limit_name)}" if roof.limit_name else "peak by clocks"
+    return {"rate": float(f"{roof.rate * 1e9:.6g}"), "name": f"{name}, {words(roof.rate)}"}

@@ -25,7 +25,7 @@ from autotune.run.recording import record_of
 from autotune.run.result import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
-from autotune.tuned.record import TunedRecord
+from autotune.tuned.record import TIME, TunedRecord
 from autotune.tuned.writing import MergedProblem, update
 
 
@@ -47,8 +47,9 @@ class Published:
 def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published:
     """Merge a run into the user's tuned records and into ``out``, and write header and report.
 
-    It has a winner for at least one problem. Files go to ``out/<device>/``; ``others`` are further
-    folders of tuned records to merge it into.
+    Into ``out`` alone where it was tuned for something else than time. It has a winner for at least
+    one problem. Files go to ``out/<device>/``; ``others`` are further folders of tuned records to
+    merge it into.
 
     Raises
     ------
@@ -58,7 +59,9 @@ def publish(run: RunResult, out: Path, others: Iterable[Path] = ()) -> Published
         If a file cannot be written.
     """
     record = record_of(run)
-    for directory in (Path(user_folder()), *others):
+    # What lookup answers with by default is tuned for time.
+    mine = [Path(user_folder())] if record.objective == TIME else []
+    for directory in (*mine, *others):
         amend(directory, record)
     merged = update(out, record)
     json_file = path_of(out, merged.record)
@@ -98,16 +101,22 @@ def amend(directory: Path, record: TunedRecord) -> None:
 
 
 def report_recorded(
-    record: TunedRecord, store: Store | None, spaces: Path | None, out: Path
+    record: TunedRecord,
+    store: Store | None,
+    spaces: Path | None,
+    out: Path,
+    single: bool = False,
 ) -> list[Path]:
     """Write the report of a record to ``out/<device>/``; return its files.
 
     Without a store, or where nothing of that kernel and device is in it, the page says less.
+    ``single``: see `write_html`.
     """
     space = _space_of(record, spaces)
     content = from_store(store, record, space) if store else from_rows((), record, space)
     folder = out / record.device.folder
-    return [*write_markdown(content, folder), write_html(content, folder / f"{record.kernel}.html")]
+    page = write_html(content, folder / f"{record.kernel}.html", single)
+    return [*write_markdown(content, folder), page]
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from autotune.measure.measurement import Measurement, drift_words
 from autotune.report import wording
 from autotune.report.content import ReportContent
+from autotune.report.roofline import measured_limits
 from autotune.report.table import NONE, Table, limit_words, listed, plural, problem_name
+from autotune.tuned.record import TIME, Entry
 
 
 def removals(content: ReportContent) -> Table:
@@ -63,23 +65,16 @@ def verification(content: ReportContent) -> Table:
 
 
 def device_limits(content: ReportContent) -> Table:
-    """What the entries were held against, and what the data sheet promises.
-
-    A limit is an entry's rate over its share of that limit; entries of several runs or cards may
-    have been held against several measurements of it.
-    """
-    device, reached = content.device, dict[str, list[float]]()
-    for entry in (problem.entry for problem in content.problems):
-        rate = entry and (entry.gflop_per_s if entry.limit_name == "ffma" else entry.gb_per_s)
-        if entry and entry.limit_name and entry.limit_fraction and rate:
-            reached.setdefault(entry.limit_name, []).append(rate / entry.limit_fraction)
+    """What the entries were held against, and what the data sheet promises."""
+    device = content.device
+    reached = measured_limits(problem.entry for problem in content.problems if problem.entry)
     rows = []
     for name, text, peak in (
         ("read", wording.bandwidth, device.peak_gb_per_s),
         ("copy", wording.bandwidth, device.peak_gb_per_s),
         ("ffma", wording.arithmetic, device.peak_gflop_per_s),
     ):
-        rates = listed(text(rate) for rate in sorted(reached.get(name, ())))
+        rates = listed(text(rate) for rate in reached.get(name, ()))
         if rates:
             known = text(peak) if peak else NONE
             rows.append({"Limit": limit_words(name), "Measured": rates, "Peak by clocks": known})
@@ -112,12 +107,20 @@ def provenance(content: ReportContent) -> Table:
         "SM clock": _clocks(trials),
         "Throttled": _throttled(trials),
         "Drift": _drift(trials),
+        "Objective": "" if content.record.objective == TIME else content.record.objective,
+        "Power limit": _power_limit(entries),
         "Timing": run.get("timing") or listed(entry.timing for entry in entries),
         "Source (sha256)": ", ".join(source[:16] for source in sources.split(", ")),
         "Space (sha256)": content.space.fingerprint[:16] if content.space else "",
     }
     rows = [{"What": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
     return Table.of(rows, words="Value", wide="Value")
+
+
+def _power_limit(entries: Sequence[Entry]) -> str:
+    """What the device was allowed to draw while energy was measured; empty where it was not."""
+    limits = sorted({e.energy.limit_w for e in entries if e.energy and e.energy.limit_w})
+    return listed(f"{wording.number(limit_w)} W" for limit_w in limits)
 
 
 def _clocks(trials: Sequence[Measurement]) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.store import Row, Store
 
 #: Rows of one problem that a report is made from, and how many of the fastest are among them.
-_MOST_ROWS, _FASTEST = 5000, 100
+_MOST_ROWS, _FASTEST = 20_000, 100
 #: Rows that differ in one of these were not measured alike and never share a figure.
 _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
@@ -77,15 +77,19 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
         for problem, found in by_problem.items()
         for last in _measured_alike(found, record.entry(problem))
     ]
-    rows: dict[int, Row] = {}
-    for scope in scopes:
-        rows |= {row.id: row for row in store.rows(scope=scope, most=_MOST_ROWS)}
-        rows |= {row.id: row for row in store.fastest(scope, _FASTEST)}
+    rows = [row for scope in scopes for row in rows_of(store, scope)]
     count = sum(store.count(scope) for scope in scopes)
-    content = from_rows([rows[number] for number in sorted(rows)], record, space)
+    content = from_rows(sorted(rows, key=attrgetter("id")), record, space)
     if len(rows) == count:
         return content
     return replace(content, run={**content.run, "rows": f"{len(rows):,} of {count:,}"})
+
+
+def rows_of(store: Store, scope: str) -> list[Row]:
+    """What is measured alike, oldest first: of many rows an even share, and the fastest."""
+    rows = {row.id: row for row in store.rows(scope=scope, most=_MOST_ROWS)}
+    rows |= {row.id: row for row in store.fastest(scope, _FASTEST)}
+    return [rows[number] for number in sorted(rows)]
 
 
 def from_rows(
@@ -130,8 +134,18 @@ def _contenders(finals: selection.Decision, seed: int) -> Iterator[FinalsRow]:
             finalist.hot_ms,
             finalist=finalist,
         )
-    for name, (ms, ratio) in sorted(finals.vendors.items(), key=lambda vendor: vendor[1][0]):
-        yield FinalsRow("vendor", ms, ratio, finals.vendor_hot_ms.get(name), vendor=name)
+    for name, (ms, _) in sorted(finals.vendors.items(), key=lambda vendor: vendor[1][0]):
+        ratio = finals.vendor_against_winner(name, seed)
+        if ratio is None:
+            continue
+        yield FinalsRow(
+            "vendor",
+            ms,
+            ratio,
+            finals.vendor_hot_ms.get(name),
+            vendor=name,
+            vendor_energies=finals.vendor_energies.get(name, ()),
+        )
 
 
 def _measured_alike(rows: Sequence[Row], entry: Entry | None) -> list[Row]:

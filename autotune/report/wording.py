@@ -39,6 +39,18 @@ def time(ms: float) -> str:
     return f"{_fixed(ms / length)} {unit}"
 
 
+def energy_unit(mj: float) -> tuple[str, float]:
+    """The unit that an energy is written in, and how many millijoules it is."""
+    return ("J", 1e3) if mj >= 1e3 else ("mJ", 1.0) if mj >= 1 else ("µJ", 1e-3)
+
+
+def energy(mj: float, bounds_mj: tuple[float, float] | None = None) -> str:
+    """An energy in the unit that suits it, with its interval."""
+    unit, amount = energy_unit(mj)
+    span = " … ".join(number(bound / amount) for bound in bounds_mj or ())
+    return f"{number(mj / amount)} {unit}{f' ({span})' if span else ''}"
+
+
 def interval(ms: float, bounds_ms: tuple[float, float]) -> str:
     """The bounds of a time in the time's own unit, for example ``456.9 – 591.5``."""
     _, length = time_unit(ms)

@@ -21,7 +21,7 @@ from autotune.measure.timing import Timing, median_interval
 from autotune.run.bench import Bench
 from autotune.run.recording import RUNNERS_UP
 from autotune.run.selection import Finalist, Ratio, decide
-from autotune.tuned.record import Entry, TunedRecord
+from autotune.tuned.record import TIME, Entry, TunedRecord
 from autotune.values import Configuration, Problem
 
 #: Rounds of the race, and the time after which no further one is begun.
@@ -77,11 +77,9 @@ def remeasure(bench: Bench, record: TunedRecord, entry: Entry) -> Remeasured:
         if verified.status is not Status.OK:
             where = "" if checked is job else f"on {checked.problem} with other inputs: "
             return Remeasured(verified.status, where + verified.message)
-    others = [
-        rival
-        for rival in rivals(kernel, device, record, entry)
-        if _verified(bench, job, rival).status is Status.OK
-    ]
+    # Those of another objective may well be faster.
+    everyone = rivals(kernel, device, record, entry) if record.objective == TIME else []
+    others = [rival for rival in everyone if _verified(bench, job, rival).status is Status.OK]
     return _raced(bench, job, entry, [winner, *others])
 
 

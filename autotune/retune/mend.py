@@ -23,9 +23,10 @@ import msgspec
 from autotune import __version__
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, Interrupted, RecordError
+from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
+from autotune.measure.objective import find
 from autotune.measure.timing import Timing
 from autotune.report.publish import amend, publish
 from autotune.retune.drift import Remeasured, remeasure
@@ -39,7 +40,7 @@ from autotune.run.selection import Ratio
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
 from autotune.tuned.reading import path_of, read, user_folder
-from autotune.tuned.record import Confirmed, Entry, Provenance, TunedRecord, timestamp
+from autotune.tuned.record import TIME, Confirmed, Entry, Provenance, TunedRecord, timestamp
 
 #: A winner that is surely slower than recorded by more than this is searched for again.
 FELL_BY = 0.02
@@ -217,7 +218,11 @@ class Mending(ExitStack):
             if self.until.is_past:
                 yield from ((target, None) for target in listed)
                 continue
-            request = self._request(listed, EFFORTS["quick"])
+            try:
+                request = self._request(listed, EFFORTS["quick"])
+            except UsageError as error:  # its objective is not declared any more
+                yield from ((target, error) for target in listed)
+                continue
             with self._progress(request) as listener, closing(Bench(request)) as bench:
                 for target in listed:
                     now = None if self.until.is_past else _remeasured(bench, listener, target)
@@ -254,7 +259,8 @@ class Mending(ExitStack):
     def _refresh(self, known: KnownEntry, record: TunedRecord) -> None:
         """Put a confirmed entry where lookup finds it, and into ``out`` where it is the same."""
         own = [known.directory] if known.layer != "shipped" else []
-        for directory in {Path(user_folder()), *own}:
+        mine = [Path(user_folder())] if record.objective == TIME else []
+        for directory in {*mine, *own}:
             amend(directory, record)
         beside = _entry_at(path_of(self.orders.out, record), known.entry.problem)
         if beside is None or beside.configuration != known.entry.configuration:
@@ -292,7 +298,8 @@ class Mending(ExitStack):
         """Publish a run; also where the environment makes lookup look first."""
         known = [target.known for target in targets if target.known]
         first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
-        publish(result, self.orders.out, first)
+        out = self.orders.out if result.request.objective.is_time else known[0].directory
+        publish(result, out, first - {out})
         times = {won.problem: won.finals.winner.median_ms for won in result.problems if won.finals}
         return [
             outcome(target, MendStatus.SEARCHED, "", times[target.problem])
@@ -334,6 +341,7 @@ class Mending(ExitStack):
             budget=self._budget(effort, len(targets)),
             seed=self.orders.seed,
             cold=_is_cold(first),
+            objective=find(first.kernel, _objective(first)),
             fresh=any(reason.fresh for reason in first.reasons),
             command=self.orders.command,
         )
@@ -380,9 +388,13 @@ def _by_hand(target: Target) -> str:
     )
 
 
-def _alike(target: Target) -> tuple[str, bool]:
+def _alike(target: Target) -> tuple[str, bool, str]:
     """What the targets of one job have in common."""
-    return target.kernel.name, _is_cold(target)
+    return target.kernel.name, _is_cold(target), _objective(target)
+
+
+def _objective(target: Target) -> str:
+    return target.known.objective if target.known else TIME
 
 
 def _is_cold(target: Target) -> bool:

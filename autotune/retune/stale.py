@@ -60,6 +60,11 @@ class KnownEntry:
         return (self.entry.confirmed or self.entry).driver
 
     @property
+    def objective(self) -> str:
+        """What it was tuned for."""
+        return self.record.objective
+
+    @property
     def toolchain(self) -> str:
         """The compiler that its times were last seen to hold with; empty where not known."""
         return (self.entry.confirmed or self.entry).toolchain
@@ -197,6 +202,9 @@ def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str
             damaged.append(str(error))
             warnings.warn(f"{layer} record left out: {error}", stacklevel=2)
             continue
+        first = next(iter(found.values()), None)
+        if first and first.record.objective != record.objective:
+            continue  # lookup asks those of the first only
         for entry in record.entries:
             known = KnownEntry(layer, Path(directory), record, entry)
             found.setdefault(Problem(dict(entry.problem)), known)
@@ -207,11 +215,22 @@ def reasons(
     question: Question, kernel: Kernel, device: Device, known: KnownEntry
 ) -> tuple[Reason, ...]:
     """Why an entry is stale; empty while it is current."""
-    found = (*_changed(kernel, device, known), *_aged(question, device, known))
+    found = (*_changed(kernel, device, known.entry), *_aged(question, device, known))
     marked = known.entry.stale_reasons
     if not found and marked:
         return (Reason(f"marked in the record: {'; '.join(marked)}", Action.REMEASURE),)
     return found
+
+
+def recorded_reasons(kernel: Kernel, record: TunedRecord, entry: Entry) -> tuple[str, ...]:
+    """Why an entry is stale as far as files tell, its device being elsewhere; empty: it is not.
+
+    What a driver or a compiler of that device makes stale is known there only: `reasons`.
+    """
+    if set(entry.problem) != set(kernel.fields):
+        return ("the kernel has other problem fields now",)
+    found = tuple(reason.text for reason in _changed(kernel, record.device.planned_for(), entry))
+    return found or entry.stale_reasons
 
 
 def age_in_days(text: str) -> float | None:
@@ -262,9 +281,8 @@ def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Tar
             yield Target(kernel, device, problem, (Reason(text, Action.SEARCH),))
 
 
-def _changed(kernel: Kernel, device: Device, known: KnownEntry) -> Iterator[Reason]:
+def _changed(kernel: Kernel, device: Device, entry: Entry) -> Iterator[Reason]:
     """What says that the recorded winner was found for something else."""
-    entry = known.entry
     for text in changed_since(kernel, entry.source, entry.arguments, entry.inputs):
         yield Reason(text, Action.SEARCH)
     if not is_member(kernel, entry.configuration, device):

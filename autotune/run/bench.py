@@ -15,6 +15,7 @@ from functools import cached_property
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
+from autotune.kernel.snapshot import origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,
     frozen_sources,
@@ -25,6 +26,7 @@ from autotune.kernel.source import (
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool
 from autotune.measure.data import RANDOM, inputs_fingerprint, prepare, prepare_both
+from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
 from autotune.measure.worker import Worker
@@ -112,9 +114,14 @@ class Bench:
 
     def job_without_data(self, problem: Problem) -> Job:
         """A job that says what to compile, and no more."""
-        assert self.kernel.file is not None
         known_by = own_fingerprint(self.kernel)
-        return Job(self.kernel.file, problem, self.device, (), self.request.cold, known_by)
+        request = self.request
+        origin = origin_of(self.kernel)
+        return Job(origin, problem, self.device, (), request.cold, known_by, request.objective)
+
+    def scoring(self, problem: Problem) -> Scoring:
+        """What turns measurements of a problem into what is minimised."""
+        return Scoring(self.request.objective, self.kernel, problem, self.device)
 
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from autotune.devices.choose import backend
+from autotune.measure.objective import require
 from autotune.run.limits import limits_for
 from autotune.run.request import Request
 from autotune.run.result import RunResult
@@ -13,7 +15,15 @@ from autotune.store import Store
 
 
 def execute(request: Request, store: Store, listener: Listener = ignore) -> RunResult:
-    """Do what is requested; raises what `Run.run` does, and `SpecError` if a hook is wrong."""
+    """Do what is requested; raises what `Run.run` does, and `SpecError` if a hook is wrong.
+
+    Raises
+    ------
+    DeviceError
+        If a device cannot be measured for the objective.
+    """
+    for device in request.devices:
+        require(request.objective, device, backend(device.backend).why_no_energy(device))
     for problem in (*request.problems, *request.kernel.edge_problems):
         request.kernel.check_problem(problem)
     limits = limits_for(request, store, listener)

@@ -14,7 +14,8 @@ from autotune.devices.binary import Binary
 from autotune.measure.cache import use_up
 from autotune.measure.compiler import CompileJob, compile_job
 from autotune.measure.evaluator import DeviceEvaluator
-from autotune.measure.measurement import Measurement, Status
+from autotune.measure.measurement import Energy, Measurement, Status
+from autotune.measure.objective import EDP, ENERGY, Scoring
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.run import selection
@@ -217,7 +218,10 @@ class Finals:
             *(Contender(Configuration(), None, name) for name in vendors),
         ]
         worker, rounds = self.bench.worker, request.effort.rounds
-        raced = race(worker, evaluator.job, contenders, rounds, request.seed, seconds)
+        windows = request.effort.windows if request.objective.needs_energy else 0
+        raced = race(
+            worker, evaluator.job, contenders, rounds, request.seed, seconds, windows=windows
+        )
         ours = len(finalists)
         failed = []
         for place, failure in raced.failures.items():
@@ -231,10 +235,12 @@ class Finals:
                     f"{vendors[place - ours]}, which failed: {failure.message}",
                     stacklevel=2,
                 )
+        scoring = self.bench.scoring(evaluator.job.problem)
+        unknown = Measurement(Configuration(), Status.OK)
         timed = [
-            selection.Finalist(finalist.measurement, samples, hot_ms)
-            for finalist, samples, hot_ms in zip(
-                finalists, raced.samples_ms, raced.hot_ms, strict=False
+            _timed(finalist.measurement, samples, hot_ms, energies, scoring)
+            for finalist, samples, hot_ms, energies in zip(
+                finalists, raced.samples_ms, raced.hot_ms, raced.energies, strict=False
             )
             if samples
         ]
@@ -244,5 +250,28 @@ class Finals:
         hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
         result = selection.decide(timed, by_vendor, request.seed)
         return replace(
-            result, vendor_hot_ms=hot, launched_by=raced.launched_by, clocks=raced.clocks
+            result,
+            vendor_hot_ms=hot,
+            vendor_energies=dict(zip(vendors, raced.energies[ours:], strict=True)),
+            vendor_costs={
+                name: scoring.costs(unknown, samples, energies)
+                for name, samples, energies in zip(
+                    vendors, raced.samples_ms[ours:], raced.energies[ours:], strict=True
+                )
+                if samples and request.objective in (ENERGY, EDP)
+            },
+            launched_by=raced.launched_by,
+            clocks=raced.clocks,
         ), failed
+
+
+def _timed(
+    measurement: Measurement,
+    samples_ms: tuple[float, ...],
+    hot_ms: float | None,
+    energies: tuple[Energy, ...],
+    scoring: Scoring,
+) -> selection.Finalist:
+    """A finalist with what each of its rounds cost."""
+    costs = () if scoring.objective.is_time else scoring.costs(measurement, samples_ms, energies)
+    return selection.Finalist(measurement, samples_ms, hot_ms, costs, energies)

@@ -135,7 +135,7 @@ def _reached(name: str, device: Device) -> tuple[Entry, str] | None:
     wanted = limit_problem(name, device)
     for loaded in read_layers(_KERNELS[name]):
         is_slice = loaded.record.device.sm_count != device.sm_count
-        if loaded.folder != device.folder or is_slice:
+        if loaded.folder != device.folder or is_slice or loaded.record.objective != "time":
             continue
         entries = [
             entry

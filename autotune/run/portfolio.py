@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, NothingValidError
+from autotune.errors import AutotuneError, NothingValidError, UsageError
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compile_job
@@ -27,7 +27,7 @@ from autotune.run.bench import Bench
 from autotune.run.recording import refitted, require_current
 from autotune.run.request import Request
 from autotune.search.session import Listener, Phase, ignore
-from autotune.tuned.record import TunedRecord
+from autotune.tuned.record import TIME, TunedRecord
 from autotune.values import Configuration, Problem
 
 #: Configurations that are measured, however little time there is.
@@ -162,12 +162,17 @@ def renewed(
     Raises
     ------
     UsageError
-        If the kernel was changed since.
+        If the kernel was changed since, or the record is tuned for something else than time.
     NothingValidError
         If it has fewer than two problems, or no configuration of it is in the space any more.
     AutotuneError
         If the device process fails.
     """
+    if record.objective != TIME:
+        raise UsageError(
+            f"{record.kernel} on {record.device.name} is tuned for {record.objective}; a portfolio is "
+            f"of times"
+        )
     require_current(record, kernel)
     chosen = _chosen(record, kernel, device)
     if len(record.entries) < 2 or not chosen:

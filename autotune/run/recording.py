@@ -6,6 +6,8 @@ Knows the record's schema and the run's results; writes no file.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -25,8 +27,9 @@ from autotune.kernel.membership import valid_archs
 from autotune.kernel.source import arguments_fingerprint, source_fingerprint
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure import limits
-from autotune.measure.measurement import CheckResult
-from autotune.measure.timing import Timing
+from autotune.measure.measurement import CheckResult, Energy
+from autotune.measure.objective import Scoring
+from autotune.measure.timing import Timing, median_interval
 from autotune.run import selection
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.tuned.fallback import fallback_table, with_views
@@ -41,6 +44,7 @@ from autotune.tuned.record import (
     Portfolio,
     Provenance,
     RecordedDevice,
+    RecordedEnergy,
     RunnerUp,
     Triple,
     TunedRecord,
@@ -88,6 +92,7 @@ def record_of(run: RunResult) -> TunedRecord:
             driver=device.driver,
             created=timestamp(),
         ),
+        objective=run.request.objective.name,
     )
 
 
@@ -125,6 +130,8 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         source=run.source,
         timing=Timing.of(request.cold, finals.launched_by).value,
         hot_ms=winner.hot_ms,
+        energy=recorded_energy(winner.energies),
+        metrics=_metrics(run, result.problem, winner),
         effort="full" if request.effort.name == "full" else "quick",
         strategy=request.strategy,
         evaluations=len(result.measured),
@@ -151,6 +158,7 @@ def _runners_up(finals: selection.Decision, seed: int) -> tuple[RunnerUp, ...]:
             interval_ms=finalist.interval_ms,
             ratio=against.value,
             ratio_interval=(against.low, against.high),
+            energy_mj=_median_mj(finalist.energies),
         )
         for finalist in others[:RUNNERS_UP]
         for against in (finals.against_winner(finalist, seed),)
@@ -291,7 +299,43 @@ def _vendor(finals: selection.Decision) -> Vendor | None:
         ratio=ratio.value,
         ratio_interval=(ratio.low, ratio.high),
         hot_ms=finals.vendor_hot_ms.get(name),
+        energy_mj=_median_mj(finals.vendor_energies.get(name, ())),
     )
+
+
+def recorded_energy(windows: Sequence[Energy]) -> RecordedEnergy | None:
+    """What a record keeps of windows of one configuration; None where there are none."""
+    if not windows:
+        return None
+    taken = [window.call_mj for window in windows]
+    limits_w = [window.limit_w for window in windows if window.limit_w is not None]
+    clocks = [window.clocks.sm_mhz for window in windows if window.clocks.sm_mhz is not None]
+    return RecordedEnergy(
+        median_mj=median(taken),
+        interval_mj=median_interval(taken),
+        power_w=median(window.power_w for window in windows),
+        limit_w=min(limits_w, default=None),
+        sm_mhz=int(median(clocks)) if clocks else None,
+        windows=len(windows),
+    )
+
+
+def _median_mj(windows: Sequence[Energy]) -> float | None:
+    return median(window.call_mj for window in windows) if windows else None
+
+
+def _metrics(run: RunResult, problem: Problem, winner: selection.Finalist) -> Mapping[str, float]:
+    """What the kernel's metrics say of a winner: of its median in the finals, not of its search."""
+    request = run.request
+    scoring = Scoring(request.objective, request.kernel, problem, request.device)
+    measured = replace(winner.measurement, samples_ms=winner.samples_ms)
+    if winner.energies:
+        median_mj = median(window.call_mj for window in winner.energies)
+        power_w = median(window.power_w for window in winner.energies)
+        measured = replace(
+            measured, energy=replace(winner.energies[0], call_mj=median_mj, power_w=power_w)
+        )
+    return scoring.with_metrics(measured).metrics
 
 
 def _checks(checks: tuple[CheckResult, ...]) -> Checks | None:

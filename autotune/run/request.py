@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.spec import Kernel
+from autotune.measure.objective import TIME, Objective
 from autotune.measure.timing import Timing
 from autotune.measure.worker import MEASURE_TIMEOUT_S
 from autotune.search.session import Budget
@@ -25,6 +26,8 @@ class Effort:
     seconds_per_problem: float
     finalists: int
     rounds: int
+    #: Rounds of energy windows, where the objective needs energy.
+    windows: int
     #: Whether the budget of the command is divided among its problems.
     shared: bool
     #: Whether finalists on a GPU are run under compute-sanitizer where the request does not say.
@@ -32,8 +35,10 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort("quick", 60.0, finalists=6, rounds=30, shared=True, sanitizes=False),
-    "full": Effort("full", 600.0, finalists=12, rounds=100, shared=False, sanitizes=True),
+    "quick": Effort("quick", 60.0, finalists=6, rounds=30, windows=8, shared=True, sanitizes=False),
+    "full": Effort(
+        "full", 600.0, finalists=12, rounds=100, windows=16, shared=False, sanitizes=True
+    ),
 }
 
 
@@ -61,6 +66,8 @@ class Request:
     inputs: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     #: Further devices of the same model, which measure beside the first.
     others: tuple[Device, ...] = ()
+    #: What is made least or most of.
+    objective: Objective = TIME
     #: Whether NVIDIA's compute-sanitizer has to find nothing in the finalists; None: see `Effort`.
     sanitize: bool | None = None
     #: Longest time one configuration may take to be verified and timed.

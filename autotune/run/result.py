@@ -14,6 +14,9 @@ from autotune.values import Configuration, Problem
 
 _WRONG = frozenset({Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED, Status.TIMED_OUT})
 
+#: How begins what `SearchSession.ended_by` says of a search that its budget ended.
+_BY_BUDGET = ("time", "budget")
+
 
 @dataclass(frozen=True)
 class ProblemResult:
@@ -62,3 +65,8 @@ class RunResult:
     def solved(self) -> tuple[ProblemResult, ...]:
         """The problems that have a winner."""
         return tuple(result for result in self.problems if result.finals is not None)
+
+    @property
+    def spent_budget(self) -> bool:
+        """Whether a search was ended by its budget, with something left to try."""
+        return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)

@@ -29,10 +29,13 @@ from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
-from autotune.store import RunInfo, Store
+from autotune.store import RunInfo, RunState, Store
 
 #: Shares of the time that are kept for the finals, and of several problems for the portfolio.
 _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
+#: The former where energy is measured: a window takes half a second, and six of each finalist tell little
+#: enough.
+_ENERGY_FINALS_SHARE = 0.4
 #: Share of the budget of several problems that is spent on those where most is to be gained, and of how
 #: many problems one is searched on.
 _AGAIN_SHARE, _AGAIN = 0.3, 3
@@ -92,10 +95,11 @@ class Run(Bench):
             with suppress(StoreError):  # which may be what ended the run
                 self.store.finish_run(run_id, "failed")
             raise
-        self.store.finish_run(run_id, "done")
         result = RunResult(
             self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
         )
+        right: RunState = "budget" if result.spent_budget else "done"
+        self.store.finish_run(run_id, right if result.solved else "failed")
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, results))
         return result
@@ -155,7 +159,9 @@ class Run(Bench):
     @property
     def _kept_share(self) -> float:
         """Share of the time that is kept for what follows the searches."""
-        return _FINALS_SHARE + self._portfolio_share
+        needs_energy = self.request.objective.needs_energy
+        finals = _ENERGY_FINALS_SHARE if needs_energy else _FINALS_SHARE
+        return finals + self._portfolio_share
 
     @property
     def _again_share(self) -> float:
@@ -262,12 +268,14 @@ class Run(Bench):
                 self.compilers.forget()  # those of the other guests
                 break
         self.store.add_many(run_id, self.scope(found.problem), measured)
-        return measured
+        return list(map(self.scoring(found.problem).scored, measured))
 
     # ------------------------------------------------------------------ portfolio
 
     def _portfolio(self, results: Sequence[ProblemResult]) -> selection.PortfolioTimes | None:
-        """Measure the best of every problem on every problem."""
+        """Measure the best of every problem on every problem; by time, so only where that is asked."""
+        if not self.request.objective.is_time:
+            return None
         finals = {result.problem: result.finals for result in results if result.finals is not None}
         if len(finals) < 2 or self.request.only is not None:
             return None

@@ -119,6 +119,7 @@ class ProblemSearch:
                 # One configuration by name is to be timed, though it may have been stopped early.
                 fresh=bench.request.fresh or only is not None,
                 others=tuple(device.uuid for device in bench.request.others),
+                scoring=None if bench.request.objective.is_time else bench.scoring(problem),
                 place=place,
                 elsewhere=elsewhere,
                 asked=asked,
@@ -147,9 +148,10 @@ class ProblemSearch:
             Elsewhere(point_of(found.problem, problem), found.asked, is_compiled=True)
             for found in others
         ]
-        return told_apart(
-            point_of(problem, problem), [*searched, *self.devices.near(problem, space)]
-        )
+        # What is kept of other devices is times.
+        by_time = self.bench.request.objective.is_time
+        devices = self.devices.near(problem, space) if by_time else []
+        return told_apart(point_of(problem, problem), [*searched, *devices])
 
     def _first(
         self, space: Space, problem: Problem, before: Sequence[SearchedProblem]

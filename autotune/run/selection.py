@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
-from autotune.measure.measurement import Measurement, Status, drift_words
+from autotune.measure.measurement import Energy, Measurement, Status, drift_words
 from autotune.measure.timing import median_interval
 from autotune.values import Configuration, Problem
 
@@ -60,6 +60,20 @@ class Finalist:
     samples_ms: tuple[float, ...]
     #: Median of calls back to back after the race; None where the race was of hot ones, or none.
     hot_ms: float | None = None
+    #: What each round cost by the objective; empty where that is the time.
+    costs: tuple[float, ...] = ()
+    #: Windows of the rounds; empty where energy was not measured.
+    energies: tuple[Energy, ...] = ()
+
+    @property
+    def rounds(self) -> tuple[float, ...]:
+        """What is compared, of each round: its cost, which is the time where no other was asked for."""
+        return self.costs or self.samples_ms
+
+    @property
+    def cost(self) -> float:
+        """Median over the rounds of what is compared."""
+        return median(self.rounds)
 
     @property
     def median_ms(self) -> float:
@@ -96,6 +110,10 @@ class Decision:
     launched_by: str = ""
     #: The worse of before and after the race.
     clocks: Clocks = UNKNOWN_CLOCKS
+    #: Windows of each baseline, where energy was measured, and what its rounds cost by the objective:
+    #: nothing where that is the time, or a metric, which a library has not.
+    vendor_energies: Mapping[str, Sequence[Energy]] = field(default_factory=dict)
+    vendor_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def vendor(self) -> str | None:
@@ -103,8 +121,15 @@ class Decision:
         return min(self.vendors, key=lambda name: self.vendors[name][0], default=None)
 
     def against_winner(self, finalist: Finalist, seed: int = 0) -> Ratio:
-        """A finalist's time over the winner's, of the same rounds."""
-        return ratio(finalist.samples_ms, self.winner.samples_ms, seed)
+        """A finalist's cost, by default its time, over the winner's, of the same rounds."""
+        return ratio(finalist.rounds, self.winner.rounds, seed)
+
+    def vendor_against_winner(self, name: str, seed: int = 0) -> Ratio | None:
+        """A baseline's cost, by default its time, over the winner's; None where it has none."""
+        if not self.winner.costs:
+            return self.vendors[name][1]
+        costs = self.vendor_costs.get(name, ())
+        return ratio(costs, self.winner.costs, seed) if costs else None
 
 
 @dataclass(frozen=True)
@@ -154,22 +179,20 @@ def with_portfolio(
 
     def merit(finalist: Finalist) -> tuple[float, int, float]:
         elsewhere = portfolio.fraction(finalist.measurement.configuration, problem)
-        return (-round(elsewhere, 3), finalist.registers, finalist.median_ms)
+        return (-round(elsewhere, 3), finalist.registers, finalist.cost)
 
     winner = min(_eligible(result.tied, result.finalists[0]), key=merit)
     return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner, seed))
 
 
 def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]:
-    """The best measurements by median, at most ``count``: who enters the finals.
+    """The best measurements by cost, the median by default, at most ``count``: who enters the finals.
 
     Those that were stopped early fill the places that are left. They get a second look: what
     stopped them may have been the clock of that moment.
     """
-    timed = [row for row in measured if row.samples_ms and row.median_ms is not None]
-    return sorted(timed, key=lambda row: (row.status is not Status.OK, row.median_ms or 0.0))[
-        :count
-    ]
+    timed = [row for row in measured if row.samples_ms and row.cost is not None]
+    return sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))[:count]
 
 
 def decide(
@@ -181,7 +204,7 @@ def decide(
     the winner needs fewest registers, which leaves most room beside it, then has the smallest
     median. Samples of all, baselines included, are of the same rounds.
     """
-    ranked = sorted(finalists, key=lambda finalist: finalist.median_ms)
+    ranked = sorted(finalists, key=lambda finalist: finalist.cost)
     best = ranked[0]
     tied = [
         finalist
@@ -190,7 +213,7 @@ def decide(
     ]
     winner = min(
         _eligible(tied, best),
-        key=lambda finalist: (finalist.registers, finalist.median_ms),
+        key=lambda finalist: (finalist.registers, finalist.cost),
     )
     return Decision(
         winner=winner,
@@ -218,6 +241,8 @@ def why_unsure(decision: Decision, measured: Sequence[Measurement]) -> str:
     if len(winner.samples_ms) < _LEAST_ROUNDS:
         reasons.append(f"the finals had time for {len(winner.samples_ms)} rounds only")
     told = {"its time": Ratio(winner.median_ms, *winner.interval_ms)}
+    if winner.costs:
+        told["what is tuned for"] = Ratio(winner.cost, *median_interval(winner.costs))
     if decision.vendor:
         _, told[f"the ratio to {decision.vendor}"] = decision.vendors[decision.vendor]
     for name, number in told.items():
@@ -268,7 +293,7 @@ def _is_slower(finalist: Finalist, best: Finalist, contenders: int) -> bool:
     of many equals is compared with the unluckiest.
     """
     pairs = contenders * (contenders - 1) / 2
-    ratios = _by_round(finalist.samples_ms, best.samples_ms)
+    ratios = _by_round(finalist.rounds, best.rounds)
     low, _ = median_interval(ratios.tolist(), 1 - _FALSE_DIFFERENCE / pairs)
     return low > 1 + _TIE_TOLERANCE
 
@@ -282,5 +307,5 @@ def _eligible(tied: Sequence[Finalist], best: Finalist) -> list[Finalist]:
     return [
         finalist
         for finalist in tied
-        if finalist is best or np.median(_by_round(finalist.samples_ms, best.samples_ms)) <= most
+        if finalist is best or np.median(_by_round(finalist.rounds, best.rounds)) <= most
     ]

@@ -97,9 +97,9 @@ Search: TypeAlias = Callable[[Space, Session, "Generator"], None]
 def fastest(measured: Mapping[int, Measurement], count: int) -> list[int]:
     """Numbers of the fastest of what was measured, best first; those without a time are left out."""
     timed = [
-        (time_ms, index)
+        (cost, index)
         for index, measurement in measured.items()
-        if measurement.status.is_timed and (time_ms := measurement.median_ms) is not None
+        if (cost := measurement.cost) is not None
     ]
     return [index for _, index in sorted(timed)[:count]]
 

@@ -45,20 +45,13 @@ class Encoding:
     def __init__(self, space: Space) -> None:
         self.rows = space.rows
         self._space = space
-        self._occurring = [np.unique(column) for column in space.rows.T]
+        self._occurring = space.occurring
         #: Positions of the parameters that vary.
         self.varying = [p for p, used in enumerate(self._occurring) if len(used) > 1]
         declared = list(space.parameters.values())
         self._tables = [_table(declared[p], self._occurring[p]) for p in self.varying]
         self.width = sum(table.shape[1] for table in self._tables)
         self._sizes = np.array(space.sizes, np.int64)
-        self._strides = np.array(
-            [math.prod(space.sizes[position + 1 :]) for position in range(len(declared))], np.int64
-        )
-        #: In ascending order, as the space's rows are; column by column, which takes less memory.
-        self._codes = np.zeros(len(space), np.int64)
-        for column, stride in zip(space.rows.T, self._strides, strict=True):
-            self._codes += column * stride
         # One indicator for each value of each parameter that varies and has no thousands of values.
         self._counted = [p for p in self.varying if self._sizes[p] <= _MOST_INDICATORS]
         counts = self._sizes[self._counted]
@@ -88,26 +81,26 @@ class Encoding:
         steps = [self._occurring[p][self._occurring[p] != row[p]] - row[p] for p in self.varying]
         changed = np.repeat(np.arange(len(steps)), [len(step) for step in steps])
         changes = np.concatenate([np.zeros(0, np.int64), *steps]).astype(np.int64)
-        changes *= self._strides[self.varying][changed]
+        changes *= self._space.strides[self.varying][changed]
         codes = changes
         if apart > 1 and len(changes) <= _MOST_CHANGES:
             some, others = np.triu_indices(len(changes), 1)
             differ = changed[some] != changed[others]
             codes = np.r_[changes, changes[some[differ]] + changes[others[differ]]]
-        codes = np.unique(self._canonical(self._codes[number] + codes))
-        places = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
-        valid: Numbers = places[(self._codes[places] == codes) & (places != number)]
+        codes = np.unique(self._canonical(self._space.codes[number] + codes))
+        places = np.minimum(np.searchsorted(self._space.codes, codes), len(self._space.codes) - 1)
+        valid: Numbers = places[(self._space.codes[places] == codes) & (places != number)]
         return valid
 
     def _canonical(self, codes: Numbers) -> Numbers:
         """Codes of what these are when parameters that do not apply take their first value."""
         if not self._space.applicability:
             return codes
-        rows = codes[:, None] // self._strides % self._sizes
+        rows = codes[:, None] // self._space.strides % self._sizes
         for table in self._space.applicability:
             idle = ~table.values[tuple(rows[:, list(table.positions)].T)]
             rows[np.ix_(idle, list(table.governs))] = 0
-        canonical: Numbers = rows @ self._strides
+        canonical: Numbers = rows @ self._space.strides
         return canonical
 
 

@@ -353,7 +353,7 @@ class _Runner:
     def answer(self, index: int | None) -> dict[str, Any]:
         if index is None:
             return self.invalid
-        time_ms = self.ledger.known[index].median_ms
+        time_ms = self.ledger.known[index].cost
         if time_ms is None:
             return self.failed
         return {"time": math.log(time_ms) * 100 / SCALE if self.name in LOGARITHMIC else time_ms}

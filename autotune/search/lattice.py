@@ -144,8 +144,8 @@ class Ledger:
         return int(np.argmin(distances))
 
     def _note_best(self, index: int) -> None:
-        time_ms = self.known[index].median_ms
-        best_ms = None if self.best is None else self.known[self.best].median_ms
+        time_ms = self.known[index].cost
+        best_ms = None if self.best is None else self.known[self.best].cost
         if time_ms is not None and (best_ms is None or time_ms < best_ms):
             self.best = index
 

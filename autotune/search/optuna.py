@@ -160,7 +160,7 @@ class _Search:
 
     def value(self, index: int) -> float:
         """What a sampler minimizes; a failure is worse than anything timed so far."""
-        time_ms = self.ledger.known[index].median_ms
+        time_ms = self.ledger.known[index].cost
         if time_ms is None:
             return 2 * self.worst_ms
         self.worst_ms = max(self.worst_ms, time_ms)

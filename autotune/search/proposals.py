@@ -434,7 +434,9 @@ class _View:
         compiled: NDArray[np.bool_],
         told: int,
     ) -> None:
-        self._until = told + max(REFIT_LEAST, told // REFIT_EVERY)
+        # What other places say changes slowly, and makes a view take longer.
+        least = 2 * REFIT_LEAST if len(past) else REFIT_LEAST
+        self._until = told + max(least, told // REFIT_EVERY)
         self._past = past
         self._numbers = [int(number) for number in own]
         self._candidates = candidates

@@ -70,7 +70,7 @@ class SurrogateSampler(BaseSampler):
         self.space = space
         known = [_known(other) for other in elsewhere]
         self._proposer = Proposer(space, np.random.default_rng(seed), place, known)
-        varying = [len(np.unique(column)) > 1 for column in space.rows.T]
+        varying = [len(occurring) > 1 for occurring in space.occurring]
         self._fixed = {
             name: values[space.rows[0, position]]
             for position, (name, values) in enumerate(space.parameters.items())
@@ -305,7 +305,7 @@ def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
         study.add_trial(
             create_trial(
                 state=TrialState.PRUNED if is_bound else TrialState.COMPLETE,
-                value=measurement.median_ms,
+                value=measurement.cost,
                 params={name: configuration[name] for name in sampler.distributions},
                 distributions=sampler.distributions,
             )
@@ -316,14 +316,14 @@ def _known(other: Elsewhere) -> Known:
     """What the model is told of another place."""
     outcomes = {}
     for number, measurement in other.measured.items():
-        time_ms = measurement.median_ms if measurement.status.is_timed else None
+        time_ms = measurement.cost
         log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
         outcomes[number] = Outcome(log_ms, measurement.status is Status.STOPPED_EARLY)
     return Known(other.place, outcomes, other.is_compiled)
 
 
 def _tell(study: Study, trial: Trial, measurement: Measurement) -> None:
-    time_ms = measurement.median_ms
+    time_ms = measurement.cost
     if time_ms is None:
         study.tell(trial, state=TrialState.FAIL)
     elif measurement.status is Status.STOPPED_EARLY:

@@ -20,6 +20,7 @@ from autotune.errors import UsageError
 from autotune.kernel.space import Space
 from autotune.measure.evaluator import Evaluator
 from autotune.measure.measurement import Measurement, Status
+from autotune.measure.objective import Scoring
 from autotune.search.base import BudgetSpent, Elsewhere, Outlook, Tell, fastest
 from autotune.search.names import Search
 from autotune.store import Remembered, Scope, Store
@@ -125,6 +126,8 @@ class SearchSession:
     fresh: bool = False
     #: Uuids of further devices of the same model that the evaluator measures on.
     others: tuple[str, ...] = ()
+    #: Gives measurements the cost that is minimised; None where that is the time.
+    scoring: Scoring | None = None
     #: See `autotune.search.base.Session`.
     place: tuple[float, ...] = ()
     elsewhere: Sequence[Elsewhere] = ()
@@ -147,7 +150,7 @@ class SearchSession:
             if not self.fresh:
                 scopes = [replace(self.scope, device_uuid=uuid) for uuid in self.others]
                 self._memories = [
-                    _Memory(self.store.remembered(scope), self.space)
+                    _Memory(self.store.remembered(scope), self.space, self.scoring)
                     for scope in (self.scope, *scopes)
                 ]
             self._interrupted = self.store.interrupted_attempts(self.scope)
@@ -223,7 +226,7 @@ class SearchSession:
             self._keep(measurement)
             index = awaited.pop(measurement.configuration)
             self._note(index, measurement, remembered=False)
-            tell(index, measurement)
+            tell(index, self.asked[index])
             self._check_time()
         if self.evaluations_left == 0:
             raise BudgetSpent
@@ -322,6 +325,8 @@ class SearchSession:
             self.store.add(self.run_id, self.scope, measurement)
 
     def _note(self, index: int, measurement: Measurement, remembered: bool) -> None:
+        if self.scoring is not None:
+            measurement = self.scoring.scored(measurement)
         self.asked[index] = measurement
         self._spent += 1
         if measurement.status is Status.OK and measurement.median_ms is not None:
@@ -341,6 +346,7 @@ class _Memory:
 
     rows: Remembered
     space: Space
+    scoring: Scoring | None
 
     @cached_property
     def _best_ms(self) -> float:
@@ -352,6 +358,10 @@ class _Memory:
         """The row of a configuration where it is still valid."""
         row = self.rows.get(configuration)
         stopped_early = row is not None and row.status is Status.STOPPED_EARLY
+        if row is not None and self.scoring is not None:
+            row = self.scoring.scored(row)
+            says = row.score is not None or not row.status.is_timed
+            return row if says and not stopped_early else None
         return None if row and stopped_early and (row.median_ms or 0.0) <= self._best_ms else row
 
     def best(self) -> list[Measurement]:

@@ -17,6 +17,6 @@ from autotune.errors import needing
 with needing("the results store"):
     from autotune.store.access import Remembered, Store
     from autotune.store.address import default_url
-    from autotune.store.rows import Row, RunInfo, RunState, Scope
+    from autotune.store.rows import PastRun, Row, RunInfo, RunState, Scope
 
-__all__ = ["Remembered", "Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]
+__all__ = ["PastRun", "Remembered", "Row", "RunInfo", "RunState", "Scope", "Store", "default_url"]

@@ -23,7 +23,16 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.store import schema
 from autotune.store.address import NO_TRANSACTION, WRITES, Address
 from autotune.store.faults import explained
-from autotune.store.rows import Row, RunInfo, RunState, Scope, decode, encode
+from autotune.store.rows import (
+    PastRun,
+    Row,
+    RunEnding,
+    RunInfo,
+    RunState,
+    Scope,
+    decode,
+    encode,
+)
 from autotune.store.schema import attempts, measurements, runs
 from autotune.values import Configuration, Problem
 
@@ -34,6 +43,8 @@ WAIT_S = 20.0
 #: Numbers of rows times one prime, modulo another, are spread evenly, and as no habit of a search is:
 #: every 96th row might be what it tried first in each batch.
 _MULTIPLIER, _MODULUS = 7919, 10007
+#: Names one start of this machine's system.
+_BOOT = "/proc/sys/kernel/random/boot_id"
 #: Remembered rows that are read at a time.
 _AT_ONCE = 500
 
@@ -198,6 +209,28 @@ class Store:
             listed = [self._row(row) for row in found]
         return [row for row in listed if problem is None or row.problem == problem]
 
+    def runs(
+        self, kernel: str | None = None, device: str | None = None, most: int | None = None
+    ) -> list[PastRun]:
+        """List runs, oldest first: the newest of those that match; a device by name.
+
+        A run that did not end in good order is ``killed`` where its process is gone, and ``killed or
+        elsewhere`` where that cannot be seen from here: after a restart, or from another machine.
+        """
+        wanted = [(kernel, runs.c.kernel == kernel), (device, runs.c.device_name == device)]
+        matching = [condition for value, condition in wanted if value is not None]
+        chosen = sa.select(runs).where(*matching).order_by(runs.c.id.desc()).limit(most).subquery()
+        count, last = sa.func.count(_table.id), sa.func.max(_table.created)
+        query = (
+            sa.select(*chosen.c, count.label("rows"), last.label("last_row"))
+            .outerjoin_from(chosen, measurements, _table.run_id == chosen.c.id)
+            .group_by(*chosen.c)
+            .order_by(chosen.c.id)
+        )
+        with self.reading() as connection:
+            found = connection.execute(query).mappings().all()
+        return [_past_run(run) for run in found]
+
     def newest_of_scopes(self, kernel: str | None = None, device: str | None = None) -> list[Row]:
         """The newest row of every scope, oldest first; a device by name or uuid."""
         wanted = [
@@ -327,6 +360,21 @@ class Remembered(Mapping[Configuration, Measurement]):
             yield from connection.execute(query.execution_options(yield_per=10_000)).scalars()
 
 
+def _past_run(run: sa.RowMapping) -> PastRun:
+    about = {field.name: run[field.name] for field in fields(PastRun) if field.name in run}
+    return PastRun(**{**about, "seed": int(run["seed"]), "ended": _ending(run)})
+
+
+def _ending(run: sa.RowMapping) -> RunEnding:
+    if run["state"] != "running":
+        state: RunState = run["state"]
+        return "finished" if state == "done" else state
+    if _is_alive(run["process"]):
+        return "running"
+    boot = run["process"].partition(" ")[0]
+    return "killed" if boot and boot == _text(_BOOT) else "killed or elsewhere"
+
+
 def _columns(scope: Scope, measurement: Measurement) -> dict[str, object]:
     """One row of the table, but for who adds it and when."""
     return {
@@ -367,7 +415,7 @@ def identity(pid: int) -> str:
     about = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if len(about) < 20 or about[0] in "ZX":
         return ""
-    return f"{_text('/proc/sys/kernel/random/boot_id')} {about[19]} {pid}"
+    return f"{_text(_BOOT)} {about[19]} {pid}"
 
 
 def _text(path: str) -> str:

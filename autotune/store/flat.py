@@ -20,6 +20,7 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
     The keys are documented in ``docs/formats.md``.
     """
     error = measurement.max_error
+    energy = measurement.energy if measurement.energy_mj is not None else None
     return {
         "kernel": kernel,
         "problem": dict(problem),
@@ -41,6 +42,10 @@ def row_of(kernel: str, problem: Problem, measurement: Measurement, device: str)
         "verify_s": measurement.verify_s,
         "measure_s": measurement.measure_s,
         "sm_mhz": measurement.clocks.sm_mhz,
+        "energy_mj": measurement.energy_mj,
+        "power_w": energy.power_w if energy else None,
+        "power_limit_w": energy.limit_w if energy else None,
+        "metrics": dict(measurement.metrics),
     }
 
 

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -19,8 +20,12 @@ Value = TypeVar("Value")
 
 _JSON = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
-#: How a run ended.
-RunState: TypeAlias = Literal["done", "interrupted", "failed"]
+#: How a run ended: nothing was left to try, or its budget was spent, or something ended it.
+RunState: TypeAlias = Literal["done", "budget", "interrupted", "failed"]
+#: What became of a run as far as can be seen from here; of `RunState` ``done`` is ``finished``.
+RunEnding: TypeAlias = Literal[
+    "running", "finished", "budget", "interrupted", "failed", "killed", "killed or elsewhere"
+]
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,36 @@ class RunInfo:
     version: str
     #: The command line, for a person.
     command: str
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A run as the store remembers it."""
+
+    id: int
+    kernel: str
+    device_name: str
+    strategy: str
+    seed: int
+    version: str
+    command: str
+    #: ISO 8601, UTC.
+    started: str
+    #: When it ended in good order, ISO 8601, UTC; else None.
+    finished: str | None
+    #: When its newest measurement was stored; None where it has none.
+    last_row: str | None
+    #: Measurements that it stored: what it remembered of others is theirs.
+    rows: int
+    ended: RunEnding
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, as far as is known; None where it left no trace of its end."""
+        end = self.finished or self.last_row
+        if end is None:
+            return None
+        return (datetime.fromisoformat(end) - datetime.fromisoformat(self.started)).total_seconds()
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ runs = sa.Table(
     *map(_words, ("kernel", "device_name", "strategy")),
     _words("seed"),  # as text: seeds of numpy have 128 bits
     *map(_words, ("version", "command")),
-    _words("state"),  # running, done, interrupted, failed
+    _words("state"),  # running, or how it ended: rows.RunState
     _words("process"),  # which process writes it: see access.identity
     _words("started"),
     sa.Column("finished", Words),

@@ -72,6 +72,7 @@ def tuned_config(
         expected_fraction=row.expected_fraction if is_measured else None,
         stale_reasons=row.stale_reasons,
         unsure=row.unsure,
+        objective=table.objective,
         source=row.source,
         exclusive=row.plan.exclusive,
         made_for=row.made_for,

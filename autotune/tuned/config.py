@@ -46,6 +46,8 @@ class TunedConfig(Mapping[str, Any]):
         Whether two launches of one loaded module must not overlap: on two streams, say.
     unsure : str
         Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
+    objective : str
+        What it was tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
     source : str
         Layer, device and kernel of the record, for example ``shipped:NVIDIA_H100/sgemm``.
     made_for : MadeFor or None
@@ -61,6 +63,7 @@ class TunedConfig(Mapping[str, Any]):
         "expected_fraction",
         "grid",
         "made_for",
+        "objective",
         "quality",
         "requires_met",
         "shared_bytes",
@@ -78,6 +81,7 @@ class TunedConfig(Mapping[str, Any]):
     stale_reasons: tuple[str, ...]
     exclusive: bool
     unsure: str
+    objective: str
     source: str
     made_for: MadeFor | None
     requires_met: bool

@@ -35,9 +35,11 @@ WIDTHS = (0, 8, 16, 32, 64, 128)
 WORTHWHILE = 0.002
 
 #: Says how a configuration launches for a problem: a categorical field may change that.
-Planner: TypeAlias = "Callable[[Mapping[str, int | bool | str], Mapping[str, int | str]], Plan]"
+Planner: TypeAlias = (
+    "Callable[[Mapping[str, int | bool | float | str], Mapping[str, int | str]], Plan]"
+)
 #: A configuration and its time.
-Winner: TypeAlias = "tuple[Mapping[str, int | bool | str], float]"
+Winner: TypeAlias = "tuple[Mapping[str, int | bool | float | str], float]"
 #: What a way of answering would answer for a problem with nothing but others known, and without
 #: some configurations: the position of a configuration, None where none runs.
 Way: TypeAlias = "Callable[[int, Sequence[int], Set[int]], int | None]"

@@ -85,13 +85,13 @@ class _Cached:
     """The table of one kernel in one environment, and the answers given from it."""
 
     def __init__(self, kernel: str, state: tuple[object, ...]) -> None:
-        from autotune.tuned.reading import read_layers, warn
+        from autotune.tuned.reading import of_first_objective, read_layers, warn
         from autotune.tuned.table import build_table
 
         self.kernel, self.state = kernel, state
         self.checked_at = time.monotonic()
         self.answers: dict[object, TunedConfig] = {}
-        loaded = read_layers(kernel)
+        loaded = of_first_objective(read_layers(kernel))
         self.table = build_table(loaded, warn) if loaded else None
 
     def answer(self, *question: Any) -> TunedConfig:

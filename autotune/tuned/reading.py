@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -139,6 +139,11 @@ def read_layers(kernel: str) -> list[Loaded]:
     """All readable records of a kernel, those of the first layer first."""
     found = ((layer, folder, _readable(path)) for layer, folder, path in _files(kernel))
     return [Loaded(layer, folder, record) for layer, folder, record in found if record]
+
+
+def of_first_objective(loaded: Sequence[Loaded]) -> list[Loaded]:
+    """The records that were tuned for what the first was: those of others answer another question."""
+    return [each for each in loaded if each.record.objective == loaded[0].record.objective]
 
 
 def read_all(directory: Path, kernel: str = "*") -> list[TunedRecord]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 FORMAT = "autotune tuned record"
 
+#: What records are tuned for by default.
+TIME = "time"
 #: How thorough a search was, least first.
 EFFORTS = ("quick", "full")
 
@@ -39,7 +41,7 @@ Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 Measured: TypeAlias = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
 Amount: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
-Value: TypeAlias = Integer | bool | str
+Value: TypeAlias = Integer | bool | float | str
 #: Values of a problem's fields.
 Sizes: TypeAlias = Mapping[str, Integer | str]
 ProblemItems: TypeAlias = frozenset[tuple[str, int | str]]
@@ -160,6 +162,7 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     ratio_interval: tuple[Measured, Measured]
     #: Median of calls back to back; None where not taken.
     hot_ms: Measured | None = None
+    energy_mj: Measured | None = None
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,15 +173,31 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     bound: Amount
 
 
+class RecordedEnergy(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call takes from the device, over the windows of the finals; see docs/timing.md."""
+
+    median_mj: Measured
+    #: 95 % interval of that median.
+    interval_mj: tuple[Measured, Measured]
+    #: Mean power under load, of the whole board, and the most that it was allowed to draw.
+    power_w: Measured
+    limit_w: Measured | None = None
+    #: Under load.
+    sm_mhz: Count | None = None
+    windows: Count
+
+
 class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
     """Another finalist, measured in the same rounds as the winner."""
 
     configuration: Mapping[str, Value]
     median_ms: Measured
     interval_ms: tuple[Measured, Measured]
-    #: Its time over the winner's in the same rounds: not that of the medians where a device changes.
+    #: Its time, or cost by the record's objective, over the winner's in the same rounds: not that of
+    #: the medians where a device changes.
     ratio: Measured | None = None
     ratio_interval: tuple[Measured, Measured] | None = None
+    energy_mj: Measured | None = None
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +238,10 @@ class Entry(Plan, frozen=True, kw_only=True):
     vendor: Vendor | None = None
     #: Median of calls back to back, from warm caches; None where not taken.
     hot_ms: Measured | None = None
+    #: None where the objective did not ask for it.
+    energy: RecordedEnergy | None = None
+    #: What the kernel's own metrics say of the winner.
+    metrics: Mapping[str, float] = {}
     #: Size of the tied set: configurations within noise of the winner, itself included.
     tied: Count = 1
     checks: Checks | None = None
@@ -324,6 +347,8 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     portfolio: Portfolio = Portfolio()
     fallback: tuple[FallbackRow, ...] = ()
     provenance: Provenance
+    #: What all entries were tuned for: ``time``, ``energy``, ``edp`` or a metric of the kernel.
+    objective: str = TIME
     schema_version: int = SCHEMA_VERSION
     format: str = FORMAT
 

@@ -34,6 +34,7 @@ from autotune.tuned.formula import time_ms
 from autotune.tuned.promise import lowered
 from autotune.tuned.reading import Loaded
 from autotune.tuned.record import (
+    TIME,
     Entry,
     FallbackRow,
     LaunchStep,
@@ -135,6 +136,8 @@ class LookupTable(msgspec.Struct, eq=False):
     default: LookupRow
     #: Layout fields, and what they are where a question leaves them out.
     layout: dict[str, int] = {}
+    #: What all of them were tuned for.
+    objective: str = TIME
     #: Declared values of each parameter, of all records together.
     parameters: dict[str, tuple[Value, ...]] = {}
     devices: dict[str, Group] = {}
@@ -334,9 +337,16 @@ def normal_arch(arch: str | int | None) -> str | None:
 def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str) -> LookupTable:
     """Merge records of one kernel, at least one, those of higher layers first, into a table.
 
-    ``skipped`` is told of each record that is left out because it has other fields or parameters
-    than the newest.
+    ``skipped`` is told of each record that is left out because it was tuned for another objective
+    than the first, or has other fields or parameters than the newest.
     """
+    objective = loaded[0].record.objective
+    for known in loaded:
+        if known.record.objective != objective:
+            skipped(
+                f"{known.source}: left out: tuned for {known.record.objective}, not {objective}"
+            )
+    loaded = [known for known in loaded if known.record.objective == objective]
     newest = max(loaded, key=lambda known: moment(known.record.provenance.created))
     fitting = [known for known in loaded if known.record.shape == newest.record.shape]
     for known in loaded:
@@ -349,7 +359,7 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     layout |= record.layout
     record = relaid(record, layout)
     default = LookupRow((), (), record.default, newest.source)
-    table = LookupTable(record.kernel, fields, default, layout)
+    table = LookupTable(record.kernel, fields, default, layout, objective)
     entries: dict[str, dict[ProblemKey, Entry]] = {}
     for known in fitting:
         known = known._replace(record=relaid(known.record, layout))

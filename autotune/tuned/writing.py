@@ -130,6 +130,26 @@ def _locked_folder(path: Path) -> Iterator[None]:
         ) from error
 
 
+def require_objective(path: Path, objective: str) -> None:
+    """Make sure, before anything is measured, that a record on disk may be merged with another.
+
+    Raises
+    ------
+    UsageError
+        If it was tuned for something else.
+    """
+    with contextlib.suppress(RecordError):  # which is told when it is merged
+        if path.exists() and (old := read(path)).objective != objective:
+            raise _other_objective(old, objective)
+
+
+def _other_objective(old: TunedRecord, objective: str) -> UsageError:
+    return UsageError(
+        f"{old.kernel} on {old.device.name} is tuned for {old.objective} there, not for {objective}: "
+        "a folder of records has one objective; name another with --out"
+    )
+
+
 # ---------------------------------------------------------------------- merging
 
 
@@ -143,7 +163,7 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
     Raises
     ------
     UsageError
-        If the records are of different kernels or devices.
+        If the records are of different kernels or devices, or tuned for different objectives.
     """
     if old is None:
         return _all_of(new, "added", "not tuned before")
@@ -151,6 +171,8 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
         raise UsageError(
             f"cannot merge {new.kernel} on {new.device.name} into {old.kernel} on {old.device.name}"
         )
+    if old.objective != new.objective:
+        raise _other_objective(old, new.objective)
     if old.shape != new.shape:
         return _all_of(new, "replaced", "parameters or problem fields changed since")
     old = relaid(old, new.layout)

@@ -583,6 +583,25 @@ class ExecutorContract:
         assert min(much(3)) > 20 * min(little(5))
         assert min(much.hot(3)) > 20 * min(little.hot(5))
 
+    def test_a_sustained_load_ends_when_it_is_enough(self, executor: Executor, module: Any) -> None:
+        """And tells how many calls are done: no more than have run, and more and more."""
+        x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
+        args = (x, out, np.float32(1), np.int32(64))
+        timer = self.ready(executor, module, [BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)])
+        for launched_by in ("as it is", "launch by launch"):
+            told: list[int] = []
+
+            def is_enough(calls: int, told: list[int] = told) -> bool:
+                told.append(calls)
+                return calls >= 100
+
+            executor.poison(out)
+            timer.sustained(is_enough)
+            assert told[0] == 0 and told[-2] < 100 <= told[-1], launched_by
+            assert told == sorted(told)
+            assert (executor.read(out, np.dtype("f4"), (64,)) == 3).all()
+            timer.by_stream()
+
     def test_every_step_is_in_a_timers_sample(self, executor: Executor, module: Any) -> None:
         fill = BoundFill(executor.allocate(64), np.int32(0))
         little, much = (self.spin(executor, turns) for turns in (2_000, 3_000_000))

@@ -1,0 +1,154 @@
+"""A kernel of a script or notebook as other processes get it: its functions by value.
+
+No process imports or runs the script again: functions are sent as their code with the values that they
+use, as they are at that moment; of modules other than the script only names are sent.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from functools import _lru_cache_wrapper
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.kernel.catalog import is_of_file
+from autotune.kernel.source import functions_of, modules_fingerprint, own_fingerprint
+from autotune.kernel.spec import Kernel
+
+#: How a process gets a kernel: by its space file, or as `snapshot` has it.
+Origin: TypeAlias = "Path | bytes"
+
+#: Every task carries the kernel: what is larger would be noticed.
+_MOST_BYTES = 16 << 20
+
+
+def origin_of(kernel: Kernel) -> Origin:
+    """How another process gets a kernel.
+
+    Raises
+    ------
+    SpecError
+        If it is in no space file and cannot be sent.
+    """
+    declared = as_it_is(kernel)
+    if declared.state:
+        return declared.state
+    assert declared.file is not None
+    return declared.file
+
+
+def as_it_is(kernel: Kernel) -> Kernel:
+    """A kernel for a run: of a space file itself, else its `snapshot`. Raises what that does.
+
+    The script that runs is never run again, even if it is a space file.
+    """
+    if kernel.state or (kernel.module != "__main__" and is_of_file(kernel)):
+        return kernel
+    return snapshot(kernel)
+
+
+def snapshot(kernel: Kernel) -> Kernel:
+    """A kernel in no space file as it is now; what happens to the script's names changes it no more.
+
+    Raises
+    ------
+    SpecError
+        If its functions use what no other process can be given, or too much.
+    MissingDependencyError
+        If cloudpickle is not installed.
+    """
+    kernel.validate()
+    modules = frozenset(functions_of(kernel).modules)
+    state = _pickled(
+        kernel, (kernel, own_fingerprint(kernel), modules, modules_fingerprint(modules))
+    )
+    if len(state) > _MOST_BYTES:
+        raise kernel.error(
+            f"its functions use {len(state) >> 20} MiB of the script's values, and at most "
+            f"{_MOST_BYTES >> 20} can be sent to other processes; give arrays as inputs, or make them "
+            "in the functions"
+        )
+    return restored(state)
+
+
+def restored(state: bytes) -> Kernel:
+    """The kernel of a `snapshot`, which another process may have taken.
+
+    Raises
+    ------
+    AutotuneError
+        If a module that its functions use was changed since.
+    """
+    kernel, fingerprint, modules, known_by = pickle.loads(state)
+    assert isinstance(kernel, Kernel)
+    if modules_fingerprint(modules) != known_by:
+        raise AutotuneError(
+            f"{kernel.name}: a module that its functions use was changed while it was in use; what was "
+            "measured is kept: import the module again, and tune again"
+        )
+    kernel.fingerprint, kernel.state = fingerprint, state
+    return kernel
+
+
+def _pickled(kernel: Kernel, value: object) -> bytes:
+    try:
+        import cloudpickle
+    except ImportError as error:
+        feature = "tuning a kernel of a script or notebook"
+        raise MissingDependencyError("cloudpickle", "tune", feature) from error
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """Keeps results of functions by value too: `functools.cache` names them by their module."""
+
+        def reducer_override(self, given: Any) -> Any:
+            if isinstance(given, _lru_cache_wrapper):
+                options = given.cache_parameters()
+                return _cached, (given.__wrapped__, options["maxsize"], options["typed"])
+            return super().reducer_override(given)
+
+    def pickled(value: object) -> bytes:
+        written = io.BytesIO()
+        Pickler(written, pickle.HIGHEST_PROTOCOL).dump(value)
+        return written.getvalue()
+
+    home = sys.modules.get(kernel.module) if kernel.module != "__main__" else None
+    if home is not None:
+        cloudpickle.register_pickle_by_value(home)
+    try:
+        return pickled(value)
+    except Exception as error:
+        raise kernel.error(_why_not(kernel, pickled, error)) from error
+    finally:
+        if home is not None:
+            cloudpickle.unregister_pickle_by_value(home)
+
+
+def _why_not(kernel: Kernel, pickled: Callable[[object], bytes], error: Exception) -> str:
+    """Say which function uses what cannot be sent."""
+    rules = [*kernel.constraint_rules, *kernel.applies_rules]
+    functions = {
+        **kernel.hooks,
+        **{rule.name: rule.function for rule in rules},
+        **{f"baseline {baseline.name}": baseline.prepare for baseline in kernel.baselines},
+        **{f"metric {name}": metric.function for name, metric in kernel.metrics.items()},
+    }
+    where = "one of its functions"
+    for name, function in functions.items():
+        try:
+            pickled(function)
+        except Exception:
+            where = name
+            break
+    return (
+        f"{where} uses something of the script that no other process can be given "
+        f"({type(error).__name__}: {error}); make it inside the function"
+    )
+
+
+def _cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Callable[..., Any]:
+    return functools.lru_cache(maxsize, typed)(function)

@@ -1,0 +1,200 @@
+"""What is made least or most of: time, energy, their product, or a metric that a kernel declares.
+
+A search minimises one number, the cost: the value where lower is better, else its reciprocal, so
+that ratios of costs are ratios of values. Knows neither how a device is measured nor who wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from autotune.devices.device import Device
+from autotune.errors import DeviceError, SpecError, UsageError, unknown
+from autotune.kernel.spec import OBJECTIVES, Kernel
+from autotune.measure.measurement import Energy, Measurement, Status
+from autotune.values import Problem
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A value of a measurement, and which way of it is better."""
+
+    #: ``time``, ``energy``, ``edp``, or a metric of the kernel.
+    name: str = "time"
+    higher_is_better: bool = False
+    #: Whether energy must be measured for it.
+    needs_energy: bool = False
+
+    @property
+    def is_time(self) -> bool:
+        return self.name == "time"
+
+    @property
+    def unit(self) -> str:
+        """Of its values; empty where only the kernel knows."""
+        return {"time": "ms", "energy": "mJ", "edp": "mJ ms"}.get(self.name, "")
+
+    def of(self, time_ms: float, energy: Energy | None) -> float | None:
+        """Its value; None of a metric, which the kernel computes, and where energy is missing."""
+        if self.is_time:
+            return time_ms
+        factors = {"energy": 1.0, "edp": time_ms}
+        return energy.call_mj * factors[self.name] if energy and self.name in factors else None
+
+    def is_beyond(self, time_ms: float, least: Energy, best: float) -> bool:
+        """Whether what takes at least so much costs more than the best."""
+        value = self.of(time_ms, least)
+        return value is not None and value > best
+
+
+TIME = Objective()
+ENERGY = Objective("energy", needs_energy=True)
+EDP = Objective("edp", needs_energy=True)
+
+
+def find(kernel: Kernel, name: str) -> Objective:
+    """An objective by its name.
+
+    Raises
+    ------
+    UsageError
+        If there is none of that name, or it does not say which way is better.
+    """
+    common = {objective.name: objective for objective in (TIME, ENERGY, EDP)}
+    if name in common:
+        return common[name]
+    if name not in kernel.metrics:
+        raise UsageError(unknown("objective", name, (*OBJECTIVES, *kernel.metrics)))
+    metric = kernel.metrics[name]
+    if not metric.better:
+        raise UsageError(
+            f"{kernel.name}: the metric {name} does not say which way is better; declare it with "
+            f'@{kernel.name}.metric(better="higher"), or "lower"'
+        )
+    return Objective(name, metric.better == "higher", metric.needs_energy)
+
+
+def require(objective: Objective, device: Device, why_no_energy: str) -> None:
+    """Refuse an objective that a device cannot be measured for.
+
+    Raises
+    ------
+    DeviceError
+        If it needs energy, and there is a reason why the device does not tell that.
+    """
+    if objective.needs_energy and why_no_energy:
+        raise DeviceError(
+            f"the objective {objective.name} needs the energy of {device.name} "
+            f"({device.selector}): {why_no_energy}; tune for time there"
+        )
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """An objective of one kernel, problem and device: from measurements to costs."""
+
+    objective: Objective
+    kernel: Kernel
+    problem: Problem
+    device: Device
+
+    def with_metrics(self, measurement: Measurement) -> Measurement:
+        """A measurement with what the kernel's metrics say of it.
+
+        Raises
+        ------
+        SpecError
+            If a metric raises or returns no finite number.
+        """
+        if not self.kernel.metrics or measurement.median_ms is None:
+            return measurement
+        known = quantities(measurement)
+        found = {
+            name: self.kernel.metric_of(
+                metric, measurement.configuration, self.problem, self.device, known
+            )
+            for name, metric in self.kernel.metrics.items()
+        }
+        return replace(
+            measurement, metrics={n: value for n, value in found.items() if value is not None}
+        )
+
+    def cost(self, measurement: Measurement) -> float | None:
+        """What is minimised; None where the measurement does not say.
+
+        Raises
+        ------
+        SpecError
+            If a metric raises, or is not above 0, so that a share of it means nothing.
+        """
+        value = self.value(measurement)
+        if value is None:
+            return None
+        if not value > 0 or value == math.inf:
+            raise SpecError(
+                f"{self.kernel.name}: the objective {self.objective.name} is {value:g} for "
+                f"{measurement.configuration}; it must be above 0"
+            )
+        return 1 / value if self.objective.higher_is_better else value
+
+    def value(self, measurement: Measurement) -> float | None:
+        """The objective of a measurement; None where it does not say."""
+        time_ms, name = measurement.median_ms, self.objective.name
+        if time_ms is None:
+            return None
+        if name in OBJECTIVES:
+            return self.objective.of(time_ms, measurement.energy)
+        return self.with_metrics(measurement).metrics.get(name)
+
+    def scored(self, measurement: Measurement) -> Measurement:
+        """A measurement that a search for this objective can compare; see `Measurement.cost`."""
+        score = None if self.objective.is_time else self.cost(measurement)
+        return replace(measurement, score=score)
+
+    def costs(
+        self, measurement: Measurement, samples_ms: Sequence[float], energies: Sequence[Energy]
+    ) -> tuple[float, ...]:
+        """The cost in every round of a race: of its time, or of its window beside the median time."""
+        if self.objective.needs_energy:
+            of_all = (median(samples_ms),)
+            rounds = [replace(measurement, samples_ms=of_all, energy=each) for each in energies]
+        else:
+            rounds = [replace(measurement, samples_ms=(time_ms,)) for time_ms in samples_ms]
+        found = (self.cost(each) for each in rounds)
+        return tuple(cost for cost in found if cost is not None)
+
+
+def quantities(measurement: Measurement) -> dict[str, float]:
+    """What metrics may ask of a measurement, as far as it is known."""
+    function, energy = measurement.largest_function, measurement.energy
+    found = {
+        "time_ms": measurement.median_ms,
+        "energy_mj": measurement.energy_mj,
+        "power_w": energy.power_w if energy and energy.calls else None,
+        "registers": function.registers,
+        "spill_bytes": function.spill_bytes,
+        "shared_bytes": measurement.shared_bytes,
+    }
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def front(measured: Sequence[Measurement]) -> list[Measurement]:
+    """The Pareto front of time and energy, fastest first: nothing is both faster and more frugal.
+
+    What failed, was stopped early, or has no energy is on no front.
+    """
+    known = [
+        (row.median_ms, row.energy_mj, row)
+        for row in measured
+        if row.status is Status.OK and row.median_ms is not None and row.energy_mj is not None
+    ]
+    best: list[Measurement] = []
+    least_mj = math.inf
+    for _, energy_mj, row in sorted(known, key=lambda each: each[:2]):
+        if energy_mj < least_mj:
+            best.append(row)
+            least_mj = energy_mj
+    return best

@@ -1,0 +1,267 @@
+// Draws the figures. Each function in FIGURES fills the elements with its name in `data-figure`: it
+// gets the element, the problem that is shown, and what the page's data hold under that name. Text of others is never HTML: it goes through
+// textContent, or through `plain` where plotly would read tags.
+"use strict";
+const FIGURES = {};
+const CONFIG = { displaylogo: false, responsive: true, displayModeBar: false };
+// A box of fewer would pretend to know quartiles.
+const BOX_FROM = 8;
+// More points than this are drawn by WebGL, and no longer beside a box.
+const MANY_POINTS = 2000, POINTS_BESIDE_BOX = 200;
+
+const plain = (text) =>
+  String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const colour = (name) =>
+  getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+const digits = (value) => Number(value.toPrecision(4)).toString();
+
+// One symbol, one meaning, in all figures; docs/reports.md lists them.
+const SYMBOLS = {
+  winner: () => ({ symbol: "star", size: 15, color: colour("green") }),
+  tied: () => ({ symbol: "circle-open", size: 9, color: colour("green"), line: { width: 2 } }),
+  timed: () => ({ symbol: "circle", size: 6, color: colour("grey"), opacity: 0.7 }),
+  "stopped early": () => ({ symbol: "triangle-down-open", size: 7, color: colour("amber") }),
+  failed: () => ({ symbol: "x-thin", size: 7, opacity: 0.7, color: colour("red"),
+    line: { width: 1.5, color: colour("red") } }),
+  fastest: () => ({ symbol: "diamond", size: 9, color: colour("blue") }),
+  vendor: () => ({ symbol: "square", size: 9, color: colour("purple") }),
+};
+
+function layout(extra) {
+  const axis = {
+    gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: true,
+  };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
+    font: { color: colour("ink"), size: 13, family: "system-ui, sans-serif" },
+    margin: { l: 60, r: 16, t: 8, b: 44 },
+    hoverlabel: { align: "left", bgcolor: colour("card"), bordercolor: colour("line"),
+      font: { color: colour("ink") } },
+    ...extra,
+    xaxis: { ...axis, ...extra.xaxis },
+    yaxis: { ...axis, ...extra.yaxis },
+  };
+}
+const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" };
+
+// Round ticks of a logarithmic axis that rarely spans two decades.
+function logTicks(low, high) {
+  for (const steps of [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7],
+    [1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9]]) {
+    const found = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++)
+      for (const step of steps) {
+        const tick = step * 10 ** power;
+        if (tick >= low * 0.999 && tick <= high * 1.001) found.push(tick);
+      }
+    if (found.length >= 3) return found;
+  }
+  return undefined;
+}
+function logAxis(low, high, text = digits) {
+  const ticks = logTicks(low, high);
+  const range = [Math.log10(low), Math.log10(high)];
+  return ticks
+    ? { type: "log", range, tickvals: ticks, ticktext: ticks.map(text) }
+    : { type: "log", range, nticks: 5 };
+}
+const times = (value) => digits(value) + "×";
+// 2.4e12 as "2.4 T".
+function prefixed(value) {
+  const [size, letter] = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [0, ""]]
+    .find(([least]) => value >= least * 0.9999);
+  return digits(value / (size || 1)) + " " + letter;
+}
+
+// Words on as few lines as fit; a word is never broken.
+function lines(text, width = 60) {
+  const found = [""];
+  for (const word of text.split(" ")) {
+    if (found.at(-1).length + word.length > width && found.at(-1)) found.push("");
+    found[found.length - 1] += (found.at(-1) ? " " : "") + word;
+  }
+  return found;
+}
+const wrapped = (text, width) => lines(text, width).map(plain).join("<br>");
+
+FIGURES.search = (box, problem) => {
+  const t = problem.trials;
+  const bySeconds = box.closest("section").querySelector("[data-axis=seconds][aria-pressed=true]");
+  const along = (i) => (bySeconds ? t.seconds[i] : i + 1);
+  const all = t.time.map((_, i) => i);
+  const hover = (i) => wrapped(problem.configuration(i)) + "<br>" +
+    (t.time[i] === null ? "" : digits(t.time[i]) + " " + problem.unit + " ") + problem.status(i) +
+    (t.messages[t.message[i]] ? "<br>" + wrapped(t.messages[t.message[i]]) : "");
+  let least = Infinity, most = 0;
+  for (const time of t.time)
+    if (time !== null) { least = Math.min(least, time); most = Math.max(most, time); }
+  most = Math.max(most, least * 1.1);
+  // Room below the best for the crosses of what failed.
+  const low = least * (least / most) ** 0.12, high = most * (most / least) ** 0.04;
+  const points = (name, keep, y) => {
+    const kept = all.filter(keep);
+    const many = all.length > MANY_POINTS;
+    return { type: many ? "scattergl" : "scatter", mode: "markers", name,
+      marker: { ...SYMBOLS[name](), ...(many ? { size: 4, opacity: 0.5 } : {}) }, hoverinfo: "text", x: kept.map(along), y: kept.map(y),
+      text: kept.map(hover) };
+  };
+  const best = { x: [], y: [] };
+  all.forEach((i) => {
+    if (problem.status(i) === "ok" && (!best.y.length || t.time[i] < best.y.at(-1))) {
+      best.x.push(along(i)); best.y.push(t.time[i]);
+    }
+  });
+  if (best.x.length) { best.x.push(along(all.length - 1)); best.y.push(best.y.at(-1)); }
+  const traces = [
+    points("timed", (i) => problem.status(i) === "ok", (i) => t.time[i]),
+    points("stopped early", (i) => problem.status(i) === "stopped_early", (i) => t.time[i]),
+    points("failed", problem.failed, () => low * (least / low) ** 0.35),
+    { type: "scatter", mode: "lines", name: "best so far", line: { shape: "hv", width: 2.5,
+      color: colour("blue") }, hoverinfo: "skip", ...best },
+  ].filter((trace) => trace.x.length);
+  if (t.winner >= 0 && t.time[t.winner] !== null) traces.push({
+    type: "scatter", mode: "markers", name: "winner of the finals", hoverinfo: "text",
+    x: [along(t.winner)], y: [t.time[t.winner]], text: [hover(t.winner)],
+    marker: SYMBOLS.winner() });
+  Plotly.react(box, traces, layout({
+    legend: LEGEND, margin: { l: 64, r: 16, t: 34, b: 48 },
+    xaxis: { title: { text: bySeconds
+      ? "Compile, verify and measure time spent (s)" : "Configurations tried" } },
+    yaxis: { title: { text: "Time (" + problem.unit + ")" }, ...logAxis(low, high) },
+  }), CONFIG);
+};
+
+// Of sorted numbers the one below which a share of them lies, between two by proportion.
+function quantile(sorted, share) {
+  const at = share * (sorted.length - 1), low = Math.floor(at);
+  const next = sorted[Math.min(low + 1, sorted.length - 1)];
+  return sorted[low] + (at - low) * (next - sorted[low]);
+}
+
+FIGURES.parameters = (box, problem) => {
+  box.replaceChildren();
+  let high = 1.1;
+  for (const time of problem.trials.time) high = Math.max(high, (time ?? 0) / problem.best);
+  high **= 1.06;
+  for (const effect of problem.effects) {
+    const panel = document.createElement("div");
+    panel.className = "panel";
+    const title = document.createElement("h4"), share = document.createElement("span");
+    title.textContent = problem.parameters[effect.parameter].name;
+    share.textContent = effect.share;
+    title.append(share);
+    const plot = document.createElement("div");
+    panel.append(title, plot);
+    box.append(panel);
+    const groups = problem.groups(effect.parameter);
+    const traces = [], x = [], y = [];
+    groups.forEach(({ relative }, i) => {
+      if (relative.length >= BOX_FROM) traces.push({ type: "box", x: [i],
+        q1: [quantile(relative, 0.25)], median: [quantile(relative, 0.5)],
+        q3: [quantile(relative, 0.75)], lowerfence: [relative[0]],
+        upperfence: [relative.at(-1)], fillcolor: "rgba(0,0,0,0)", hoverinfo: "y", width: 0.6,
+        line: { color: colour("dim"), width: 1.4 }, showlegend: false });
+      if (relative.length <= POINTS_BESIDE_BOX) relative.forEach((time, k) => {
+        // Spread evenly, the fastest in the middle, and the same each time it is drawn.
+        x.push(i + 0.36 * (((k * 0.618 + 0.5) % 1) - 0.5));
+        y.push(time);
+      });
+    });
+    traces.push({ type: "scatter", mode: "markers", x, y, hoverinfo: "y", showlegend: false,
+      marker: { ...SYMBOLS.timed(), size: 4, opacity: 0.55 } });
+    traces.push({ type: "scatter", mode: "markers", x: groups.map((_, i) => i),
+      y: groups.map(({ relative }) => relative[0] ?? null), marker: SYMBOLS.fastest(),
+      hoverinfo: "text", showlegend: false, text: groups.map(({ text, relative, failed }) =>
+        (relative.length ? "fastest with " + plain(text) + ": " + relative[0].toFixed(3) + "×" : "") +
+        (failed ? "<br>failed: " + failed : "")) });
+    Plotly.newPlot(plot, traces, layout({
+      margin: { l: 44, r: 8, t: 6, b: 28 },
+      xaxis: { tickvals: groups.map((_, i) => i), range: [-0.5, groups.length - 0.5],
+        ticktext: groups.map(({ text }) => plain(text)), showgrid: false, fixedrange: true },
+      yaxis: { ...logAxis(high ** -0.05, high, times), fixedrange: true },
+    }), CONFIG);
+  }
+};
+
+FIGURES.finals = (box, problem) => {
+  const rows = problem.finals, letter = 7.2, line = 17, bar = 24;
+  // Each name stands above its interval, on as many lines as it needs.
+  const names = rows.map((row) => lines(row.name, Math.floor((box.clientWidth - 40) / letter)));
+  const tops = [0];
+  names.forEach((name) => tops.push(tops.at(-1) + line * name.length + bar));
+  const middle = rows.map((_, i) => tops[i + 1] - bar / 2);
+  const traces = ["winner", "tied", "timed", "vendor"].map((kind) => {
+    const those = rows.map((row, i) => [row, i])
+      .filter(([row]) => (row.kind === "slower" ? "timed" : row.kind) === kind);
+    const at = (pick) => those.map(([row]) => pick(row));
+    const marker = { ...SYMBOLS[kind](), opacity: 1, size: kind === "winner" ? 13 : 9 };
+    return {
+      type: "scatter", mode: "markers", name: kind === "timed" ? "slower" : kind, marker,
+      hoverinfo: "text", x: at((row) => row.ratio[1]), y: those.map(([, i]) => middle[i]),
+      text: at((row) => wrapped(row.name) + "<br>" + row.time + ", " + row.ratio[1].toFixed(3) +
+        "× (" + row.ratio[0].toFixed(3) + " – " + row.ratio[2].toFixed(3) + ")<br>" + row.kind),
+      error_x: { type: "data", symmetric: false, thickness: 2, width: 5, color: marker.color,
+        array: at((row) => row.ratio[2] - row.ratio[1]),
+        arrayminus: at((row) => row.ratio[1] - row.ratio[0]) },
+    };
+  }).filter((trace) => trace.x.length);
+  box.style.height = 90 + tops.at(-1) + "px";
+  Plotly.newPlot(box, traces, layout({
+    margin: { l: 16, r: 16, t: 34, b: 56 }, legend: { ...LEGEND, y: 1, yref: "paper" },
+    shapes: [{ type: "line", x0: 1, x1: 1, yref: "paper", y0: 0, y1: 1, layer: "below",
+      line: { color: colour("green"), width: 1, dash: "dot" } }],
+    annotations: rows.map((_, i) => ({ xref: "paper", x: 0, xanchor: "left", y: tops[i] + 2,
+      yanchor: "top", align: "left", showarrow: false, text: names[i].map(plain).join("<br>"),
+      font: { size: 13 }, bgcolor: colour("ground"), borderpad: 0 })),
+    xaxis: { title: { text: "Time over the winner's (right is slower)" }, ticksuffix: "×",
+      nticks: box.clientWidth < 600 ? 4 : 8 },
+    yaxis: { autorange: false, range: [tops.at(-1), 0], fixedrange: true, showgrid: false,
+      showticklabels: false, showline: false },
+  }), CONFIG);
+};
+
+// All problems below the roofs of the device: operations over intensity, or of a kernel that only
+// moves data its bandwidth over the bytes.
+FIGURES.roofline = (box, _, found) => {
+  const { points, bandwidth, arithmetic } = found;
+  const x = (point) => (found.of_bytes ? point.bytes : point.operations / point.bytes);
+  const work = (point) => (found.of_bytes ? point.bytes : point.operations);
+  const unit = found.of_bytes ? "B/s" : "FLOP/s";
+  const roof = (at) => Math.min(
+    bandwidth ? bandwidth.rate * (found.of_bytes ? 1 : at) : Infinity,
+    !found.of_bytes && arithmetic ? arithmetic.rate : Infinity);
+  const edge = bandwidth && arithmetic && !found.of_bytes ? arithmetic.rate / bandwidth.rate : null;
+  // An edge far from all points would push them into a corner.
+  const ridge = edge && points.some((point) => Math.abs(Math.log(x(point) / edge)) < Math.log(8))
+    ? edge : null;
+  const across = [...points.map(x), ...(ridge ? [ridge] : [])];
+  const low = Math.min(...across) / 2, high = Math.max(...across) * 2;
+  const rates = points.flatMap((point) => [point.seconds, point.vendor_seconds]
+    .filter(Boolean).map((seconds) => work(point) / seconds));
+  const corners = [low, ...(ridge ? [ridge] : []), high];
+  const bottom = Math.min(...rates) / 2, top = Math.max(...rates, ...corners.map(roof)) * 2;
+  const marks = (name, kind, size, seconds, text) => {
+    const those = points.filter(seconds);
+    return { type: "scatter", mode: "markers", name, hoverinfo: "text",
+      marker: { ...SYMBOLS[kind](), size },
+      x: those.map(x), y: those.map((point) => work(point) / seconds(point)), text:
+        those.map((point) => plain(point.name) + "<br>" + prefixed(work(point) / seconds(point)) +
+          unit + " in " + text(point) + "<br>" +
+          digits(100 * work(point) / seconds(point) / roof(x(point))) + " % of the roof") };
+  };
+  const vendors = [...new Set(points.map((point) => point.vendor).filter(Boolean))];
+  Plotly.react(box, [
+    { type: "scatter", mode: "lines", name: "roof", x: corners, y: corners.map(roof),
+      hoverinfo: "skip", line: { color: colour("ink"), width: 1.5 } },
+    ...(vendors.length ? [marks(plain(vendors.join(" or ")), "vendor", 7,
+      (point) => point.vendor_seconds, (point) => point.vendor_time)] : []),
+    marks("winners", "winner", 11, (point) => point.seconds, (point) => point.time),
+  ], layout({
+    legend: LEGEND, margin: { l: 74, r: 16, t: 34, b: 48 },
+    xaxis: { title: { text: found.of_bytes ? "Bytes read and written (B)"
+      : "Operations per byte moved (FLOP/B)" },
+      ...logAxis(low, high, found.of_bytes ? prefixed : digits) },
+    yaxis: { title: { text: (found.of_bytes ? "Bandwidth" : "Operations per second") +
+      " (" + unit + ")" }, ...logAxis(bottom, top, prefixed) },
+  }), CONFIG);
+};

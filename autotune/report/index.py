@@ -1,0 +1,99 @@
+"""The page over all kernels and devices: what is tuned, how well, what is stale, and where its report is.
+
+Knows records and what is said about them; asks nobody whether they are stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from autotune.files import write_atomically
+from autotune.report import wording
+from autotune.report.page import environment
+from autotune.report.table import NONE, listed, plural
+from autotune.tuned.record import TunedRecord
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A record, and what has to be said about it."""
+
+    record: TunedRecord
+    #: Why entries should be tuned again, with the number of those; empty while all are current.
+    stale: dict[str, int] = field(default_factory=dict)
+    #: How many entries any of the reasons is about.
+    stale_entries: int = 0
+    #: Why that is not known; empty where it is.
+    unknown: str = ""
+    #: Declared problems that were never tuned on the device.
+    missing: int = 0
+
+
+def write_index(standings: Sequence[Standing], folder: Path) -> Path:
+    """Write ``index.html``, which leads to the reports that lie below its folder; return it."""
+    ordered = sorted(standings, key=lambda standing: standing.record.kernel)
+    kernels = [
+        [_row(standing, folder) for standing in those]
+        for _, those in groupby(ordered, lambda standing: standing.record.kernel)
+    ]
+    devices = {standing.record.device.folder for standing in standings}
+    stale = [standing for standing in standings if standing.stale]
+    said = f"{plural(len(kernels), 'kernel')} on {plural(len(devices), 'device')}"
+    told = f"; {plural(len(stale), 'record')} of {len(standings)} stale" if stale else ""
+    page = (
+        environment()
+        .get_template("index.html.j2")
+        .render(
+            kernels=kernels,
+            headline=f"{said}{told or '; nothing is stale'}.",
+            version=max((s.record.provenance.version for s in standings), default=""),
+            remedy=" ".join(dict.fromkeys(standing.record.kernel for standing in stale)),
+        )
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "index.html"
+    write_atomically(file, page.encode())
+    return file
+
+
+def _row(standing: Standing, folder: Path) -> dict[str, Any]:
+    record = standing.record
+    entries = record.entries
+    vendors = [entry.vendor for entry in entries if entry.vendor]
+    shares = [entry.limit_fraction for entry in entries if entry.limit_fraction is not None]
+    count = len(entries)
+    reasons = [
+        text if many == count else f"{text} ({many})" for text, many in standing.stale.items()
+    ]
+    return {
+        "kernel": wording.one_line(record.kernel),
+        "device": wording.one_line(record.device.name),
+        "page": _page(record, folder),
+        "tuned": str(count) + (f" of {count + standing.missing}" if standing.missing else ""),
+        "speed": _spread([vendor.ratio for vendor in vendors], wording.ratio),
+        "vendor": wording.one_line(listed(vendor.name for vendor in vendors)),
+        "share": _spread(shares, wording.percent),
+        "date": max((entry.tuned_on[:10] for entry in entries), default=NONE),
+        "stale": f"{standing.stale_entries} of {count}" if reasons else "",
+        "reasons": wording.one_line("; ".join(reasons)),
+        "unknown": wording.one_line(standing.unknown),
+    }
+
+
+def _page(record: TunedRecord, folder: Path) -> str:
+    """The report of a record as an address from the index; empty where there is none."""
+    places = (Path(record.device.folder, record.kernel + end) for end in (".html", ".md"))
+    return next((place.as_posix() for place in places if (folder / place).is_file()), "")
+
+
+def _spread(values: Sequence[float], words: Callable[[float], str]) -> str:
+    """The geometric mean, and from where to where."""
+    if not values:
+        return NONE
+    mean = words(geometric_mean(values)) if min(values) > 0 else NONE
+    return mean if len(values) == 1 else f"{mean} ({words(min(values))} – {words(max(values))})"

@@ -1,0 +1,397 @@
+"""Objectives: what is minimised, what it is refused for, and who wins by it."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+from sample_records import entry as sample_entry
+from sample_records import record as sample
+from sample_spaces import write_space
+
+from autotune.cli import run as command
+from autotune.devices.choose import backend, choose_device
+from autotune.devices.device import for_arch
+from autotune.errors import DeviceError, SpecError, UsageError
+from autotune.kernel.catalog import load_file
+from autotune.kernel.source import arguments_fingerprint
+from autotune.kernel.space import enumerate_space
+from autotune.measure.energy import Reading, of_readings
+from autotune.measure.measurement import Energy, Measurement, Status
+from autotune.measure.objective import EDP, ENERGY, TIME, Objective, Scoring, find, front, require
+from autotune.report.content import ProblemContent, ReportContent, content_of
+from autotune.report.front import front_of
+from autotune.report.markdown import write_markdown
+from autotune.report.publish import publish
+from autotune.retune.mend import Deadline, Mending, Orders
+from autotune.retune.stale import Action, Reason, Target, known_entries
+from autotune.run.request import EFFORTS, Request
+from autotune.run.run import Run
+from autotune.run.selection import Finalist, candidates, decide
+from autotune.search.session import Budget, SearchSession
+from autotune.store import RunInfo, Scope, Store, default_url
+from autotune.tuned.reading import Loaded, read
+from autotune.tuned.record import RecordedEnergy
+from autotune.tuned.table import build_table
+from autotune.values import Configuration, Problem
+
+P = Problem(n=1000)
+GPU = for_arch("sm_90")
+#: The wider block is better by one of them and worse by the other, however long either takes.
+METRICS = '''
+
+@scale.metric(better="higher")
+def width(c):
+    """Threads per block."""
+    return c.BLOCK
+
+
+@scale.metric(better="lower")
+def per_watt(p, time_ms, power_w):
+    """Energy of an element."""
+    return time_ms * power_w / p.n
+
+
+@scale.metric
+def shown(time_ms, registers):
+    return time_ms * registers
+
+
+@scale.launch'''
+
+
+@pytest.fixture
+def kernel(tmp_path: Path):
+    return load_file(write_space(tmp_path, ("\n\n@scale.launch", METRICS)))
+
+
+def measured(block: int, ms: float, mj: float | None = None, **more) -> Measurement:
+    energy = None if mj is None else Energy(mj, mj / ms, calls=10, window_s=0.3)
+    return Measurement(
+        Configuration(BLOCK=block), Status.OK, samples_ms=(ms,) * 7, energy=energy, **more
+    )
+
+
+# ---------------------------------------------------------------- windows
+
+
+def test_a_window_is_power_times_time_between_steps_of_each_count() -> None:
+    """The counter moves every 100 ms by 50 J, and one of four looks finds a batch of 8 done."""
+    looks = [
+        Reading(at_s=k / 1000, calls=8 * (k // 4), taken_mj=50_000 * (k // 100))
+        for k in range(37, 437)
+    ]
+    found = of_readings(looks)
+    assert found.power_w == pytest.approx(500)
+    assert found.call_mj == pytest.approx(500 * 0.5)  # W times ms of a call: 8 in 4 ms
+    assert found.calls == looks[-1].calls - looks[3].calls
+
+
+def test_what_lies_before_the_first_step_counts_neither_as_time_nor_as_energy() -> None:
+    steady = [Reading(k / 100, k, 1000 * (k // 10)) for k in range(100)]
+    late = [Reading(k / 100, 40, 4000) for k in range(34, 40)] + steady[40:]
+    assert of_readings(late).power_w == pytest.approx(of_readings(steady).power_w)
+    assert of_readings(late).call_mj == pytest.approx(of_readings(steady).call_mj)
+
+
+# ---------------------------------------------------------------- objectives
+
+
+def test_objectives_by_name(kernel) -> None:
+    assert (find(kernel, "time"), find(kernel, "energy"), find(kernel, "edp")) == (
+        TIME,
+        ENERGY,
+        EDP,
+    )
+    assert find(kernel, "width") == Objective("width", higher_is_better=True)
+    assert find(kernel, "per_watt") == Objective("per_watt", needs_energy=True)
+    with pytest.raises(UsageError, match=r"unknown objective 'widht'; did you mean 'width'\?"):
+        find(kernel, "widht")
+    with pytest.raises(UsageError, match=r'shown does not say.*@scale.metric\(better="higher"\)'):
+        find(kernel, "shown")
+
+
+def test_costs(kernel) -> None:
+    row = measured(64, 2.0, 600.0)
+    expected = {"time": 2.0, "energy": 600.0, "edp": 1200.0, "width": 1 / 64, "per_watt": 0.6}
+    for name, cost in expected.items():
+        scoring = Scoring(find(kernel, name), kernel, P, GPU)
+        assert scoring.cost(row) == pytest.approx(cost)
+        assert scoring.scored(row).cost == pytest.approx(cost)
+    without = measured(64, 2.0)
+    for name in ("energy", "edp", "per_watt"):
+        assert Scoring(find(kernel, name), kernel, P, GPU).cost(without) is None
+    failed = replace(row, status=Status.WRONG_RESULT)
+    assert all(Scoring(find(kernel, n), kernel, P, GPU).cost(failed) is None for n in expected)
+
+
+def test_metrics_of_what_is_known_are_kept(kernel) -> None:
+    scoring = Scoring(TIME, kernel, P, GPU)
+    assert dict(scoring.with_metrics(measured(32, 2.0)).metrics) == {"width": 32.0}
+    both = scoring.with_metrics(measured(32, 2.0, 600.0)).metrics
+    assert both == {"width": 32.0, "per_watt": pytest.approx(0.6)}
+
+
+def test_what_an_idle_device_takes_in_that_time_may_prove_enough() -> None:
+    least = Energy(70.0 * 10, 70.0)
+    assert ENERGY.is_beyond(10.0, least, best=600.0)
+    assert not ENERGY.is_beyond(10.0, least, best=800.0)
+    assert EDP.is_beyond(10.0, least, best=6000.0)
+    assert not Objective("per_watt", needs_energy=True).is_beyond(10.0, least, best=0.0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ('@scale.metric(better="more")\ndef m(time_ms): ...', "expected 'lower' or 'higher'"),
+        ("@scale.metric\ndef m(time): ...", "unknown argument 'time'; did you mean 'time_ms'"),
+        ("@scale.metric\ndef energy(time_ms): ...", "'energy' exists already"),
+    ],
+)
+def test_a_metric_is_checked_when_it_is_declared(tmp_path: Path, metric: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        load_file(write_space(tmp_path, ("@scale.launch", f"{metric}\n\n\n@scale.launch")))
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ("'3'", "metric m: returned '3' for .*expected a finite number"),
+        ("1 / 0", r"metric m: ZeroDivisionError.*scale.py:\d+"),
+        ("0", "the objective m is 0 for .*above 0"),
+        ("-time_ms", "the objective m is -2 for .*above 0"),
+    ],
+)
+def test_what_a_metric_returns_is_checked(tmp_path: Path, result: str, message: str) -> None:
+    metric = f'@scale.metric(better="lower")\ndef m(time_ms):\n    return {result}\n\n\n'
+    kernel = load_file(write_space(tmp_path, ("@scale.launch", f"{metric}@scale.launch")))
+    with pytest.raises(SpecError, match=message):
+        Scoring(find(kernel, "m"), kernel, P, GPU).cost(measured(32, 2.0))
+
+
+def test_a_new_metric_makes_nothing_measured_obsolete(tmp_path: Path, kernel) -> None:
+    (tmp_path / "plain").mkdir()
+    plain = load_file(write_space(tmp_path / "plain"))
+    assert arguments_fingerprint(plain) == arguments_fingerprint(kernel)
+
+
+def test_a_device_without_counter_refuses_energy_and_nothing_else(opencl_device) -> None:
+    device = choose_device(opencl_device)
+    why = backend(device.backend).why_no_energy(device)
+    require(TIME, device, why)
+    with pytest.raises(
+        DeviceError, match=r"the objective edp needs the energy of .*RAPL.*not supp"
+    ):
+        require(EDP, device, why)
+
+
+# ---------------------------------------------------------------- who wins
+
+
+def test_a_front_holds_what_is_faster_or_takes_less() -> None:
+    rows = [measured(k, *point) for k, point in enumerate([(3, 5), (1, 9), (2, 7), (2, 8), (4, 6)])]
+    hidden = [
+        measured(9, 0.5),
+        replace(measured(8, 0.5, 1.0), status=Status.STOPPED_EARLY),
+        replace(measured(7, 0.5, 1.0), energy=Energy(1.0, 70.0)),
+    ]
+    found = front([*rows, *hidden])
+    assert [(row.median_ms, row.energy_mj) for row in found] == [(1, 9), (2, 7), (3, 5)]
+
+
+def test_finals_rank_by_cost() -> None:
+    quick = Finalist(measured(32, 1.0), (1.0,) * 30, costs=(500.0, 501.0) * 4)
+    frugal = Finalist(measured(64, 1.2), (1.2,) * 30, costs=(400.0, 401.0) * 4)
+    result = decide([quick, frugal], {})
+    assert result.winner is frugal and result.tied == (frugal,)
+    assert result.against_winner(quick).value == pytest.approx(1.25, rel=0.01)
+    by_time = decide([replace(quick, costs=()), replace(frugal, costs=())], {})
+    assert by_time.winner.median_ms == 1.0
+
+
+def test_who_enters_the_finals_is_chosen_by_cost(kernel) -> None:
+    scoring = Scoring(ENERGY, kernel, P, GPU)
+    rows = [measured(32, 1.0, 500.0), measured(64, 1.2, 400.0), measured(96, 0.9)]
+    chosen = candidates([scoring.scored(row) for row in rows[:2]], 1)
+    assert chosen[0].configuration.BLOCK == 64
+    assert candidates(rows, 1)[0].configuration.BLOCK == 96
+
+
+# ---------------------------------------------------------------- remembered rows
+
+
+class Frugal:
+    """An evaluator of a device with a counter: wide blocks take longer, and less."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def measure(self, configurations, begin=lambda _: None, ahead=None):
+        for configuration in configurations:
+            self.asked.append(configuration.BLOCK)
+            yield measured(configuration.BLOCK, configuration.BLOCK, 1e4 / configuration.BLOCK)
+
+    def hint(self, configurations) -> None:
+        pass
+
+    def recall(self, measurement) -> None:
+        pass
+
+
+def test_rows_without_energy_do_not_answer_a_search_for_it(tmp_path: Path, kernel) -> None:
+    space = enumerate_space(kernel, GPU)
+    scope = Scope("scale", P, "u", "Test", "1", "1", "s", "a", "cold")
+    stopped = replace(measured(64, 9.0, 1.0), status=Status.STOPPED_EARLY)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run_id = store.begin_run(RunInfo("scale", "Test", "test", 0, "0", ""))
+        store.add_many(run_id, scope, [measured(32, 1.0), stopped])
+
+        def searched(scoring: Scoring | None) -> tuple[SearchSession, list[int]]:
+            evaluator = Frugal()
+            session = SearchSession(
+                space, evaluator, store, run_id, scope, Budget(), scoring=scoring
+            )
+            session.measure(range(len(space)))
+            return session, evaluator.asked
+
+        by_energy, asked = searched(Scoring(ENERGY, kernel, P, GPU))
+        assert asked == [32, 64]
+        assert [space.configuration(i).BLOCK for i in by_energy.best(2)] == [64, 32]
+        again, asked = searched(Scoring(EDP, kernel, P, GPU))
+        assert asked == []
+        assert [found.cost for found in again.known()] == pytest.approx([1e4, 1e4])
+        told: dict[int, Measurement] = {}
+        streamed = SearchSession(
+            space, Frugal(), None, run_id, scope, Budget(), scoring=again.scoring
+        )
+        streamed.stream(iter(range(2)), told.__setitem__, 1)
+        assert [found.cost for found in told.values()] == pytest.approx([1e4, 1e4])
+        by_time, asked = searched(None)
+        assert asked == []
+        assert [space.configuration(i).BLOCK for i in by_time.best(2)] == [32, 64]
+
+
+# ---------------------------------------------------------------- a whole run, on the CPU
+
+
+@pytest.fixture
+def ran(opencl_device, tmp_path: Path, kernel, monkeypatch, capsys):
+    """Run ``autotune`` with these arguments, of ``run`` those that follow the space and the CPU.
+
+    Exit code, standard output and standard error.
+    """
+    monkeypatch.chdir(tmp_path)
+    tuning = ["run", "scale", "--spaces", str(kernel.file.parent), "--device", opencl_device]
+
+    def run(name: str, *arguments: str) -> tuple[int, str, str]:
+        code = command([*(tuning if name == "run" else [name]), *arguments])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_metric_decides_a_run_and_all_that_follows(
+    ran, opencl_device, tmp_path: Path, monkeypatch, kernel
+) -> None:
+    monkeypatch.setattr("autotune.run.finals._UNSTEADY_SHARE", 0.0)  # one round tells them apart
+    device = choose_device(opencl_device)
+    request = Request(kernel, device, (P,), objective=find(kernel, "width"))
+    with Store.open(default_url()) as store, closing(Run(request, store)) as tuning:
+        publish(tuning.run(), tmp_path / "reports-width")
+    folder = Path("reports-width")
+    (file,) = folder.glob("*/scale.json")
+    record = read(file)
+    (entry,) = record.entries
+    assert (record.objective, entry.configuration) == ("width", {"BLOCK": 64})
+    assert entry.metrics["width"] == 64 and "per_watt" not in entry.metrics
+    assert [other.configuration for other in entry.runners_up] == [{"BLOCK": 32}]
+    assert entry.runners_up[0].ratio == pytest.approx(2)
+    assert "width" in file.with_suffix(".md").read_text()
+
+    _, out, _ = ran("results", "scale", "--json")
+    assert {row["metrics"]["width"] for row in json.loads(out)} == {32, 64}
+    assert not Path("reports").exists()
+
+    code, out, err = ran("run", "--out", "reports-width", "--budget", "2evals")
+    assert (code, out) == (2, "")
+    assert "is tuned for width there, not for time" in err and "name another with --out" in err
+
+    assert known_entries("scale", device)[0] == []  # not where lookup looks by default
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(folder.absolute()))
+    _, out, _ = ran("lookup", "scale", "n=1000", "--json", "--device", record.device.name)
+    assert json.loads(out)["objective"] == "width"
+    (known,), _ = known_entries("scale", device)
+    target = Target(kernel, device, P, (Reason("asked for", Action.SEARCH),), known)
+    mending = Mending(device, Orders(), Deadline(None))
+    assert mending._request([target], EFFORTS["quick"]).objective == find(kernel, "width")
+    kernel.metrics.clear()
+    ((_, failure),) = mending.measured([target])
+    assert isinstance(failure, UsageError) and "unknown objective 'width'" in str(failure)
+
+
+def test_energy_is_refused_in_one_line_where_there_is_no_counter(ran) -> None:
+    code, out, err = ran("run", "--objective", "energy")
+    assert (code, out) == (4, "")
+    assert err.count("\n") == 1
+    assert err.startswith("error: the objective energy needs the energy of")
+    assert not Path("reports-energy").exists()
+
+
+# ---------------------------------------------------------------- reports
+
+
+def reported(*trials: Measurement) -> ReportContent:
+    """What a report has of a problem that was tuned for energy, and these trials."""
+    problem_ = {"m": 256, "n": 256, "dtype": "float32"}
+    taken = RecordedEnergy(
+        median_mj=412.5, interval_mj=(410.0, 415.0), power_w=612.0, limit_w=700.0, windows=8
+    )
+    tuned = sample_entry(problem_, energy=taken, metrics={"gflops": 51234.5})
+    known = sample([tuned], objective="energy")
+    return content_of(known, [ProblemContent(Problem(problem_), trials)])
+
+
+def test_a_report_says_what_was_tuned_for_and_what_it_takes(tmp_path: Path) -> None:
+    page, *_ = write_markdown(reported(), tmp_path)
+    text = page.read_text()
+    assert "1 of 1 problem tuned for energy" in text
+    assert "| 412.5 mJ (410 … 415) | 612 W |" in text
+    assert "| gflops |" in text and "| 51230 |" in text
+    assert "| Power limit | 700 W |" in text
+
+
+def test_a_front_is_a_table_and_a_picture_of_its_steps() -> None:
+    rows = [
+        measured(k, *point) for k, point in enumerate([(3, 500), (1, 900), (2, 700), (20, 800)])
+    ]
+    content = reported(*rows)
+    found = front_of(content, content.problems[0])
+    assert found is not None
+    times = [row[found.table.columns.index("Time")] for row in found.table.rows]
+    ratios = [row[found.table.columns.index("Energy / least")] for row in found.table.rows]
+    assert times == ["1.000 ms", "2.000 ms", "3.000 ms"]
+    assert ratios == ["1.800×", "1.400×", "1.000×"]
+    picture = ElementTree.fromstring(found.picture)
+    told = "".join(picture.itertext())
+    assert "Energy of a call (mJ)" in told and "1 take more than 4 times either" in told
+    assert found.picture.count('class="line blue"') == 2 * 2
+    assert base64.b64decode(found.source.partition("base64,")[2]).decode() == found.picture
+    without = reported(measured(1, 1.0))
+    assert front_of(without, without.problems[0]) is None
+
+
+def test_records_of_several_objectives_are_not_one_table() -> None:
+    by_time = sample()
+    assert by_time.objective == "time"  # what records of before say nothing of
+    by_energy = msgspec.structs.replace(by_time, objective="energy")
+    told: list[str] = []
+    loaded = [Loaded("AUTOTUNE_TUNED", "a", by_energy), Loaded("user", "b", by_time)]
+    table = build_table(loaded, told.append)
+    assert table.objective == "energy" and list(table.devices) == ["a"]
+    assert told == [f"user:b/{by_time.kernel}: left out: tuned for time, not energy"]

@@ -1,0 +1,199 @@
+"""What the site needs of the pages and of the docstrings that it shows; `make docs` builds it and follows links."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autotune
+from autotune.kernel.spec import Kernel
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / "examples").glob("*/README.md"),
+    *sorted(DOCS.glob("**/*.md")),
+]
+#: Pages of docstrings.
+REFERENCE = [DOCS / "api.md", DOCS / "spaces.md"]
+#: Modules whose public functions are all shown, beside the names of `autotune` itself.
+MODULES = ("autotune.linalg", "autotune.torch_ops")
+
+Definition = ast.FunctionDef | ast.ClassDef | ast.Module
+FENCED = re.compile(r"(?ms)^ *```.*?^ *```$")
+
+
+def definition(name: str) -> Definition:
+    """Where a name is defined, from its source: nothing is imported that a machine may lack."""
+    first, *members = name.removeprefix("autotune.").split(".")
+    module = [*autotune._HOMES[first].split("."), first] if first in autotune._HOMES else [first]
+    path = ["autotune", *module, *members]
+    depth = next(n for n in range(len(path), 0, -1) if _is_module(path[:n]))
+    file = ROOT.joinpath(*path[:depth]).with_suffix(".py")
+    found: Any = _parsed(file)
+    for member in path[depth:]:
+        (found,) = (node for node in found.body if getattr(node, "name", None) == member)
+    return found
+
+
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _is_module(path: list[str]) -> bool:
+    return ROOT.joinpath(*path).with_suffix(".py").is_file()
+
+
+def shown(page: Path) -> Iterator[str]:
+    """Every name that a page shows the docstring of: a class with the members listed, else all public ones."""
+    text = page.read_text(encoding="utf-8")
+    for name, options in re.findall(r"^::: (autotune[\w.]*)\n((?: .*\n)*)", text, re.MULTILINE):
+        yield name
+        if listed := re.search(r" members:((?:\s+- \w+)+|.*)", options):
+            yield from (f"{name}.{member}" for member in re.findall(r"\w+", listed[1]))
+        elif isinstance(node := definition(name), ast.ClassDef):
+            members = [each.name for each in node.body if isinstance(each, ast.FunctionDef)]
+            yield from (f"{name}.{member}" for member in members if member[0] != "_")
+
+
+SHOWN = [name for page in REFERENCE for name in shown(page)]
+
+
+def sections(node: Definition) -> dict[str, str]:
+    """A numpydoc docstring's sections by title; what stands before them has none."""
+    pieces = re.split(r"^(\w+)\n-+\n", ast.get_docstring(node) or "", flags=re.MULTILINE)
+    return dict(zip(["", *pieces[1::2]], pieces[::2], strict=True))
+
+
+def described(section: str) -> set[str]:
+    """Names that a section of parameters describes."""
+    headings = re.findall(r"^(\S.*?)(?: : .*)?$", section, re.MULTILINE)
+    return {name.strip("* ") for heading in headings for name in heading.split(",")}
+
+
+def parameters(function: ast.FunctionDef) -> dict[str, str]:
+    """What a function takes, itself aside, and the defaults."""
+    given = function.args
+    placed = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(placed) - len(given.defaults)), *given.defaults]
+    pairs = [
+        *zip(placed, defaults, strict=True),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    pairs += [(each, None) for each in (given.vararg, given.kwarg) if each]
+    texts = {each.arg: ast.unparse(default) if default else "" for each, default in pairs}
+    return {name: text for name, text in texts.items() if name not in ("self", "cls")}
+
+
+def undescribed(taken: dict[str, str], section: str) -> list[str]:
+    """What a section leaves out, and headings of several whose defaults differ: pages show one for all."""
+    missing = sorted(set(taken) - described(section))
+    headings = re.findall(r"^(\S.*?) : ", section, re.MULTILINE)
+    mixed = [x for x in headings if len({taken.get(name.strip("* ")) for name in x.split(",")}) > 1]
+    return [f"parameter {name}" for name in missing] + [f"one default of {x}" for x in mixed]
+
+
+def faults(node: Definition) -> list[str]:
+    """What a docstring leaves out."""
+    if isinstance(node, ast.ClassDef):
+        return faults_of_class(node)
+    if isinstance(node, ast.Module):
+        return []
+    found = sections(node)
+    if found[""].startswith("Attach "):  # a decorator of `Kernel`, whose page says what all take
+        return []
+    wrong = undescribed(parameters(node), found.get("Parameters", ""))
+    returns = ast.unparse(node.returns) if node.returns else "None"
+    decorators = {ast.unparse(each) for each in node.decorator_list}
+    is_property = bool(decorators & {"property", "cached_property"})
+    if not is_property and returns not in ("None", "Iterator[None]") and "Returns" not in found:
+        wrong.append("Returns")
+    if any(isinstance(each, ast.Raise) for each in ast.walk(node)) and "Raises" not in found:
+        wrong.append("Raises")
+    return wrong
+
+
+def faults_of_class(node: ast.ClassDef) -> list[str]:
+    """A class has what it is made of, or where another makes it, its attributes."""
+    found = sections(node)
+    if "Attributes" in found:
+        return []
+    makers = [each for each in node.body if getattr(each, "name", None) == "__init__"]
+    fields = {
+        each.target.id: ast.unparse(each.value) if each.value else ""
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    taken = parameters(makers[0]) if makers else fields
+    return undescribed(taken, found.get("Parameters", ""))
+
+
+def test_every_public_name_is_shown() -> None:
+    public = {f"autotune.{name}" for name in autotune.__all__ if name != "__version__"}
+    for module in MODULES:
+        body = definition(module).body
+        functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+        public |= {f"{module}.{name}" for name in functions if not name.startswith("_")}
+    decorators = [n for n, f in vars(Kernel).items() if (f.__doc__ or "").startswith("Attach ")]
+    public |= {f"autotune.Kernel.{name}" for name in decorators}
+    assert sorted(public - set(SHOWN)) == []
+    assert len(SHOWN) == len(set(SHOWN))
+
+
+@pytest.mark.parametrize("name", [name for name in SHOWN if ".search." not in name])
+def test_docstrings_are_whole(name: str) -> None:
+    node = definition(name)
+    assert ast.get_docstring(node)
+    assert faults(node) == []
+
+
+def test_what_a_docstring_leaves_out_is_found() -> None:
+    source = '''
+def half(x, y=0, *, out=None) -> float:
+    """Half of it.
+
+    Parameters
+    ----------
+    x, y : float
+        Any.
+    """
+    raise ValueError
+
+class Pair:
+    """Two.
+
+    Parameters
+    ----------
+    a : float
+        The first.
+    """
+    a: float
+    b: float
+'''
+    function, class_ = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef) and isinstance(class_, ast.ClassDef)
+    assert faults(function) == ["parameter out", "one default of x, y", "Returns", "Raises"]
+    assert faults(class_) == ["parameter b"]
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = re.findall(r"^ +- .*: (\S+\.md)", config.partition("\nnav:")[2], re.MULTILINE)
+    inside = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.glob("**/*.md"))
+    outside = {name for name in named if (ROOT / name).is_file()} | {"index.md"}
+    assert sorted(set(named) - outside) == inside
+    assert len(named) == len(set(named))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_lists_and_tables_are_read_alike(page: Path) -> None:
+    """GitHub needs no empty line before them and two columns for a list in a list; Python-Markdown one, and four."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    assert re.findall(r"^(?!\||[-*] | |\d+\. |$).*\n(?:[-*] |\| ).*", text, re.MULTILINE) == []
+    assert re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*", text, re.MULTILINE) == []
