@@ -48,7 +48,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _run(python: Path, code: str, folder: Path) -> str:
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, cwd=folder)
+    alone = [python, "-I", "-c", code]  # whatever PYTHONPATH says
+    done = subprocess.run(alone, capture_output=True, text=True, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
