@@ -10,6 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 
 from autotune.errors import UsageError, unknown
+from autotune.extras import extra_of, install
 from autotune.search import auto, simple
 from autotune.search import kernel_tuner as kernel_tuner_adapter
 from autotune.search import optuna as optuna_adapter
@@ -89,10 +90,15 @@ def available() -> list[StrategyInfo]:
     ]
 
 
-def _missing(package: str, remedy: str = "pip install 'kernel-autotune[tune]'") -> str:
+def _missing(package: str) -> str:
     """Why a package makes a strategy unavailable; empty where it is installed."""
-    return "" if find_spec(package) else f"it needs the package {package} ({remedy})"
+    if find_spec(package):
+        return ""
+    extra = extra_of(package)
+    remedy = install(extra) if extra else f"pip install {package}"
+    return f"it needs the package {package} ({remedy})"
 
 
 def _needs(sampler: str) -> str:
-    return _missing(*optuna_adapter.NEEDS[sampler]) if sampler in optuna_adapter.NEEDS else ""
+    package = optuna_adapter.NEEDS.get(sampler)
+    return _missing(package) if package else ""

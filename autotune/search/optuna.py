@@ -38,11 +38,11 @@ SAMPLERS = {
     "random": "independent uniform values, valid ones kept",
     "tpe": "tree-structured Parzen estimator, multivariate over ranks",
 }
-#: Packages that a sampler needs beside Optuna, and what installs them.
+#: The package that a sampler needs beside Optuna.
 NEEDS = {
-    "cmaes": ("cmaes", "pip install 'kernel-autotune[tune]'"),
-    "gp": ("torch", "no extra of kernel-autotune installs it"),
-    "qmc": ("scipy", "pip install 'kernel-autotune[tune]'"),
+    "cmaes": "cmaes",
+    "gp": "torch",
+    "qmc": "scipy",
 }
 
 #: Proposals in a row that may be invalid or known before one is moved to its nearest neighbour.

@@ -92,6 +92,18 @@ class SurrogateSampler(BaseSampler):
     ) -> SurrogateSampler:
         """A sampler of listed configurations, all with the same parameters.
 
+        Parameters
+        ----------
+        configurations : sequence of mapping of str to value
+            All that are valid; each once.
+        seed : int, optional
+            Same seed and same results, same proposals.
+
+        Returns
+        -------
+        SurrogateSampler
+            Of the space of these.
+
         Raises
         ------
         UsageError
@@ -127,7 +139,18 @@ class SurrogateSampler(BaseSampler):
         return self._proposer.is_open
 
     def number(self, trial: Trial | FrozenTrial) -> int | None:
-        """Number in the space of a trial's configuration; None where it is not valid."""
+        """Number in the space of a trial's configuration.
+
+        Parameters
+        ----------
+        trial : Trial or FrozenTrial
+            Of a study that this sampler serves.
+
+        Returns
+        -------
+        int or None
+            None where the configuration is not valid.
+        """
         if trial.number in self._running:
             return self._running[trial.number]
         if not set(self.distributions) <= set(trial.params):
