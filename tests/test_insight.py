@@ -18,7 +18,7 @@ from sample_records import record
 from autotune.cli import run
 from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
-from autotune.report import ProblemContent, content_of
+from autotune.report.content import ProblemContent, content_of
 from autotune.report.insight import section
 from autotune.search.encoding import Encoding
 from autotune.search.insight import FEWEST, Insight, insight, leave_one_out

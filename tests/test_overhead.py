@@ -15,14 +15,14 @@ from autotune.search.replay import load
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 
 
-@pytest.mark.parametrize("strategy", ["random", "auto", "kt:genetic_algorithm"])
+@pytest.mark.parametrize("strategy", ["random", "surrogate", "kt:genetic_algorithm"])
 def test_a_configuration_leaves_a_row_an_event_and_no_memory(strategy: str) -> None:
     """Through engine, strategy, store and events; that rows and events agree is asked there."""
-    count = 1000 if strategy != "auto" else 500  # its model takes some milliseconds each
+    count = 1000 if strategy != "surrogate" else 500  # its model takes some milliseconds each
     found = overhead.replayed(load(DATA), strategy, count, every=count // 10)
     assert found["configurations"] == count
     assert len(found["rss_mb"]) == 10
     grown_kb = 1024 * (found["rss_mb"][-1] - found["rss_mb"][4]) / (count / 2)
     # The model's matrices hold a number for each pair: 6 KB for each of 500, in several of them.
-    most_kb = 10 if strategy != "auto" else 40
+    most_kb = 10 if strategy != "surrogate" else 40
     assert grown_kb < most_kb, f"{grown_kb:.0f} KB more for every configuration"

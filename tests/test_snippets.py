@@ -55,6 +55,7 @@ NOT_RUN = {
     "autotune cache --clear": "would clear what the tests share; test_cli has a cache of its own",
     "autotune check-tuned --retune": "needs a record of this device; test_check_tuned makes one",
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune check vector_add": "needs what the line above writes; test_migration checks one",
     "autotune run": "searches for a minute; test_readme and test_tutorial shorten it, tests/gpu the rest",
     "build/tuned": "needs a GPU; test_cpp builds it",
     "cmake": "test_cpp builds the example and a project of its own",

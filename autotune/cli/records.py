@@ -363,12 +363,12 @@ def report(
     from autotune.store import Store, default_url
     from autotune.tuned.reading import read_all, user_folder
 
-    records = _records(kernel or "*", device, source)
+    everything = read_all(Path(source or user_folder()))
+    records = _chosen(everything, kernel or "*", device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
             for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
-    everything = read_all(Path(source or user_folder()))
     click.echo(str(write_index([_standing(record, spaces) for record in everything], out)))
 
 
@@ -399,12 +399,22 @@ def _standing(record: TunedRecord, spaces: Path | None) -> Standing:
 
 def _records(kernel: str, device: str | None, folder: Path | None = None) -> list[TunedRecord]:
     """What is tuned of a kernel, or ``*``: one record per device; by default what this user tuned."""
-    from autotune.errors import UsageError
     from autotune.tuned.reading import read_all, user_folder
 
-    found = read_all(Path(folder or user_folder()), kernel)
+    return _chosen(read_all(Path(folder or user_folder()), kernel), kernel, device, folder)
+
+
+def _chosen(
+    found: Sequence[TunedRecord], kernel: str, device: str | None, folder: Path | None
+) -> list[TunedRecord]:
+    """Those of a kernel, or ``*``, and of a device; there must be one."""
+    from autotune.errors import UsageError
+
     chosen = [
-        record for record in found if device in (None, record.device.name, record.device.folder)
+        record
+        for record in found
+        if kernel in ("*", record.kernel)
+        and device in (None, record.device.name, record.device.folder)
     ]
     if not chosen:
         where = f" on {device}" if device else ""

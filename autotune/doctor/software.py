@@ -28,6 +28,7 @@ PURPOSES = {
     "torch": "kernels as operators of torch",
     "postgres": "a results store on a server",
     "test": "the tests",
+    "docs": "building the documents",
 }
 #: Programs, what each is for, and what says how to install it.
 _TOOLS: dict[str, tuple[str, Callable[[], str]]] = {

@@ -777,7 +777,7 @@ class Kernel(Hooks):
         )
 
     def _attach(self, rules: list[Rule], rule: Rule) -> None:
-        """Attach a rule; in a notebook in place of that of its name, since cells are run again."""
+        """Add a rule; in a notebook in place of that of its name, since cells are run again."""
         if self.file is None and rule.name != "_":
             rules[:] = [known for known in rules if known.name != rule.name]
         rules.append(rule)

@@ -72,7 +72,7 @@ def available() -> list[StrategyInfo]:
     """Every strategy, those that cannot run here with the reason."""
     return [
         *(
-            StrategyInfo(name, doc, _missing("optuna") if name == "surrogate" else "")
+            StrategyInfo(name, doc, _missing("optuna") if name in ("auto", "surrogate") else "")
             for name, (_, doc) in _OWN.items()
         ),
         *(

@@ -116,7 +116,7 @@ def test_guard_bands_begin_where_the_array_ends(bench: Bench, fault: str, offset
     assert found.message == "wrote outside the bounds of out"
 
 
-@pytest.mark.skipif(not find_program("compute-sanitizer"), reason=sanitize.REMEDY)
+@pytest.mark.skipif(not find_program("compute-sanitizer"), reason="no compute-sanitizer")
 def test_the_sanitizer_sees_arrays_where_they_are_placed(bench: Bench) -> None:
     """One element too far is seen; so is an access that is not aligned."""
     problem = Problem(n=N, offset_x=1, offset_y=2, offset_out=3)

@@ -21,7 +21,7 @@ from autotune.values import Configuration, Problem
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not find_program("compute-sanitizer"), reason=sanitize.REMEDY),
+    pytest.mark.skipif(not find_program("compute-sanitizer"), reason="no compute-sanitizer"),
 ]
 
 SPACE = '''
