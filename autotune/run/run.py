@@ -36,9 +36,8 @@ _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
 #: The former where energy is measured: a window takes half a second, and six of each finalist tell little
 #: enough.
 _ENERGY_FINALS_SHARE = 0.4
-#: Share of the budget of several problems that is spent on those where most is to be gained, and of how
-#: many problems one is searched on.
-_AGAIN_SHARE, _AGAIN = 0.3, 3
+#: Share of the budget of several problems that is kept for going on with some of them (docs/search.md).
+_AGAIN_SHARE = 0.4
 #: Not for less time than this: data must be uploaded again.
 _LEAST_AGAIN_S = 1.0
 #: Of the time for a problem's finals the most that is spent on measuring the others' best there.
@@ -133,24 +132,26 @@ class Run(Bench):
     def _searched_on(
         self, search: ProblemSearch, searched: Sequence[SearchedProblem]
     ) -> list[SearchedProblem]:
-        """Spend what is left of the budget where most is to be gained, as strategies expect it."""
+        """Spend what is left of the budget, by turns where most gain is expected and where least was tried."""
         found = {other.problem: other for other in searched}
-        turns = ceil_div(len(searched), _AGAIN)
-        for turn in range(turns):
-            chosen = max(found.values(), key=_gain)
-            if not (self._again_share and _gain(chosen) > 0):
+        for turns in range(len(searched), 0, -1) if self._again_share else ():
+            open_ones = [other for other in found.values() if _gain(other) > 0]
+            if not open_ones:
                 break
+            # What has been looked at least may be what the model is most mistaken about.
+            by_gain = (len(searched) - turns) % 2 == 0
+            chosen = max(open_ones, key=_gain) if by_gain else min(open_ones, key=_tried)
             seconds = self._seconds_left(but=self._kept_share)
             if seconds is not None:
-                seconds /= turns - turn
+                if seconds < _LEAST_AGAIN_S:
+                    break
+                seconds = max(seconds / turns, _LEAST_AGAIN_S)
             evaluations = self.request.total_budget.evaluations
             if evaluations is not None:
-                evaluations -= sum(len(other.asked) for other in found.values())
-                evaluations = ceil_div(evaluations, turns - turn)
-            if seconds is not None and seconds < _LEAST_AGAIN_S:
-                break
-            if evaluations is not None and evaluations < 1:
-                break
+                evaluations -= sum(map(_tried, found.values()))
+                if evaluations < 1:
+                    break
+                evaluations = ceil_div(evaluations, turns)
             found[chosen.problem] = search.search(
                 chosen.problem, chosen.space, Budget(seconds, evaluations), list(found.values())
             )
@@ -310,6 +311,11 @@ def _gain(found: SearchedProblem) -> float:
     """What going on with a problem is expected to save, as a share; 0 where it need not go on."""
     outlook = found.outlook
     return 0.0 if outlook is None or outlook.is_enough else outlook.gain
+
+
+def _tried(found: SearchedProblem) -> int:
+    """How many configurations were tried."""
+    return len(found.asked)
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:
