@@ -308,9 +308,12 @@ class Run(Bench):
 
 
 def _gain(found: SearchedProblem) -> float:
-    """What going on with a problem is expected to save, as a share; 0 where it need not go on."""
-    outlook = found.outlook
-    return 0.0 if outlook is None or outlook.is_enough else outlook.gain
+    """What going on is expected to save, as a share; all where the strategy had no time to say, 0 at an end."""
+    if len(found.asked) == len(found.space):
+        return 0.0
+    if found.outlook is None:
+        return math.inf
+    return 0.0 if found.outlook.is_enough else found.outlook.gain
 
 
 def _tried(found: SearchedProblem) -> int:

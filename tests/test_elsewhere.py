@@ -1,0 +1,174 @@
+"""What a search knows beside its own measurements: other sizes, other devices, and what it does with them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from autotune.devices.choose import choose_device
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import Space, enumerate_space
+from autotune.measure.measurement import Measurement, Status
+from autotune.run.elsewhere import OtherDevices, numbered, point_of, told_apart
+from autotune.run.request import Request
+from autotune.run.run import Run
+from autotune.search.base import Elsewhere
+from autotune.search.proposals import Known, Outcome, Proposer
+from autotune.search.session import Budget, SearchStarted
+from autotune.store import RunInfo, Scope, Store
+from autotune.values import Configuration, Problem
+
+GRID = Space(
+    {"A": tuple(range(24)), "B": tuple(range(24))},
+    np.indices((24, 24)).reshape(2, -1).T.astype(np.int16),
+)
+
+
+def time_ms(number: int, best: tuple[int, int]) -> float:
+    """Best where A and B are so."""
+    a, b = divmod(number, 24)
+    return 1 + (a - best[0]) ** 2 / 20 + (b - best[1]) ** 2 / 20
+
+
+def known(place: float, best: tuple[int, int], scale: float = 1.0, compiled: bool = False) -> Known:
+    """What 60 random configurations took at a place, in other units."""
+    numbers = np.random.default_rng(0).choice(len(GRID), 60, replace=False)
+    outcomes = {int(n): Outcome(math.log(scale * time_ms(int(n), best))) for n in numbers}
+    return Known((place,), outcomes, compiled)
+
+
+def evaluations_to_best(proposer: Proposer, best: tuple[int, int]) -> int:
+    for count in range(1, len(GRID) + 1):
+        number = proposer.ask()
+        assert number is not None
+        proposer.tell(number, time_ms(number, best))
+        if time_ms(number, best) == 1:
+            return count
+    raise AssertionError("never asked for")
+
+
+def median_to_best(places: list[Known]) -> float:
+    counts = [
+        evaluations_to_best(Proposer(GRID, np.random.default_rng(seed), (0.0,), places), (15, 5))
+        for seed in range(5)
+    ]
+    return float(np.median(counts))
+
+
+# --- the model
+
+
+def test_what_is_alike_elsewhere_is_found_sooner_and_what_is_not_costs_little() -> None:
+    """Times elsewhere are a hundred times as long: only their order there is worth anything."""
+    alone = median_to_best([])
+    alike = median_to_best([known(0.5, (15, 5), scale=100.0)])
+    unlike = median_to_best([known(1.0, (2, 20), scale=0.01)])
+    assert alike < alone
+    assert unlike <= alone + 10
+
+
+def test_places_without_a_time_say_nothing() -> None:
+    failed = Known((1.0,), {3: Outcome(math.nan), 4: Outcome(0.5, is_bound=True)})
+    paths = []
+    for places in ([], [failed]):
+        proposer = Proposer(GRID, np.random.default_rng(1), (0.0,), places)
+        paths.append([proposer.ask() for _ in range(8)])
+    assert paths[0] == paths[1]
+
+
+def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> None:
+    places = [known(0.1, (15, 5), compiled=True), *[known(0.1, (15, 5))] * 3]
+    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), places)
+    first = proposer.ask()
+    assert first in places[0].outcomes
+    assert first == min(places[0].outcomes, key=lambda n: places[0].outcomes[n].log_ms)
+
+
+def test_nothing_is_asked_twice_whatever_is_known_elsewhere() -> None:
+    small = Space(GRID.parameters, GRID.rows[:40])
+    places = [Known((1.0,), {n: Outcome(math.log(1 + n)) for n in range(40)}, True)]
+    proposer = Proposer(small, np.random.default_rng(0), (0.0,), places)
+    asked = []
+    while (number := proposer.ask()) is not None:
+        asked.append(number)
+        proposer.tell(number, None if number % 3 else 1.0 + number, is_bound=number % 2 == 0)
+    assert sorted(asked) == list(range(40))
+
+
+# --- places
+
+
+def test_points_are_octaves_twos_and_words() -> None:
+    here = Problem(m=4096, kind="sum")
+    assert point_of(here, here) == (0.0, 3.0, 1.0, 0.0)
+    assert point_of(Problem(m=4097, kind="max"), here, apart=0.5) == pytest.approx(
+        (0.5, 3.0, 0.0, 1.0), abs=1e-3
+    )
+    assert point_of(Problem(m=0, kind="sum"), here)[1] == 0.0
+
+
+def test_coordinates_that_all_share_are_left_out() -> None:
+    place, elsewhere = told_apart((1.0, 2.0, 3.0), [Elsewhere((1.0, 0.0, 3.0), {})])
+    assert place == (2.0,)
+    assert elsewhere == [Elsewhere((0.0,), {})]
+    assert told_apart((1.0,), []) == ((), [])
+
+
+def test_what_is_not_valid_here_has_no_number() -> None:
+    rows = [Measurement(Configuration(A=a, B=1), Status.OK, samples_ms=(1.0,)) for a in (3, 99)]
+    assert numbered(rows, GRID) == {3 * 24 + 1: rows[0]}
+
+
+def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path: Path) -> None:
+    kernel = find_kernel("transpose")
+    device = choose_device("opencl:cpu")
+    space = enumerate_space(kernel, device)
+    problem = Problem(m=512, n=512)
+    configuration = space.configuration(5)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run_id = store.begin_run(RunInfo("transpose", "x", "random", 0, "1", "test"))
+        for name in (device.name, "another"):
+            scope = Scope("transpose", problem, name, name, "1", "1", "s", "a", "cold")
+            store.add(run_id, scope, Measurement(configuration, Status.OK, samples_ms=(2.0,)))
+        found = OtherDevices("transpose", device, store).near(problem, space)
+    assert len(found) == 1
+    assert {row.median_ms for row in found[0].measured.values()} == {2.0}
+    assert found[0].place[0] == 1.0 and not found[0].is_compiled
+
+
+# --- a run
+
+
+@pytest.mark.opencl
+def test_what_is_kept_of_a_budget_goes_to_sizes_again(tmp_path: Path) -> None:
+    kernel = find_kernel("transpose")
+    problems = tuple(Problem(m=size, n=64) for size in (64, 33))
+    starts: Counter[Problem] = Counter()
+
+    def watch(event: object) -> None:
+        if isinstance(event, SearchStarted):
+            starts[event.problem] += 1
+
+    request = Request(
+        kernel, choose_device("opencl:cpu"), problems, budget=Budget(evaluations=9), fresh=True
+    )
+    with Store.open(tmp_path / "s.sqlite") as store:
+        tuning = Run(request, store, watch)
+        try:
+            result = tuning.run()
+        finally:
+            tuning.close()
+        rows = Counter(
+            (row.problem, row.measurement.configuration) for row in store.rows() if row.strategy
+        )
+    assert [found.problem for found in result.problems] == list(problems)
+    assert sum(len(found.measured) for found in result.problems) == 9
+    assert sum(starts.values()) > len(problems)
+    searched = {
+        (found.problem, row.configuration) for found in result.problems for row in found.measured
+    }
+    assert searched <= rows.keys()
