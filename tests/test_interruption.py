@@ -152,3 +152,40 @@ def test_handlers_of_signals_outlast_a_space_file(tmp_path: Path) -> None:
     load_file(write_space(tmp_path, ("FACTOR = 3", ignoring)))
     after = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     assert after == before
+
+
+@pytest.mark.parametrize("where", ["in __del__", "in a weak reference's callback"])
+def test_a_signal_that_comes_where_python_ignores_exceptions_still_ends_the_command(
+    where: str,
+) -> None:
+    """A run on a GPU once went on for a minute after the SIGTERM of `timeout`."""
+    code = """
+import os, signal, sys, time, weakref
+from autotune.cli import interruption
+
+def end(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(1000):
+        pass
+
+class Ending:
+    if sys.argv[1] == "in __del__":
+        __del__ = end
+
+interruption.listen()
+ending = Ending()
+reference = weakref.ref(ending, end if sys.argv[1] != "in __del__" else None)
+try:
+    del ending
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, where],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
