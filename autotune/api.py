@@ -138,7 +138,7 @@ def tune(
     timing: Literal["cold", "hot"] = "cold",
     fresh: bool = False,
     sanitize: bool | None = None,
-    out: str | Path = "reports",
+    out: str | Path | None = None,
     spaces: str | Path | None = None,
     quiet: bool = False,
     listener: Callable[[Event], None] = ignore,
@@ -161,8 +161,7 @@ def tune(
     strategy : str
         See ``autotune list strategies``.
     objective : str
-        What is minimised: ``time``, ``energy``, ``edp``, or a metric of the kernel. Records of one
-        folder have one objective, so that another than time needs an ``out`` of its own.
+        What is minimised: ``time``, ``energy``, ``edp``, or a metric of the kernel.
     device : str, optional
         ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable.
     seed : int
@@ -182,8 +181,9 @@ def tune(
     sanitize : bool, optional
         Run the finalists under NVIDIA's compute-sanitizer too; what it finds fault with cannot win.
         Default: with ``effort="full"`` on a GPU, where it is installed.
-    out : str or Path
-        Record, header and report go to ``out/<device>/``.
+    out : str or Path, optional
+        Record, header and report go to ``out/<device>/``. Default: ``reports``, and
+        ``reports-<objective>`` for another than time, since records of one folder have one objective.
     spaces : str or Path, optional
         Another folder to look for the space file of a name in.
     quiet : bool
@@ -242,7 +242,8 @@ def tune(
         inputs={name: np.asarray(array) for name, array in (inputs or {}).items()},
         command="autotune.tune",
     ).with_default_problems()
-    require_objective(Path(out) / first.folder / f"{declared.name}.json", wanted.name)
+    folder = Path(out or ("reports" if wanted.is_time else f"reports-{wanted.name}"))
+    require_objective(folder / first.folder / f"{declared.name}.json", wanted.name)
     with (
         Store.open(default_url()) as store,
         progress_of(declared.name, len(request.problems), quiet) as progress,
@@ -253,7 +254,7 @@ def tune(
             listener(event)
 
         result = execute(request, store, told)
-    return Tuned(result, publish(result, Path(out)) if request.only is None else None)
+    return Tuned(result, publish(result, folder) if request.only is None else None)
 
 
 def _configuration(kernel: Kernel, config: Mapping[str, Value]) -> Configuration:

@@ -320,7 +320,7 @@ def test_a_metric_decides_a_run_and_all_that_follows(
 
     code, out, err = ran("run", "--out", "reports-width", "--budget", "2evals")
     assert (code, out) == (2, "")
-    assert "is tuned for width there, not for time" in err and "name another with --out" in err
+    assert "is tuned for width there, not for time" in err and "name another (--out" in err
 
     assert known_entries("scale", device)[0] == []  # not where lookup looks by default
     monkeypatch.setenv("AUTOTUNE_TUNED", str(folder.absolute()))

@@ -16,6 +16,7 @@ from autotune.cli.standing import PHASES, Standing
 from autotune.measure.measurement import Status
 from autotune.measure.objective import TIME, Objective
 from autotune.search.session import Event, Measured, SearchStarted
+from autotune.values import Problem
 
 #: Between two lines where there is no terminal: of a day's run a log holds some thousands.
 _LINE_S = 30.0
@@ -36,7 +37,7 @@ class RunProgress(Progress):
         )
         self.kernel, self.problems = kernel, problems
         self.statuses: Counter[Status] = Counter()
-        self._searches = 0
+        self._begun: list[Problem] = []
         self.standing = Standing(kernel, problems, objective)
         self._lines = _Lines(self.standing) if self.disable else None
 
@@ -62,10 +63,12 @@ class RunProgress(Progress):
             self._say(f"{self.kernel} {event.problem}", PHASES.get(event.name, event.name))
 
     def _begin(self, event: SearchStarted) -> None:
-        self._searches += 1
         self.statuses.clear()
+        if event.problem not in self._begun:
+            self._begun.append(event.problem)
+        number = self._begun.index(event.problem) + 1  # searches are gone on with in any order
         self._say(
-            f"[{self._searches}/{self.problems}] {self.kernel} {event.problem}",
+            f"[{number}/{self.problems}] {self.kernel} {event.problem}",
             f"{event.configurations} configurations, {event.remembered} remembered",
             total=event.budget.evaluations or event.budget.seconds,
         )

@@ -94,15 +94,26 @@ class Standing:
         with self._lock:
             if isinstance(event, SearchStarted):
                 self._phase = None
-                self._searches.append(
-                    SearchSoFar(
-                        event.problem, event.configurations, event.remembered, event.budget, now_s
-                    )
-                )
+                self._searches.append(self._begun(event, now_s))
             elif isinstance(event, Measured):
                 self._measured(event, now_s)
             else:
                 self._phase = PHASES.get(event.name, event.name), event.problem
+
+    def _begun(self, event: SearchStarted, now_s: float) -> SearchSoFar:
+        """A search that begins, or one that goes on."""
+        for earlier in self._searches:
+            if earlier.problem == event.problem:
+                self._searches.remove(earlier)
+                evaluations = event.budget.evaluations
+                if evaluations is not None:
+                    evaluations += earlier.tried
+                earlier.budget = Budget(event.budget.seconds, evaluations)
+                earlier.begun_s, earlier.end_s = now_s, None
+                return earlier
+        return SearchSoFar(
+            event.problem, event.configurations, event.remembered, event.budget, now_s
+        )
 
     def _measured(self, event: Measured, now_s: float) -> None:
         search, measured = self._searches[-1], event.measurement

@@ -70,11 +70,12 @@ def lookup(
             name, arch = current_device()
     question = (disabled, arch, device, name, *problem.items())
     try:
-        return cached.answers[question]
-    except KeyError:
-        answer = cached.answer(disabled, arch, device or name, problem)
+        known = cached.answers.get(question)
     except TypeError:  # an unhashable device or field
         return cached.answer(disabled, arch, device or name, problem)
+    if known is not None:
+        return known
+    answer = cached.answer(disabled, arch, device or name, problem)
     if len(cached.answers) >= MAX_ANSWERS:
         cached.answers.clear()
     cached.answers[question] = answer

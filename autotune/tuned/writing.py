@@ -146,7 +146,7 @@ def require_objective(path: Path, objective: str) -> None:
 def _other_objective(old: TunedRecord, objective: str) -> UsageError:
     return UsageError(
         f"{old.kernel} on {old.device.name} is tuned for {old.objective} there, not for {objective}: "
-        "a folder of records has one objective; name another with --out"
+        "a folder of records has one objective; name another (--out, or out= of tune)"
     )
 
 
