@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from pathlib import Path
 
@@ -86,6 +87,18 @@ def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> Non
     first = proposer.ask()
     assert first in places[0].outcomes
     assert first == min(places[0].outcomes, key=lambda n: places[0].outcomes[n].log_ms)
+
+
+def test_bounds_alone_end_no_search_and_warn_of_nothing() -> None:
+    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), [known(1.0, (15, 5))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(6):
+            number = proposer.ask()
+            assert number is not None
+            proposer.tell(number, 5.0, is_bound=True)
+        assert proposer.chance_left() == 1.0
+        assert proposer.gain_left() >= 0.0
 
 
 def test_nothing_is_asked_twice_whatever_is_known_elsewhere() -> None:

@@ -648,7 +648,7 @@ def _without_ones(sizes: Sequence[str]) -> list[str]:
 def _short(value: Any) -> str:
     """A value or code on one line."""
     if isinstance(value, Mapping):
-        text = "{" + ", ".join(f"{key!r}: {_short(one)}" for key, one in value.items()) + "}"
+        text = "{" + ", ".join(f"{key!r}: {_short(held)}" for key, held in value.items()) + "}"
     elif isinstance(value, list):
         text = f"[{', '.join(map(_short, value))}]"
     else:

@@ -185,8 +185,8 @@ class _Reader:
                     held[at] = value
             case ast.Tuple(targets) | ast.List(targets):
                 known = isinstance(value, list | tuple) and len(value) == len(targets)
-                for number, one in enumerate(targets):
-                    self._give(one, value[number] if known else Code(one))
+                for number, part in enumerate(targets):
+                    self._give(part, value[number] if known else Code(part))
 
     def _forget(self, target: ast.expr) -> None:
         for node in ast.walk(target):
@@ -324,7 +324,7 @@ class _Reader:
             return replace(arguments[0], dtype=self._dtype(node, 1) or arguments[0].dtype)
         if name in _FILLED:
             return self._filled(node, name, arguments, named)
-        if name in _CALLED and not any(isinstance(one, Code | Array) for one in arguments):
+        if name in _CALLED and not any(isinstance(given, Code | Array) for given in arguments):
             given = {key: self._plain(value) for key, value in named.items()}
             made = _CALLED[name](*arguments, **given)
             if isinstance(made, range) and len(made) > _MOST_STEPS:

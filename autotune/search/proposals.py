@@ -498,8 +498,10 @@ class _View:
     def chance_left(self, outcomes: Mapping[int, Outcome], share: float) -> float:
         """See `Proposer.chance_left`."""
         told, means = self._believed(outcomes)
-        means = means[~self._taken]
-        bar = np.nanmin(told.values[len(self._past) :]) + math.log1p(-share) / told.spread
+        means, own = means[~self._taken], told.values[len(self._past) :]
+        if np.isnan(own).all():  # only bounds are known
+            return 1.0
+        bar = np.nanmin(own) + math.log1p(-share) / told.spread
         chances = ndtr((bar - means) / np.sqrt(self._posterior.variances[~self._taken]))
         return float(-np.expm1(np.log1p(-np.minimum(chances, 1 - 1e-9)).sum()))
 
