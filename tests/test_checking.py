@@ -47,6 +47,19 @@ def test_arguments_and_reference_run_at_the_smallest_problem_of_any_kernel(tmp_p
         check_kernel(load_file(write_space(tmp_path, CUDA_ONLY, WRONG)), [], 1, 0)
 
 
+def test_a_default_that_is_not_valid_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    wide = (
+        "@scale.launch",
+        '@scale.constraint\ndef wide(BLOCK):\n    """Wide."""\n    return BLOCK >= 64\n\n\n@scale.launch',
+    )
+    for changes, told in (((CUDA_ONLY,), 0), ((CUDA_ONLY, wide), 1)):
+        report = check_kernel(load_file(write_space(tmp_path, *changes)), ["sm_90"], 1, 0)
+        found = [note for note in report.notes if note.startswith("the default (BLOCK=32")]
+        assert len(found) == told
+        assert all("breaks wide" in note and "'BLOCK': 64" in note for note in found)
+
+
 def test_what_opts_out_of_exact_data_is_told(tmp_path: Path) -> None:
     inexact = ('"scale.cu",', '"scale.cu",\n    backends=["cuda"],\n    exact_data=False,')
     report = check_kernel(load_file(write_space(tmp_path, inexact)), [], 1, 0)

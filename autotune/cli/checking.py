@@ -18,6 +18,7 @@ from autotune.devices.device import Device, for_arch
 from autotune.errors import MissingDependencyError, NothingValidError
 from autotune.extras import install
 from autotune.kernel.launches import launch_sequence, over_limit, requirement, traced, traced_grid
+from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
@@ -112,6 +113,18 @@ def _rehearse(report: CheckReport, kernel: Kernel) -> None:
         report.notes.append("no exact data: the space file says exact_data=False")
 
 
+def _check_default(report: CheckReport, kernel: Kernel, space: Space, device: Device) -> None:
+    """Note a default that is not valid: `lookup` answers it where nothing is tuned."""
+    broken = [rule.name for rule in broken_constraints(kernel, kernel.default(), device)]
+    if broken:
+        valid = ", ".join(f"{name!r}: {value!r}" for name, value in space.configuration(0).items())
+        report.notes.append(
+            f"the default ({kernel.default()}) is not valid on {device.arch or device.name}, and lookup "
+            f"answers it where nothing is tuned: it breaks {', '.join(broken)}; give one that is valid, "
+            f"such as Kernel(..., default={{{valid}}})"
+        )
+
+
 def _size(problem: Problem) -> int:
     """The product of a problem's integers; one that is 0 may be no size."""
     return math.prod(max(1, value) for value in problem.values() if isinstance(value, int))
@@ -123,6 +136,7 @@ def _check_compiling(
     space = _space(report, kernel, device)
     if space is None:
         return
+    _check_default(report, kernel, space, device)
     problem = kernel.first_problem(device.backend)
     try:
         _check_sample(
