@@ -14,14 +14,14 @@ from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.elsewhere import OtherDevices, numbered, point_of, told_apart
+from autotune.run.elsewhere import OtherDevices, point_of, told_apart
 from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.base import Elsewhere
 from autotune.search.proposals import Known, Outcome, Proposer
 from autotune.search.session import Budget, SearchStarted
 from autotune.store import RunInfo, Scope, Store
-from autotune.values import Configuration, Problem
+from autotune.values import Problem
 
 GRID = Space(
     {"A": tuple(range(24)), "B": tuple(range(24))},
@@ -101,6 +101,25 @@ def test_bounds_alone_end_no_search_and_warn_of_nothing() -> None:
         assert proposer.gain_left() >= 0.0
 
 
+def test_what_was_given_is_held_back_from_the_model_for_a_while() -> None:
+    """Good ones of another device: the search goes as without them, and never asks for them."""
+    given = dict.fromkeys((3, 4, 5, 27, 28, 29), 1.5)
+    paths = []
+    for told, held in (({}, 0), (given, 20)):
+        proposer = Proposer(GRID, np.random.default_rng(3), held=held)
+        for number, ms in told.items():
+            proposer.tell(number, ms)
+        path: list[int] = []
+        while len(path) < 20 and (number := proposer.ask()) is not None:
+            path.append(number)
+            proposer.tell(number, time_ms(number, (15, 5)))
+            assert not told or proposer.chance_left() == 1.0 or len(path) == held
+        paths.append([time_ms(number, (15, 5)) for number in path])
+        assert not set(told) & set(path)
+    assert min(paths[1]) < 1.5  # as close as without what was given
+    assert min(paths[0]) < 1.5
+
+
 def test_nothing_is_asked_twice_whatever_is_known_elsewhere() -> None:
     small = Space(GRID.parameters, GRID.rows[:40])
     places = [Known((1.0,), {n: Outcome(math.log(1 + n)) for n in range(40)}, True)]
@@ -131,11 +150,6 @@ def test_coordinates_that_all_share_are_left_out() -> None:
     assert told_apart((1.0,), []) == ((), [])
 
 
-def test_what_is_not_valid_here_has_no_number() -> None:
-    rows = [Measurement(Configuration(A=a, B=1), Status.OK, samples_ms=(1.0,)) for a in (3, 99)]
-    assert numbered(rows, GRID) == {3 * 24 + 1: rows[0]}
-
-
 def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path: Path) -> None:
     kernel = find_kernel("transpose")
     device = choose_device("opencl:cpu")
@@ -147,10 +161,9 @@ def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path:
         for name in (device.name, "another"):
             scope = Scope("transpose", problem, name, name, "1", "1", "s", "a", "cold")
             store.add(run_id, scope, Measurement(configuration, Status.OK, samples_ms=(2.0,)))
-        found = OtherDevices("transpose", device, store).near(problem, space)
-    assert len(found) == 1
-    assert {row.median_ms for row in found[0].measured.values()} == {2.0}
-    assert found[0].place[0] == 1.0 and not found[0].is_compiled
+        devices = OtherDevices("transpose", device, store)
+        assert devices.best(problem, 8) == [configuration]
+        assert devices.best(problem, 0) == []
 
 
 # --- a run

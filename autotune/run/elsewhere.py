@@ -1,21 +1,19 @@
-"""What is known of a search's space beside it: other sizes of the run, and other devices.
+"""What is known beside a search: where other sizes lie, and what is best on other devices.
 
 Other devices are those of the tuned records and of the store. Makes points of problems and devices,
-which are what the search's model compares them by; chooses nothing.
+which are what the search's model compares sizes by.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from autotune.devices.device import Device
-from autotune.kernel.space import Space
 from autotune.measure.measurement import Measurement, Status
 from autotune.search.base import Elsewhere
-from autotune.search.session import number_in
 from autotune.store import Store
 from autotune.tuned.reading import read_layers
 from autotune.tuned.table import unlikeness
@@ -26,10 +24,8 @@ from autotune.values import Configuration, Problem
 _OCTAVES, _TWOS = 4, 4
 #: How unlike a device of the store is, whose properties are not kept.
 _UNKNOWN = 1.0
-#: Rows of another device and problem that are looked at, of the store.
-_ROWS = 48
-#: Other devices' problems, the nearest, that a search is told of.
-_MOST = 8
+#: Of another device's problem so many of the best are looked at.
+_OF_EACH = 2
 
 
 @dataclass(frozen=True)
@@ -50,13 +46,18 @@ class OtherDevices:
     device: Device
     store: Store | None
 
-    def near(self, problem: Problem, space: Space) -> list[Elsewhere]:
-        """What they measured at the problems nearest to this one, of the devices most like this."""
+    def best(self, problem: Problem, count: int) -> list[Configuration]:
+        """Their best at the problems nearest to this one, of the devices most like this first."""
         here = point_of(problem, problem)
-        places = [(point_of(other.problem, problem, other.apart), other) for other in self._tuned]
-        nearest = sorted(places, key=lambda found: math.dist(found[0], here))[:_MOST]
-        known = [(place, numbered(other.rows(), space)) for place, other in nearest]
-        return [Elsewhere(place, measured) for place, measured in known if measured]
+        nearest = sorted(
+            self._tuned,
+            key=lambda other: math.dist(point_of(other.problem, problem, other.apart), here),
+        )
+        found: dict[Configuration, None] = {}
+        for other in nearest[:count]:
+            rows = sorted(other.rows(), key=lambda row: row.median_ms or math.inf)
+            found |= dict.fromkeys(row.configuration for row in rows[:_OF_EACH])
+        return list(found)[:count]
 
     @cached_property
     def _tuned(self) -> list[_Tuned]:
@@ -89,7 +90,7 @@ class OtherDevices:
 
     @staticmethod
     def _fastest(store: Store, scope: str) -> list[Measurement]:
-        return [row.measurement for row in store.fastest(scope, _ROWS)]
+        return [row.measurement for row in store.fastest(scope, _OF_EACH)]
 
 
 def told_apart(
@@ -116,9 +117,3 @@ def point_of(problem: Problem, here: Problem, apart: float = 0.0) -> tuple[float
             twos = (size & -size).bit_length() - 1
             coordinates += [math.log2(size) / _OCTAVES, min(twos, _TWOS) / _TWOS]
     return tuple(coordinates)
-
-
-def numbered(rows: Iterable[Measurement], space: Space) -> Mapping[int, Measurement]:
-    """Measurements by the number of their configuration, without those that are not valid here."""
-    numbers = ((number_in(space, row.configuration), row) for row in rows)
-    return {number: row for number, row in numbers if number is not None}

@@ -30,6 +30,8 @@ from autotune.store import Store
 from autotune.tuned.table import distance, place_of
 from autotune.values import Configuration, Problem
 
+#: Of other devices' best so many are tried on the first problem, and on later ones.
+_OF_OTHERS, _OF_OTHERS_LATER = 8, 2
 #: The winners of so many problems, those nearest by size, are tried first on the next.
 _NEAR_PROBLEMS = 8
 
@@ -89,7 +91,7 @@ class ProblemSearch:
         others = [found for found in before if found is not earlier]
         asked = dict(earlier.asked) if earlier else {}
         first = [] if earlier else self._first(space, problem, others)
-        place, elsewhere = self._elsewhere(problem, space, others)
+        place, elsewhere = self._elsewhere(problem, others)
         self.listener(Phase(problem, "inputs"))
         job = bench.job(
             problem,
@@ -140,18 +142,16 @@ class ProblemSearch:
             session.outlook,
         )
 
+    @staticmethod
     def _elsewhere(
-        self, problem: Problem, space: Space, others: Sequence[SearchedProblem]
+        problem: Problem, others: Sequence[SearchedProblem]
     ) -> tuple[tuple[float, ...], list[Elsewhere]]:
         """Where a problem is, and what is known of other places."""
         searched = [
             Elsewhere(point_of(found.problem, problem), found.asked, is_compiled=True)
             for found in others
         ]
-        # What is kept of other devices is times.
-        by_time = self.bench.request.objective.is_time
-        devices = self.devices.near(problem, space) if by_time else []
-        return told_apart(point_of(problem, problem), [*searched, *devices])
+        return told_apart(point_of(problem, problem), searched)
 
     def _first(
         self, space: Space, problem: Problem, before: Sequence[SearchedProblem]
@@ -163,7 +163,10 @@ class ProblemSearch:
                 raise NothingValidError(self._why_invalid(space, request.only))
             return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-        return [*_winners_near(problem, before), *declared, *request.first]
+        known = [*_winners_near(problem, before), *declared, *request.first]
+        # What is kept of other devices is times.
+        wanted = (_OF_OTHERS_LATER if before else _OF_OTHERS) if request.objective.is_time else 0
+        return [*known, *self.devices.best(problem, wanted)]
 
     def _strategy(self, budget: Budget) -> Search:
         """What follows; nothing where one configuration was asked for."""

@@ -125,6 +125,9 @@ class Proposer:
         The only source of chance.
     place : tuple of float, optional
         Where this is, where something is known of other places.
+    held : int
+        Results of own proposals until what was given enters the model: what is rather good elsewhere
+        makes it look around there for too long.
     elsewhere : sequence of Known, optional
         What is known of them. How much that says of this place is learnt: the places' coordinates
         are features, each with a length of its own.
@@ -136,7 +139,9 @@ class Proposer:
         rng: Generator,
         place: tuple[float, ...] = (),
         elsewhere: Sequence[Known] = (),
+        held: int = 0,
     ) -> None:
+        self._held = held
         self._encoding = Encoding(space)
         self._rng = rng
         self._place = np.array(place, np.float32)
@@ -152,7 +157,8 @@ class Proposer:
         self._open_count = len(space)
         self._start: list[int] | None = None
         self._proposed = 0
-        self._timed = 0
+        #: Times of own proposals, and of all.
+        self._own_timed = self._timed = 0
         #: What was told, by number, in order.
         self.outcomes: dict[int, Outcome] = {}
         #: Proposed and not told, in order.
@@ -183,6 +189,7 @@ class Proposer:
         log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
         self.outcomes[number] = Outcome(log_ms, is_bound, is_given)
         self._timed += time_ms is not None
+        self._own_timed += time_ms is not None and not is_given
 
     def claim(self, number: int) -> None:
         """Take a configuration as proposed: its result is awaited."""
@@ -212,24 +219,37 @@ class Proposer:
         """
         if not self.is_open:
             return 0.0
-        if not self._timed or not self._has_model:
+        if not self._timed or not self._has_model or self._holds_back:
             return 1.0
         return self._current_view().chance_left(self.outcomes, share)
 
     def gain_left(self) -> float:
         """Improvement that is expected of the next proposal, as a share of the best time.
 
-        Infinite while nothing is timed, 0 where nothing is left.
+        Infinite while there is no model of all that is timed, 0 where nothing is left.
         """
         if not self.is_open:
             return 0.0
-        if not self._timed or not self._has_model:
+        if not self._timed or not self._has_model or self._holds_back:
             return math.inf
         return self._current_view().gain_left(self.outcomes)
 
     @property
     def _has_model(self) -> bool:
-        return bool(self._elsewhere) or self._timed >= FEWEST
+        timed = self._own_timed if self._holds_back else self._timed
+        return bool(self._elsewhere) or timed >= FEWEST
+
+    @property
+    def _believed(self) -> dict[int, Outcome]:
+        """What the model may know."""
+        if not self._holds_back:
+            return self.outcomes
+        return {n: outcome for n, outcome in self.outcomes.items() if not outcome.is_given}
+
+    @property
+    def _holds_back(self) -> bool:
+        """Whether the model knows nothing yet of what was given."""
+        return self._own_timed < self._held
 
     def _next_of_start(self) -> int | None:
         if self._start is None:
@@ -244,7 +264,7 @@ class Proposer:
         """Configurations far from each other and from what is known, of some random ones."""
         pool = self._rng.permutation(self._some(POOL))
         features = self._encoding.features(pool)
-        known = [*self.outcomes, *self.awaited]
+        known = [*self._believed, *self.awaited]
         gaps = np.full(len(pool), np.inf)
         for centre in self._encoding.features(np.array(known, np.int64)):
             gaps = np.minimum(gaps, np.abs(features - centre).sum(1))
@@ -275,7 +295,7 @@ class Proposer:
     def _new_view(self) -> _View:
         """Fit anew, and choose anew what is conditioned on and what is considered."""
         past = self._past
-        own = self._best_and_others(_ranked(self.outcomes), GIVEN)
+        own = self._best_and_others(_ranked(self._believed), GIVEN)
         given = Points.joined(past.points, self._points(own))
         values = _told(own, self.outcomes, past).values
         known = np.flatnonzero(~np.isnan(values))

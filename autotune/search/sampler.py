@@ -40,6 +40,8 @@ from autotune.values import Value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
+#: Of own proposals, results until what was measured before the strategy began enters the model.
+HELD = 40
 #: Of what was measured before the strategy began, so many of the best are told to it.
 KNOWN = 256
 
@@ -58,6 +60,9 @@ class SurrogateSampler(BaseSampler):
     elsewhere : sequence of Elsewhere, optional
         What was measured of the same space at other sizes or on other devices. What that is worth is
         learnt.
+    held : int
+        Results of own proposals until trials that came from elsewhere enter the model; good ones of
+        another device, say, make it look around there for too long.
     """
 
     def __init__(
@@ -66,10 +71,11 @@ class SurrogateSampler(BaseSampler):
         seed: int | None = None,
         place: tuple[float, ...] = (),
         elsewhere: Sequence[Elsewhere] = (),
+        held: int = 0,
     ) -> None:
         self.space = space
         known = [_known(other) for other in elsewhere]
-        self._proposer = Proposer(space, np.random.default_rng(seed), place, known)
+        self._proposer = Proposer(space, np.random.default_rng(seed), place, known, held)
         varying = [len(occurring) > 1 for occurring in space.occurring]
         self._fixed = {
             name: values[space.rows[0, position]]
@@ -275,7 +281,11 @@ def search(
     rule : EndRule, optional
         Ends the search where little is left to gain. Default: none does.
     """
-    sampler = SurrogateSampler(space, int(rng.integers(2**31)), session.place, session.elsewhere)
+    left = session.evaluations_left
+    held = 0 if session.elsewhere else HELD if left is None else min(HELD, left // 5)
+    sampler = SurrogateSampler(
+        space, int(rng.integers(2**31)), session.place, session.elsewhere, held
+    )
     with quiet():
         study = create_study(sampler=sampler)
         _recall(sampler, study, session)
