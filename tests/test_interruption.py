@@ -154,8 +154,8 @@ def test_handlers_of_signals_outlast_a_space_file(tmp_path: Path) -> None:
     assert after == before
 
 
-@pytest.mark.parametrize("where", ["in __del__", "in a weak reference's callback"])
-def test_a_signal_that_comes_where_python_ignores_exceptions_still_ends_the_command(
+@pytest.mark.parametrize("where", ["in __del__", "in a weak reference's callback", "caught"])
+def test_a_signal_whose_exception_is_dropped_still_ends_the_command(
     where: str,
 ) -> None:
     """A run on a GPU once went on for a minute after the SIGTERM of `timeout`."""
@@ -176,10 +176,16 @@ interruption.listen()
 ending = Ending()
 reference = weakref.ref(ending, end if sys.argv[1] != "in __del__" else None)
 try:
-    del ending
+    try:
+        if sys.argv[1] == "caught":
+            end()
+        del ending
+    except BaseException:
+        pass
     time.sleep(60)
 except KeyboardInterrupt:
     print("interrupted")
+    interruption.stop_listening()
 """
     done = subprocess.run(
         [sys.executable, "-c", code, where],

@@ -15,7 +15,7 @@ from types import FrameType
 
 #: A signal within this time of another is the same wish, and must not break off the tidying up.
 _SAME_WISH_S = 3.0
-#: Until an interruption that was ignored comes again: what ignored it has ended by then.
+#: Until an interruption that was dropped comes again: what dropped it has ended by then.
 _AGAIN_S = 0.05
 
 #: SIGTERM is how Slurm, systemd and `timeout` end a command; SIGHUP, how a closed terminal does.
@@ -35,7 +35,7 @@ def listen() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
-    sys.unraisablehook = _again_where_ignored
+    sys.unraisablehook = _silent_of_interruptions
 
 
 def stop_listening() -> None:
@@ -45,19 +45,32 @@ def stop_listening() -> None:
     sys.unraisablehook = sys.__unraisablehook__
 
 
+class _Interruption(KeyboardInterrupt):
+    """One that comes again where it is swallowed.
+
+    Python and libraries drop exceptions in places: in ``__del__``, in callbacks of weak references and
+    of C code. Whoever takes the way out holds this until the command has ended; it dies earlier only
+    where somebody dropped it.
+    """
+
+    def __del__(self) -> None:
+        global _last
+        _last = float("-inf")
+        if sys.unraisablehook is _silent_of_interruptions:  # still listening
+            again = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _came))
+            again.daemon = True
+            again.start()
+
+
 def _interrupt(number: int, frame: FrameType | None) -> None:
     global _last, _came
     now = time.monotonic()
     if now - _last > _SAME_WISH_S:
         _last, _came = now, signal.Signals(number)
-        raise KeyboardInterrupt
+        raise _Interruption
 
 
-def _again_where_ignored(ignored: sys.UnraisableHookArgs) -> None:
-    """Interrupt again where Python has no way out: in ``__del__`` and in callbacks of weak references."""
-    global _last
-    if not issubclass(ignored.exc_type, KeyboardInterrupt):
+def _silent_of_interruptions(ignored: sys.UnraisableHookArgs) -> None:
+    """Print nothing of an interruption that is dropped: it comes again."""
+    if not issubclass(ignored.exc_type, _Interruption):
         sys.__unraisablehook__(ignored)
-        return
-    _last = float("-inf")
-    threading.Timer(_AGAIN_S, os.kill, (os.getpid(), _came)).start()
