@@ -6,11 +6,13 @@ import math
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 from autotune.devices.choose import choose_device
+from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
@@ -21,8 +23,10 @@ from autotune.search.base import Elsewhere
 from autotune.search.proposals import Known, Outcome, Proposer
 from autotune.search.session import Budget, SearchStarted
 from autotune.store import RunInfo, Scope, Store
-from autotune.values import Problem
+from autotune.tuned.reading import read
+from autotune.values import Configuration, Problem
 
+REPORTS, H100 = Path(__file__).parents[1] / "reports", "NVIDIA_H100_80GB_HBM3"
 GRID = Space(
     {"A": tuple(range(24)), "B": tuple(range(24))},
     np.indices((24, 24)).reshape(2, -1).T.astype(np.int16),
@@ -164,6 +168,16 @@ def test_other_devices_are_those_of_records_and_store_and_not_this_one(tmp_path:
         devices = OtherDevices("transpose", device, store)
         assert devices.best(problem, 8) == [configuration]
         assert devices.best(problem, 0) == []
+
+
+def test_the_records_of_a_like_device_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H200 begins with what won on the H100 at this very size."""
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(REPORTS))
+    h100, h200 = (read(REPORTS / name / "sgemm.json") for name in (H100, "NVIDIA_H200"))
+    problem = Problem(dict(h100.entries[4].problem))
+    won = [Configuration(dict(entry.configuration)) for entry in h100.entries[4:5]]
+    found = OtherDevices("sgemm", cast(Device, h200.device), None).best(problem, 8)
+    assert found[:1] == won and len(set(found)) == 8
 
 
 # --- a run

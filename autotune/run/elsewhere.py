@@ -7,7 +7,7 @@ which are what the search's model compares sizes by.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -17,7 +17,7 @@ from autotune.search.base import Elsewhere
 from autotune.store import Store
 from autotune.tuned.reading import read_layers
 from autotune.tuned.table import unlikeness
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration, Problem, Value
 
 #: Octaves of a size that make two problems as far apart as two devices that differ by one octave of
 #: one property, and powers of two that a size is divisible by.
@@ -54,7 +54,9 @@ class OtherDevices:
             key=lambda other: math.dist(point_of(other.problem, problem, other.apart), here),
         )
         found: dict[Configuration, None] = {}
-        for other in nearest[:count]:
+        for other in nearest:
+            if len(found) >= count:
+                break
             rows = sorted(other.rows(), key=lambda row: row.median_ms or math.inf)
             found |= dict.fromkeys(row.configuration for row in rows[:_OF_EACH])
         return list(found)[:count]
@@ -69,12 +71,14 @@ class OtherDevices:
             if apart is None or loaded.record.device.name == self.device.name:
                 continue
             portfolio = loaded.record.portfolio
-            configurations = [Configuration(dict(values)) for values in portfolio.configurations]
+            for entry in loaded.record.entries:
+                winner = _timed(entry.configuration, entry.median_ms)
+                yield _Tuned(Problem(dict(entry.problem)), apart, [winner].copy)
             for column, sizes in enumerate(portfolio.problems):
                 rows = [
-                    Measurement(configuration, Status.OK, samples_ms=(times[column] or 0.0,))
+                    _timed(configuration, times[column] or 0.0)
                     for configuration, times in zip(
-                        configurations, portfolio.median_ms, strict=True
+                        portfolio.configurations, portfolio.median_ms, strict=True
                     )
                     if times[column] is not None
                 ]
@@ -91,6 +95,10 @@ class OtherDevices:
     @staticmethod
     def _fastest(store: Store, scope: str) -> list[Measurement]:
         return [row.measurement for row in store.fastest(scope, _OF_EACH)]
+
+
+def _timed(configuration: Mapping[str, Value], median_ms: float) -> Measurement:
+    return Measurement(Configuration(dict(configuration)), Status.OK, samples_ms=(median_ms,))
 
 
 def told_apart(
