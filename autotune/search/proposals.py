@@ -65,6 +65,8 @@ class EndRule:
     risk: float = 0.05
     #: The search may end at so many times the evaluations after which a gain became unlikely.
     patience: float = 2.0
+    #: Nor before so many: a model of a few results, or of other sizes' alone, is too sure of itself.
+    least: int = 32
     _unlikely_since: int | None = None
 
     def ends(self, proposer: Proposer) -> bool:
@@ -76,7 +78,7 @@ class EndRule:
             self._unlikely_since = None
             return False
         self._unlikely_since = self._unlikely_since or told
-        return told >= self.patience * self._unlikely_since
+        return told >= max(self.least, self.patience * self._unlikely_since)
 
 
 @dataclass(frozen=True)
