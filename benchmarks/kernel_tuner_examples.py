@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -192,14 +193,16 @@ def ours(name: str) -> dict[str, Any]:
         start = time.perf_counter()
         grown: list[tuple[int, float]] = [(0, 0.0)]
         with subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as running:
             while running.poll() is None:
                 time.sleep(0.05)
                 if (count := _configurations(store)) > grown[-1][0]:
                     grown.append((count, time.perf_counter() - start))
-            printed = running.communicate()[0]
+            printed, errors = running.communicate()
         taken = time.perf_counter() - start
+        if running.returncode:
+            raise SystemExit(f"error: {name}: {shlex.join(command)}: {errors.strip()}")
         (entry,) = json.loads(printed)["entries"]
         return {
             "first_s": grown[1][1],
@@ -248,7 +251,9 @@ def main() -> None:
         )
         seconds = (them["first_s"], us["first_s"], them["all_s"], us["all_s"], us["end_s"])
         print(
-            f"| {name} | {counts} | " + " | ".join(f"{one:.1f} s" for one in seconds) + " |",
+            f"| {name} | {counts} | "
+            + " | ".join(f"{taken_s:.1f} s" for taken_s in seconds)
+            + " |",
             flush=True,
         )
     result = {**provenance(choose_device("opencl:cpu")), "rows": rows}

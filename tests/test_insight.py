@@ -154,6 +154,14 @@ def test_what_is_idle_has_no_importance_and_interactions_are_in_the_total() -> N
     assert found.explained > 0.95
 
 
+def test_a_parameter_that_is_the_only_one_explains_all_that_is_explained() -> None:
+    blocks = full(BLOCK=range(64, 1025, 64))
+    found = told([timed(block, 1 + abs(block.BLOCK - 512) / 512) for block in blocks])
+    (importance,) = found.importances
+    assert importance.parameter == "BLOCK"
+    assert importance.total == pytest.approx(found.explained) and found.explained > 0.9
+
+
 def test_parameters_tied_by_a_constraint_tell_it_alone_and_none_is_missed() -> None:
     configurations = [
         replaced

@@ -156,7 +156,7 @@ def _importances(model: _Model, explained: float) -> tuple[Importance, ...]:
         others = [other for other in every if other != place]
         alone = max(0.0, model.explained(model.left_out([place])))
         # One that does worse than the mean has lost what was explained, and no more.
-        without = max(0.0, model.explained(model.left_out(others)))
+        without = max(0.0, model.explained(model.left_out(others))) if others else 0.0
         found.append(Importance(parameter.name, alone, max(0.0, explained - without)))
     return tuple(sorted(found, key=lambda importance: (-importance.total, -importance.alone)))
 
