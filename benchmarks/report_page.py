@@ -24,7 +24,8 @@ from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import Measurement, Status
-from autotune.report import ProblemContent, ReportContent, content_of, write_html
+from autotune.report.content import ProblemContent, ReportContent, content_of
+from autotune.report.page import write_html
 from autotune.tuned.reading import read
 from autotune.values import Problem
 
