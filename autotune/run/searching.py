@@ -164,8 +164,9 @@ class ProblemSearch:
             return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
         known = [*_winners_near(problem, before), *declared, *request.first]
-        # What is kept of other devices is times.
-        wanted = (_OF_OTHERS_LATER if before else _OF_OTHERS) if request.objective.is_time else 0
+        if not request.objective.is_time:
+            return known  # what is kept of other devices is times
+        wanted = _OF_OTHERS_LATER if before else _OF_OTHERS
         return [*known, *self.devices.best(problem, wanted)]
 
     def _strategy(self, budget: Budget) -> Search:

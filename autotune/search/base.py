@@ -26,10 +26,10 @@ class BudgetSpent(Exception):
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What was measured of the same space at another size, or on another device."""
+    """What was measured of the same space at another place, such as another size."""
 
-    #: Where that was, as a point: coordinates that two searches differ in, some one unit apart for a
-    #: factor of 16 in a size, 1 for another device.
+    #: Where that was, as a point: coordinates that two searches differ in, one unit apart for a factor
+    #: of 16 in a size.
     place: tuple[float, ...]
     #: By number, in order.
     measured: Mapping[int, Measurement]

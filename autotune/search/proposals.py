@@ -95,7 +95,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Known:
-    """What was measured of the space at another place: another size, another device."""
+    """What was measured of the space at another place, such as another size."""
 
     #: See `autotune.search.base.Elsewhere`.
     place: tuple[float, ...]

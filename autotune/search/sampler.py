@@ -32,7 +32,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from autotune.errors import UsageError
 from autotune.kernel.space import Space, index_type
 from autotune.measure.measurement import Measurement, Status
-from autotune.search.base import Elsewhere, Outlook, Session
+from autotune.search.base import BudgetSpent, Elsewhere, Outlook, Session
 from autotune.search.optuna import quiet
 from autotune.search.proposals import EndRule, Known, Outcome, Proposer
 from autotune.values import Value
@@ -58,7 +58,7 @@ class SurrogateSampler(BaseSampler):
     place : tuple of float, optional
         Where this is, in coordinates that ``elsewhere`` has too.
     elsewhere : sequence of Elsewhere, optional
-        What was measured of the same space at other sizes or on other devices. What that is worth is
+        What was measured of the same space at other places, such as other sizes. What that is worth is
         learnt.
     held : int
         Results of own proposals until trials that came from elsewhere enter the model; good ones of
@@ -294,9 +294,10 @@ def search(
                 _stream(sampler, study, session, ahead, rule)
             else:
                 _one_by_one(sampler, study, session, rule)
-        finally:
-            is_enough = rule is not None and sampler.is_open and sampler.may_end(study, rule)
-            session.outlook = Outlook(sampler.gain_left(study), is_enough)
+        except BudgetSpent:
+            session.outlook = Outlook(sampler.gain_left(study))
+            raise
+        session.outlook = Outlook(sampler.gain_left(study), is_enough=sampler.is_open)
 
 
 def _one_by_one(
