@@ -90,8 +90,8 @@ def merge(source: str, target: str) -> None:
     """
     from autotune.errors import UsageError
     from autotune.store import Store
-    from autotune.store.access import WAIT_S
     from autotune.store.address import Address
+    from autotune.store.database import WAIT_S
     from autotune.store.merging import merge as merged
 
     addresses = [Address.parse(each, WAIT_S) for each in (source, target)]

@@ -5,6 +5,7 @@
 `address`  where the store is, and a connection to it
 `schema`   the tables, and whether a database is one of ours
 `faults`   what a database's complaint means and what to do about it
+`database` opening, reading and writing the tables
 `merging`  what one store has and another lacks
 `spool`    where runs write while their server is away
 `access`   `Store`: runs, attempts, measurements

@@ -8,7 +8,6 @@ server is away goes to a file (`spool`), and counts as written.
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,16 +15,15 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from autotune.errors import StoreError
 from autotune.measure.measurement import Measurement, Status
-from autotune.store import schema
-from autotune.store.address import NO_TRANSACTION, WRITES, Address
-from autotune.store.faults import ServerAway, explained
+from autotune.store.address import Address
+from autotune.store.database import WAIT_S, Database
+from autotune.store.faults import ServerAway
 from autotune.store.rows import (
     PastRun,
     Row,
@@ -42,8 +40,6 @@ from autotune.values import Configuration, Problem
 
 Value = TypeVar("Value")
 
-#: Longest wait for another process's lock; a write takes a millisecond.
-WAIT_S = 20.0
 #: Numbers of rows times one prime, modulo another, are spread evenly, and as no habit of a search is:
 #: every 96th row might be what it tried first in each batch.
 _MULTIPLIER, _MODULUS = 7919, 10007
@@ -61,17 +57,11 @@ _ROWS = (
 )
 
 
-class Store:
+class Store(Database):
     """The results store behind one address; made by `Store.open`. Use it as a context manager."""
 
     def __init__(self, address: Address, engine: sa.Engine) -> None:
-        self.address = address
-        self._engine = engine
-        self._writing = engine.execution_options(**WRITES)
-        #: Numbers of scopes that are known to be there, by fingerprint.
-        self._scopes: dict[str, int] = {}
-        #: Version of the schema that was found when it was opened; 0 where it was made.
-        self.found_version = schema.VERSION
+        super().__init__(address, engine)
         self._spool = None if address.path else Spool(self)
 
     @classmethod
@@ -82,32 +72,9 @@ class Store:
         wait_s: float = WAIT_S,
         may_convert: bool = False,
         must_exist: bool = False,
-    ) -> Store:
-        """Open the store of a SQLite file or ``postgresql://`` URL, and make it where there is none.
-
-        A file of an older version is converted; a server's tables, which others use too, only where
-        the caller ``may_convert`` them. What an earlier run could not send to a server is sent now.
-
-        Raises
-        ------
-        StoreError
-            It cannot be opened, is damaged, belongs to another program, or is of another version.
-        """
-        address = Address.parse(url, wait_s)
-        if must_exist and address.path and not address.path.exists():
-            raise StoreError(f"results store {address}: there is no such file")
-        store = cls(address, address.engine())
-        with store._explaining():
-            try:
-                may_convert = may_convert or address.path is not None
-                store.found_version = schema.prepare(
-                    store._engine, address, may_convert=may_convert
-                )
-                if address.path:
-                    _use_wal(store._engine, wait_s)
-            except BaseException:
-                store._engine.dispose()
-                raise
+    ) -> Self:
+        """Open the store as `Database.open` does, and send what an earlier run could not send to it."""
+        store = super().open(url, wait_s=wait_s, may_convert=may_convert, must_exist=must_exist)
         if store._spool:
             store._spool.send_left()
         return store
@@ -116,16 +83,7 @@ class Store:
         """Let go of the database; warns where something could not be sent to it."""
         if self._spool:
             self._spool.close()
-        self._engine.dispose()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"Store({self.address})"
+        super().close()
 
     def begin_run(self, info: RunInfo) -> int:
         """Open a run, written by this process; returns its id."""
@@ -136,17 +94,11 @@ class Store:
             self._spool.begun(run_id, about)
         return run_id
 
-    def insert_run(self, about: Mapping[str, object]) -> int:
-        """Add a row to the table of runs; for this package."""
-        with self.writing() as connection:
-            (run_id,) = connection.execute(runs.insert(), about).inserted_primary_key or (0,)
-        return int(run_id)
-
     def finish_run(self, run_id: int, state: RunState) -> None:
         """End a run in good order: its open attempts killed nobody, and so do not count."""
         finished = now()
 
-        def end(store: Store, run: int) -> None:
+        def end(store: Database, run: int) -> None:
             with store.writing() as connection:
                 change = runs.update().where(runs.c.id == run)
                 connection.execute(change.values(state=state, finished=finished))
@@ -164,7 +116,7 @@ class Store:
             for configuration in configurations
         ]
 
-        def note(store: Store, run: int) -> None:
+        def note(store: Database, run: int) -> None:
             with store.writing() as connection:
                 connection.execute(attempts.insert(), [{**row, "run_id": run} for row in opened])
 
@@ -210,7 +162,7 @@ class Store:
         tried = {scope.fingerprint, *(fingerprint for fingerprint, _ in rows)}
         texts = [row["configuration"] for _, row in rows]
 
-        def insert(store: Store, run: int) -> None:
+        def insert(store: Database, run: int) -> None:
             with store.writing() as connection:
                 known = store.scope_ids(connection, map(_columns_of_scope, of_device.values()))
                 values = [
@@ -222,33 +174,16 @@ class Store:
                     some = attempts.c.configuration.in_(texts[begin : begin + _AT_ONCE])
                     closed = attempts.delete().where(attempts.c.scope.in_(tried), some)
                     connection.execute(closed)
-            store._scopes |= known  # which a transaction that failed would have taken back
+            store.learn_scopes(known)
 
         self._append(run_id, insert)
 
-    def _append(self, run_id: int, write: Callable[[Store, int], None]) -> None:
+    def _append(self, run_id: int, write: Callable[[Database, int], None]) -> None:
         """Let a run write, here or while the server is away to a file."""
         if self._spool:
             self._spool.append(run_id, write)
         else:
             write(self, run_id)
-
-    def scope_ids(
-        self, connection: sa.Connection, wanted: Iterable[Mapping[str, object]]
-    ) -> dict[str, int]:
-        """Numbers of scopes by fingerprint, added where they are missing; for this package."""
-        rows = {str(row["fingerprint"]): row for row in wanted}
-        known = {text: self._scopes[text] for text in rows if text in self._scopes}
-        new = [row for text, row in rows.items() if text not in known]
-        if new:
-            connection.execute(
-                _INSERT[connection.dialect.name](scopes).on_conflict_do_nothing(), new
-            )
-            texts = [row["fingerprint"] for row in new]
-            query = sa.select(scopes.c.fingerprint, scopes.c.id)
-            found = connection.execute(query.where(scopes.c.fingerprint.in_(texts)))
-            known |= {row.fingerprint: row.id for row in found}
-        return known
 
     def remembered(self, scope: Scope) -> Remembered:
         """The newest row of every configuration measured in this scope."""
@@ -349,6 +284,14 @@ class Store:
                 "its row, or name another store by AUTOTUNE_STORE"
             ) from None
 
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """As `Database.reading`; where the server is known to be away, nobody waits for it."""
+        if self._spool:
+            self._spool.require_server()
+        with super().reading() as connection:
+            yield connection
+
     def asked(self, query: sa.Select[Any]) -> Sequence[Any]:
         """What a run asks while it goes on; nothing while its server is away."""
         try:
@@ -358,35 +301,6 @@ class Store:
             if self._spool is None or not self._spool.has_run:
                 raise
             return []
-
-    @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that reads; for this package."""
-        if self._spool:
-            self._spool.require_server()
-        with self._explaining(), self._engine.begin() as connection:
-            yield connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
-        """A transaction that writes; for this package."""
-        with self._explaining(), self._writing.begin() as connection:
-            yield connection
-
-    def run_alone(self, *statements: str) -> None:
-        """Run statements outside of any transaction; for this package."""
-        level = {} if self.address.path else {"isolation_level": "AUTOCOMMIT"}
-        alone = self._engine.execution_options(**NO_TRANSACTION, **level)
-        with self._explaining(), alone.connect() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement).close()
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except sa.exc.SQLAlchemyError as error:
-            raise explained(error, self.address) from None
 
 
 class Remembered(Mapping[Configuration, Measurement]):
@@ -523,12 +437,6 @@ def _chosen(
     return [condition for value, condition in wanted if value is not None]
 
 
-_INSERT: Mapping[str, Callable[..., Any]] = {
-    "sqlite": sqlite.insert,
-    "postgresql": postgresql.insert,
-}
-
-
 def identity(pid: int) -> str:
     """Name a process as no other, later or elsewhere, is named; empty when it is not running."""
     # The name, in parentheses, may hold anything; state and start time are fields 3 and 22.
@@ -548,20 +456,6 @@ def _text(path: str) -> str:
 def _is_alive(process: str) -> bool:
     pid = process.rpartition(" ")[2]
     return pid.isdigit() and identity(int(pid)) == process
-
-
-def _use_wal(engine: sa.Engine, wait_s: float) -> None:
-    """Switch the file to WAL, once in its life; SQLite does not wait for others by itself here."""
-    deadline = time.monotonic() + wait_s
-    with engine.execution_options(**NO_TRANSACTION).connect() as connection:
-        while True:
-            try:
-                connection.exec_driver_sql("PRAGMA journal_mode=WAL").close()
-                return
-            except sa.exc.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
 
 
 def now() -> str:

@@ -10,14 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
+from autotune.store.database import Database
 from autotune.store.schema import attempts, measurements, runs, scopes
-
-if TYPE_CHECKING:
-    from autotune.store.access import Store
 
 #: Is told after each batch how many rows were looked at.
 Progress: TypeAlias = Callable[[int], None]
@@ -38,7 +36,7 @@ class Merged:
     runs: int
 
 
-def merge(source: Store, target: Store, progress: Progress = lambda rows: None) -> Merged:
+def merge(source: Database, target: Database, progress: Progress = lambda rows: None) -> Merged:
     """Add to one store what another has, in its order.
 
     A row that is older than the newest that the target has of its configuration is numbered before
@@ -54,8 +52,8 @@ def merge(source: Store, target: Store, progress: Progress = lambda rows: None) 
 
 @dataclass
 class _Merge:
-    source: Store
-    target: Store
+    source: Database
+    target: Database
     #: Numbers in the target of the source's runs and scopes.
     runs: dict[int, int] = field(default_factory=dict)
     scopes: dict[int, int] = field(default_factory=dict)

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from threading import RLock
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from autotune.errors import StoreError
 from autotune.files import data_folder, data_path
+from autotune.store.database import Database
 from autotune.store.faults import ServerAway
 from autotune.store.merging import merge
-
-if TYPE_CHECKING:
-    from autotune.store.access import Store
 
 #: A server is asked again after so long, or after so many times what asking it took.
 _AGAIN_S, _AGAIN_TIMES = 2.0, 10.0
@@ -34,7 +32,7 @@ class _Kept:
     """What is not sent yet: a store in a folder, held by this process."""
 
     folder: Path
-    store: Store
+    store: Database
     lock: TextIO
 
     def drop(self) -> None:
@@ -47,7 +45,7 @@ class _Kept:
 class Spool:
     """What a server's store keeps for its runs while the server is away."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Database) -> None:
         self._store = store
         self._one_at_a_time = RLock()
         #: The server's rows of the runs that this process began.
@@ -82,7 +80,7 @@ class Spool:
         if self.is_used:
             raise ServerAway(f"results store {self._store.address}: the server is away")
 
-    def append(self, run_id: int, write: Callable[[Store, int], None]) -> None:
+    def append(self, run_id: int, write: Callable[[Database, int], None]) -> None:
         """Let a run write: to the server, or while it is away to the file."""
         if not self.is_used:
             try:
@@ -140,7 +138,7 @@ class Spool:
         lock = (folder / "lock").open("a")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return _Kept(folder, type(self._store).open(folder / "store.sqlite"), lock)
+            return _Kept(folder, Database.open(folder / "store.sqlite"), lock)
         except BaseException as error:
             lock.close()
             if isinstance(error, BlockingIOError):

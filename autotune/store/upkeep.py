@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from autotune.store import schema
+from autotune.store.database import Database
 from autotune.store.schema import attempts, measurements, runs, scopes
-
-if TYPE_CHECKING:
-    from autotune.store.access import Store
 
 #: Rows that are looked at in one transaction: for so long nobody else can write to a file.
 _AT_ONCE = 10_000
@@ -37,7 +34,7 @@ class Contents:
     kernels: dict[str, int]
 
 
-def contents(store: Store) -> Contents:
+def contents(store: Database) -> Contents:
     """Count what is in a store; `StoreError` where it cannot be read."""
     rows = sa.func.count(measurements.c.id)
     per_scope = (
@@ -69,7 +66,7 @@ def contents(store: Store) -> Contents:
         )
 
 
-def remove_older(store: Store, days: float, *, dry_run: bool = False) -> int:
+def remove_older(store: Database, days: float, *, dry_run: bool = False) -> int:
     """Remove rows, and runs and attempts without any, that are older; returns how many rows.
 
     Scopes stay: a run in progress may be about to add to one. With ``dry_run`` nothing is removed.
@@ -100,7 +97,7 @@ def remove_older(store: Store, days: float, *, dry_run: bool = False) -> int:
     return removed
 
 
-def compact(store: Store) -> None:
+def compact(store: Database) -> None:
     """Give back the space of what was removed; others wait meanwhile where it is a file."""
     if store.address.path:
         store.run_alone("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")
@@ -108,7 +105,7 @@ def compact(store: Store) -> None:
         store.run_alone("VACUUM (ANALYZE) measurements, attempts, runs, scopes")
 
 
-def _size_bytes(store: Store, connection: sa.Connection) -> int:
+def _size_bytes(store: Database, connection: sa.Connection) -> int:
     path = store.address.path
     if path is None:
         size = sa.select(sa.func.pg_database_size(sa.func.current_database()))
