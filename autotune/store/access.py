@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -45,6 +46,8 @@ Value = TypeVar("Value")
 _MULTIPLIER, _MODULUS = 7919, 10007
 #: Names one start of this machine's system.
 _BOOT = "/proc/sys/kernel/random/boot_id"
+#: Rows whose configurations are told apart to be counted: a second for each million.
+_COUNTED = 100_000
 #: Configurations that one statement names.
 _AT_ONCE = 500
 
@@ -212,10 +215,17 @@ class Store(Database):
                 conditions.append(_table.scope_id.in_(numbers))
             if most is not None:
                 count = connection.scalar(sa.select(sa.func.count(_table.id)).where(*conditions))
-                scattered = sa.cast(_table.id, sa.BigInteger) * _MULTIPLIER % _MODULUS
+                scattered = sa.cast(sa.func.abs(_table.id), sa.BigInteger) * _MULTIPLIER % _MODULUS
                 conditions.append(scattered * (count or 0) < most * _MODULUS)
-            found = connection.execute(_ROWS.where(*conditions).order_by(_table.id)).mappings()
-            listed = [self._row(row) for row in found]
+                numbers = connection.scalars(sa.select(_table.id).where(*conditions)).all()
+                pages = [
+                    _ROWS.where(_table.id.in_(numbers[begin : begin + _AT_ONCE]))
+                    for begin in range(0, len(numbers), _AT_ONCE)
+                ]
+            else:
+                pages = [_ROWS.where(*conditions)]
+            found = [row for page in pages for row in connection.execute(page).mappings()]
+            listed = [self._row(row) for row in sorted(found, key=itemgetter("id"))]
         return [row for row in listed if problem is None or row.problem == problem]
 
     def runs(
@@ -306,7 +316,8 @@ class Store(Database):
 class Remembered(Mapping[Configuration, Measurement]):
     """The newest row of every configuration measured in a scope before now; read when asked for.
 
-    A run that goes on while its server is away remembers nothing then.
+    A run that goes on while its server is away remembers nothing then. Of more than `_COUNTED` rows the
+    length is theirs, with a configuration that was measured twice counted twice.
     """
 
     def __init__(self, store: Store, scope: str) -> None:
@@ -327,11 +338,13 @@ class Remembered(Mapping[Configuration, Measurement]):
     def _count(self) -> int:
         if self._known is None:
             return 0
-        of_scope = _table.scope_id == self._known[0], _table.configuration != ""
-        different = sa.select(_table.configuration).distinct().where(*of_scope).subquery()
-        ((count,),) = self._store.asked(sa.select(sa.func.count()).select_from(different)) or (
-            (0,),
-        )
+        rows = sa.select(sa.func.count(_table.id)).where(_table.scope_id == self._known[0])
+        named = sa.select(_table.configuration).where(_table.configuration != "").distinct()
+        different = named.where(_table.scope_id == self._known[0]).subquery()
+        ((count,),) = self._store.asked(rows) or ((0,),)
+        if count < _COUNTED:
+            exact = sa.select(sa.func.count()).select_from(different)
+            ((count,),) = self._store.asked(exact) or ((0,),)
         return int(count)
 
     def __len__(self) -> int:
