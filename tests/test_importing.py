@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 from sample_records import PARAMETERS, changed, entry, plan, problem, record, with_entry
-from tuned_project import enter_copy, record_file, tuned_once
 
 from autotune.cli import run
 from autotune.devices.device import Device
@@ -16,7 +15,7 @@ from autotune.errors import RecordError
 from autotune.kernel.spec import Kernel
 from autotune.tuned.importing import check_values
 from autotune.tuned.reading import decode, read_all
-from autotune.tuned.record import RecordedDevice, TunedRecord, timestamp
+from autotune.tuned.record import RecordedDevice, TunedRecord
 from autotune.tuned.writing import encode
 from autotune.values import Problem
 
@@ -247,31 +246,3 @@ def test_filters_are_for_records(tmp_path: Path, capsys: pytest.CaptureFixture[s
     other = put(tmp_path, entry(problem(64, 64), plan(128)))
     assert run(["import", other, "--race"]) == 2
     assert "no kernel that is known here" in capsys.readouterr().err
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize(("block", "said"), [(1024, "theirs is wrong_result"), (64, "raced here")])
-def test_a_conflict_is_settled_by_a_race(
-    block: int,
-    said: str,
-    tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    opencl_device: str,
-) -> None:
-    """What is wrong here does not win, whatever its record says; what is right is measured."""
-    enter_copy(tuned_once(tmp_path_factory), tmp_path, monkeypatch)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    document = json.loads(record_file("twin").read_text())
-    (own,) = document["entries"]
-    other = {"BLOCK": block, "ITEMS": 2 if own["configuration"]["ITEMS"] == 1 else 1}
-    theirs = {**own, "configuration": other, "median_ms": 1e-6, "interval_ms": [1e-6, 1e-6]}
-    theirs["tuned_on"] = timestamp()
-    (tmp_path / "twin.json").write_text(json.dumps({**document, "entries": [theirs]}))
-    assert run(["import", str(tmp_path / "twin.json"), "--race"]) == 0
-    printed = capsys.readouterr().out
-    assert said in printed
-    kept = read_all(record_file("twin").parents[1], "twin")[0].entries[0].configuration
-    assert dict(kept) == (other if "replaced" in printed else own["configuration"])
-    assert block != 1024 or "kept" in printed
