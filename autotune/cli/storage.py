@@ -133,15 +133,15 @@ def vacuum(older_than: str | None, dry_run: bool) -> None:
     from autotune.report import wording
     from autotune.retune.stale import age_in_days
     from autotune.store import Store, default_url
-    from autotune.store.upkeep import compact, contents, remove_older
+    from autotune.store.upkeep import compact, remove_older, size_bytes
 
     days = age_in_days(older_than) if older_than else None
     with Store.open(default_url()) as opened:
-        before = contents(opened).size_bytes
+        before = size_bytes(opened)
         rows = 0 if days is None else remove_older(opened, days, dry_run=dry_run)
         if not dry_run:
             compact(opened)
-        now = contents(opened).size_bytes
+        now = size_bytes(opened)
     would = "would be " if dry_run else ""
     click.echo(
         f"{opened.address}: {rows:,} rows {would}removed; {wording.size(before)}, now {wording.size(now)}"

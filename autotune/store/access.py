@@ -66,6 +66,8 @@ class Store(Database):
     def __init__(self, address: Address, engine: sa.Engine) -> None:
         super().__init__(address, engine)
         self._spool = None if address.path else Spool(self)
+        #: By their texts, which thousands of rows share.
+        self._problems: dict[str, Problem] = {}
 
     @classmethod
     def open(
@@ -208,11 +210,9 @@ class Store(Database):
         conditions: list[sa.ColumnElement[bool]] = []
         if run is not None:
             conditions.append(_table.run_id == run)
+        if chosen := _chosen(kernel, device, scope):
+            conditions.append(_table.scope_id.in_(sa.select(scopes.c.id).where(*chosen)))
         with self.reading() as connection:
-            if (kernel, device, scope) != (None, None, None):
-                chosen = _chosen(kernel, device, scope)
-                numbers = connection.scalars(sa.select(scopes.c.id).where(*chosen)).all()
-                conditions.append(_table.scope_id.in_(numbers))
             if most is not None:
                 count = connection.scalar(sa.select(sa.func.count(_table.id)).where(*conditions))
                 scattered = sa.cast(sa.func.abs(_table.id), sa.BigInteger) * _MULTIPLIER % _MODULUS
@@ -239,13 +239,14 @@ class Store(Database):
         wanted = [(kernel, runs.c.kernel == kernel), (device, runs.c.device_name == device)]
         matching = [condition for value, condition in wanted if value is not None]
         chosen = sa.select(runs).where(*matching).order_by(runs.c.id.desc()).limit(most).subquery()
-        count, last = sa.func.count(_table.id), sa.func.max(_table.created)
-        query = (
-            sa.select(*chosen.c, count.label("rows"), last.label("last_row"))
-            .outerjoin_from(chosen, measurements, _table.run_id == chosen.c.id)
-            .group_by(*chosen.c)
-            .order_by(chosen.c.id)
+        rows = sa.select(sa.func.count(_table.id)).where(_table.run_id == chosen.c.id)
+        of_run = measurements.alias().c
+        newest = sa.select(sa.func.max(of_run.id)).where(of_run.run_id == chosen.c.id)
+        last = sa.select(_table.created).where(
+            _table.id == newest.correlate(chosen).scalar_subquery()
         )
+        counted = rows.scalar_subquery().label("rows"), last.scalar_subquery().label("last_row")
+        query = sa.select(*chosen.c, *counted).order_by(chosen.c.id)
         with self.reading() as connection:
             found = connection.execute(query).mappings().all()
         return [_past_run(run) for run in found]
@@ -253,10 +254,10 @@ class Store(Database):
     def newest_of_scopes(self, kernel: str | None = None, device: str | None = None) -> list[Row]:
         """The newest row of every scope, oldest first; a device by name or uuid."""
         newest = sa.select(sa.func.max(_table.id)).where(_table.scope_id == scopes.c.id)
-        query = sa.select(newest.scalar_subquery()).select_from(scopes)
+        numbers = sa.select(newest.scalar_subquery()).select_from(scopes)
+        chosen = _table.id.in_(numbers.where(*_chosen(kernel, device)))
         with self.reading() as connection:
-            numbers = connection.scalars(query.where(*_chosen(kernel, device))).all()
-            found = connection.execute(_ROWS.where(_table.id.in_(numbers)).order_by(_table.id))
+            found = connection.execute(_ROWS.where(chosen).order_by(_table.id))
             return [self._row(row) for row in found.mappings()]
 
     def count(self, scope: str) -> int:
@@ -274,11 +275,13 @@ class Store(Database):
             return [self._row(row) for row in connection.execute(query).mappings()]
 
     def _row(self, found: sa.RowMapping) -> Row:
-        number = found["id"]
+        number, problem = found["id"], found["problem"]
+        if problem not in self._problems:
+            self._problems[problem] = self.decoded(number, problem, Problem)
         return Row(
             **{
                 **found,
-                "problem": self.decoded(number, found["problem"], Problem),
+                "problem": self._problems[problem],
                 "measurement": self.decoded(number, found["measurement"], Measurement),
                 "seed": int(found["seed"]),
             }
@@ -389,7 +392,8 @@ class Remembered(Mapping[Configuration, Measurement]):
         later = newer.c.configuration == _table.configuration, newer.c.id > _table.id
         query = (
             sa.select(_table.median_ms, _table.id, _table.configuration)
-            .where(*self._rows, _table.status == status, _table.median_ms.is_not(None))
+            .where(_table.scope_id == self._known[0], _table.status == status)
+            .where(_table.median_ms.is_not(None))
             .where(~sa.exists().where(newer.c.scope_id == self._known[0], *later))
             .order_by(_table.median_ms, _table.id)
             .limit(_AT_ONCE)

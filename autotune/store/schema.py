@@ -80,7 +80,7 @@ measurements = sa.Table(
     "measurements",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
     sa.Column("scope_id", sa.ForeignKey("scopes.id"), nullable=False),
     _words("status"),  # this and the next for people who look with sqlite3 or psql
     sa.Column("median_ms", sa.Double),
@@ -89,6 +89,7 @@ measurements = sa.Table(
     _words("configuration", server_default=""),  # canonical JSON; a part of `measurement`
 )
 _of_measurements = [
+    sa.Index("measurements_by_run", measurements.c.run_id, measurements.c.id),
     sa.Index("measurements_by_age", measurements.c.scope_id, measurements.c.id),
     sa.Index(
         "measurements_by_time",

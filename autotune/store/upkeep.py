@@ -59,7 +59,7 @@ def contents(store: Database) -> Contents:
             rows=sum(kernels.values()),
             runs=count,
             scopes=connection.scalar(sa.select(sa.func.count(scopes.c.id))) or 0,
-            size_bytes=_size_bytes(store, connection),
+            size_bytes=size_bytes(store),
             first_run=first,
             last_run=last,
             kernels=kernels,
@@ -105,10 +105,12 @@ def compact(store: Database) -> None:
         store.run_alone("VACUUM (ANALYZE) measurements, attempts, runs, scopes")
 
 
-def _size_bytes(store: Database, connection: sa.Connection) -> int:
+def size_bytes(store: Database) -> int:
+    """What a store takes on its disk."""
     path = store.address.path
     if path is None:
         size = sa.select(sa.func.pg_database_size(sa.func.current_database()))
-        return connection.scalar(size) or 0
+        with store.reading() as connection:
+            return connection.scalar(size) or 0
     files = (path, Path(f"{path}-wal"))
     return sum(file.stat().st_size for file in files if file.exists())
