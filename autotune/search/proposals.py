@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from autotune.kernel.space import Space
 from autotune.search.encoding import Encoding, Features, Numbers
-from autotune.search.surrogate import Covariance, Points, Posterior, fitted
+from autotune.search.surrogate import Covariance, Points, Posterior, fitted, one_thread
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -234,7 +234,8 @@ class Proposer:
             return 0.0
         if not self._timed or not self._has_model or self._holds_back:
             return 1.0
-        return self._current_view().chance_left(self.outcomes, share)
+        with one_thread():
+            return self._current_view().chance_left(self.outcomes, share)
 
     def gain_left(self) -> float:
         """Improvement that is expected of the next proposal, as a share of the best time.
@@ -245,7 +246,8 @@ class Proposer:
             return 0.0
         if not self._timed or not self._has_model or self._holds_back:
             return math.inf
-        return self._current_view().gain_left(self.outcomes)
+        with one_thread():
+            return self._current_view().gain_left(self.outcomes)
 
     @property
     def _has_model(self) -> bool:
@@ -298,7 +300,8 @@ class Proposer:
 
     def _likeliest(self, compiled: bool | None) -> int:
         local = self._timed > 0 and self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
-        return self._current_view().choose(self.outcomes, local, compiled)
+        with one_thread():
+            return self._current_view().choose(self.outcomes, local, compiled)
 
     def _current_view(self) -> _View:
         if self._view is None or self._view.is_stale(len(self.outcomes)):
