@@ -238,6 +238,12 @@ class Posterior:
         self._count += 1
         self.variances = np.maximum(self.variances - row * row, 1e-6)
 
+    def keep(self, candidates: NDArray[np.int64]) -> None:
+        """Forget all candidates but these, by position."""
+        self._candidates = self._candidates[candidates]
+        self._reduced = np.ascontiguousarray(self._reduced[:, candidates])
+        self.variances = self.variances[candidates]
+
     def partial_means(self, values: Vector, count: int) -> tuple[Vector, Features]:
         """What the first points, whose values these are, let expect of the ``count`` next, and of candidates."""
         first = len(values)
