@@ -102,15 +102,15 @@ class Spool:
     def close(self) -> None:
         """Send what was kept; warns where that cannot be."""
         with self._one_at_a_time:
-            if self._kept and not self._send():
-                kept = self._kept
+            why = self._send()
+            if self._kept and why:
                 warnings.warn(
-                    f"results store {self._store.address}: still away; what was measured meanwhile "
-                    f"is in {kept.folder}, and the next command that uses this store sends it",
+                    f"{why}; what was measured meanwhile is in {self._kept.folder}, and the next "
+                    "command that uses this store sends it",
                     stacklevel=3,
                 )
-                kept.store.close()
-                kept.lock.close()
+                self._kept.store.close()
+                self._kept.lock.close()
                 self._kept = None
 
     def send_left(self) -> None:
@@ -145,21 +145,23 @@ class Spool:
                 return None
             raise
 
-    def _send(self) -> bool:
-        """Send what was kept, if the server is back."""
+    def _send(self) -> str:
+        """Send what was kept, if there is something; returns why it could not be, empty where it could."""
         if self._kept is None:
-            return True
+            return ""
         begun_s = time.monotonic()
         try:
             merge(self._kept.store, self._store)
-        except ServerAway:
+        except (
+            StoreError
+        ) as error:  # not only an absent server: rights may have been taken meanwhile
             now_s = time.monotonic()
             self._next_try_s = now_s + max(_AGAIN_S, _AGAIN_TIMES * (now_s - begun_s))
-            return False
+            return str(error)
         self._kept.drop()
         self._kept = None
         warnings.warn(
             f"results store {self._store.address}: back; what was kept meanwhile is in it",
             stacklevel=4,
         )
-        return True
+        return ""
