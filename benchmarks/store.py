@@ -108,6 +108,9 @@ def main() -> None:
     parser = command_line(__doc__, "store.json", device=None)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--url", help="the store: a file's path or a database; default: a new file")
+    parser.add_argument(
+        "--only", action="append", choices=COMMANDS, help="of the commands (repeatable)"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -119,6 +122,7 @@ def main() -> None:
         row: dict[str, Any] = {
             "kernel": f"{url.partition(':')[0] if '://' in url else 'sqlite'} {options.rows}",
             **provenance(),
+            "load": [round(load, 1) for load in os.getloadavg()],
             "machine": f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores",
             "first_open_s": round(time.perf_counter() - begun, 1),
         }
@@ -130,7 +134,11 @@ def main() -> None:
             row["resume_s"] = _resumed(store, folder, scopes[0])
         row["appended_per_s"] = _appended(url, scopes[1], BATCH)
         row["appended_one_by_one_per_s"] = _appended(url, scopes[1], 1)
-        row["commands"] = {name: _run(command, url, folder) for name, command in COMMANDS.items()}
+        row["commands"] = {
+            name: _run(command, url, folder)
+            for name, command in COMMANDS.items()
+            if name in (options.only or COMMANDS)
+        }
     merge(options.out / "store.json", row)
 
 

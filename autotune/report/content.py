@@ -119,11 +119,12 @@ class ReportContent:
 
 def relevant(configuration: Mapping[str, Value], space: Space | None) -> Mapping[str, Value]:
     """The part of a configuration that has an effect; all of it where it is of an older space."""
-    is_declared = space is not None and (
-        set(configuration) == set(space.parameters)
-        and all(configuration[name] in values for name, values in space.parameters.items())
+    if space is None or not space.applicability:  # nothing is conditional
+        return configuration
+    is_declared = set(configuration) == set(space.parameters) and all(
+        configuration[name] in values for name, values in space.parameters.items()
     )
-    return space.relevant(configuration) if space and is_declared else configuration
+    return space.relevant(configuration) if is_declared else configuration
 
 
 def content_of(
