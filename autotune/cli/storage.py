@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
 
 import click
 
@@ -103,10 +102,10 @@ def merge(source: str, target: str) -> None:
             )
     if addresses[0].url == addresses[1].url:
         raise UsageError(f"{addresses[0]}: FROM and INTO are one store")
-    with ExitStack() as stack:
-        first = stack.enter_context(Store.open(source, must_exist=True))
-        second = stack.enter_context(Store.open(target))
+    with Store.open(source, must_exist=True) as first, Store.open(target) as second:
         done = merged(first, second, _counted if sys.stderr.isatty() else lambda rows: None)
+    if sys.stderr.isatty():
+        click.echo(err=True)
     click.echo(
         f"{done.rows:,} rows of {first.address}: {done.added:,} added to {second.address}, "
         f"{done.rows - done.added:,} were there"
