@@ -11,9 +11,9 @@ import pickle
 import threading
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
@@ -24,7 +24,8 @@ from distributed import Client, Future, KilledWorker
 from autotune.devices.binary import Binary
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError, FleetError, UsageError
+from autotune.errors import AutotuneError, FleetError, UsageError, unknown
+from autotune.fleet.address import connected, find
 from autotune.fleet.worker import (
     COMPILE,
     NAME,
@@ -69,6 +70,10 @@ class Model:
     arch: str
     sm_count: int
     driver: str
+
+    def is_called(self, name: str) -> bool:
+        """Whether a person may mean it by a name."""
+        return name in (self.backend, self.arch) or name.lower() in self.name.lower()
 
     @classmethod
     def of(cls, device: Device) -> Model:
@@ -155,7 +160,8 @@ class Fleet:
 
     def look(self) -> None:
         """Learn who is there now; warns of whoever is refused."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        # Not `scheduler_info`, whose answer Dask itself replaces now and then by one without workers.
+        workers = self.client.sync(self.client.scheduler.identity, n_workers=-1)["workers"]
         with self._lock:
             self._alive = frozenset(workers)
             self._compilers = {}
@@ -226,9 +232,51 @@ class Fleet:
                 if self.is_usable(card) and model in (None, Model.of(card.device))
             ]
 
-    def models(self) -> list[Model]:
-        """The models that are there, those with most cards first."""
-        return [model for model, _ in Counter(Model.of(c.device) for c in self.usable()).most_common()]
+    def models(self, named: Sequence[str] = ()) -> list[Model]:
+        """The models that are there, or those of some names, those with most cards first.
+
+        A name is a backend, an architecture, or a part of what the device calls itself. Of two that
+        differ by their driver alone, and would share a record, the one with fewer cards is left out.
+
+        Raises
+        ------
+        UsageError
+            If a name fits none.
+        """
+        counted = Counter(Model.of(card.device) for card in self.usable()).most_common()
+        there: dict[tuple[str, str, int], Model] = {}
+        for model, count in counted:
+            kept = there.setdefault((model.backend, model.name, model.sm_count), model)
+            if kept != model:
+                warnings.warn(
+                    f"{count} {model.name} with driver {model.driver} are left out: a record is of one, "
+                    f"and most have {kept.driver}",
+                    stacklevel=2,
+                )
+        models = list(there.values())
+        for name in named:
+            if not any(model.is_called(name) for model in models):
+                raise UsageError(unknown("model of the fleet", name, (m.name for m in models)))
+        return [m for m in models if not named or any(map(m.is_called, named))]
+
+    def fitting(self, kernel: Kernel, models: Sequence[Model]) -> list[Model]:
+        """The models that a kernel runs on.
+
+        Raises
+        ------
+        UsageError
+            If there is none.
+        """
+        fitting = [model for model in models if model.backend in kernel.backends]
+        if not fitting:
+            there = ", ".join(f"{model.name} ({model.backend})" for model in models)
+            runs_on = " and ".join(kernel.backends)
+            raise UsageError(f"{kernel.name} runs on {runs_on} only, and the fleet has {there}")
+        return fitting
+
+    def device_of(self, model: Model) -> Device:
+        """A card of a model, the same one every time."""
+        return self.usable(model)[0].device
 
     def compilers(self, backend_name: str) -> int:
         """Compiler processes of the fleet for a backend."""
@@ -396,6 +444,21 @@ class Fleet:
             )
 
 
+@contextmanager
+def of(where: str) -> Iterator[Fleet]:
+    """The fleet of an address, or of a scheduler file.
+
+    Raises
+    ------
+    FleetError
+        If nobody answers there, or no worker is of use to this client.
+    UsageError
+        See `autotune.fleet.address.find`.
+    """
+    with connected(find(where)) as client, Fleet(client) as fleet:
+        yield fleet
+
+
 @cache
 def _toolchain(name: str) -> str:
     """Name and version of this machine's compiler; empty where there is none."""
@@ -514,13 +577,14 @@ class _RemoteCompiler(Child):
     """A compiler somewhere in the fleet, as one of a `CompilerPool`."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet, self._is_killed, self.is_gone = fleet, False, False
+        self._fleet, self.is_gone = fleet, False
+        self._is_killed = False
 
     @property
     def is_ready(self) -> bool:
         return not self._is_killed
 
-    def ask(self, timeout_s: float, task: Callable[..., R], *args: Any, **_: Any) -> R:
+    def ask(self, timeout_s: float, task: Callable[..., R], *args: Any, **others: Any) -> R:
         """Compile a job, which is what is asked; its time counts where it is compiled."""
         (job,) = args
         for _ in range(_FAILURES):
@@ -581,14 +645,12 @@ class Elsewhere:
     def workers(self, request: Request) -> list[Worker]:
         return [RemoteWorker(self.fleet, device, request.timeout_s) for device in request.devices]
 
-    def second(
-        self, request: Request, workers: Sequence[Worker]
-    ) -> tuple[Device, Worker] | None:
+    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
         """One of the run's own cards, or one that is in use."""
         first, *others = [worker for worker in workers if isinstance(worker, RemoteWorker)]
         own = [other.card.uuid for other in others if other.card is not first.card]
         try:
-            chosen = self.fleet.bound(first.model, *own[:1], but=[first.card])
+            chosen = self.fleet.bound(first.model, "".join(own[:1]), but=[first.card])
         except AutotuneError:
             return None
         device = chosen.device

@@ -52,4 +52,3 @@ def planned(requests: Iterable[Request]) -> list[Task]:
             )
         tasks.append(Task(request.with_default_problems()))
     return sorted(tasks, key=lambda task: task.length, reverse=True)
-

@@ -79,9 +79,7 @@ def claim() -> Claim:
     for file in sorted(folder.rglob("*.py")):
         digest.update(f"{file.relative_to(folder)} ".encode() + file.read_bytes())
     major, minor = sys.version_info[:2]
-    return Claim(
-        f"{autotune.__version__} (sources {digest.hexdigest()[:8]})", f"{major}.{minor}"
-    )
+    return Claim(f"{autotune.__version__} (sources {digest.hexdigest()[:8]})", f"{major}.{minor}")
 
 
 @dataclass
@@ -297,7 +295,10 @@ def keep(content: bytes) -> bytes:
 
 def compile_(asking: Claim, packed: bytes) -> Compiled | AutotuneError:
     """A task that compiles."""
-    return _answered(asking, lambda host: host.compile(pickle.loads(packed)))
+    answer: Compiled | AutotuneError = _answered(
+        asking, lambda host: host.compile(pickle.loads(packed))
+    )
+    return answer
 
 
 def call(
@@ -307,7 +308,9 @@ def call(
     by_name = dict(zip(names, parts, strict=True))
     return _answered(
         asking,
-        lambda host: host.call(uuid, method, lambda device: _unpacked(host, device, packed, by_name)),
+        lambda host: host.call(
+            uuid, method, lambda device: _unpacked(host, device, packed, by_name)
+        ),
     )
 
 
@@ -354,7 +357,9 @@ class _Unpacker(pickle.Unpickler):
         return self._load(name)
 
 
-def _unpacked(host: Host, device: Device, packed: bytes, parts: Mapping[str, Any]) -> tuple[Any, ...]:
+def _unpacked(
+    host: Host, device: Device, packed: bytes, parts: Mapping[str, Any]
+) -> tuple[Any, ...]:
     """Arguments of a task, with binaries, and jobs as this device has them."""
 
     def load(name: str) -> Any:

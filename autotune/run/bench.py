@@ -56,9 +56,7 @@ class Place(Protocol):
     def workers(self, request: Request) -> list[Worker]:
         """What measures: one for each device of the request, in its order."""
 
-    def second(
-        self, request: Request, workers: Sequence[Worker]
-    ) -> tuple[Device, Worker] | None:
+    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
         """Another device of the model than the first worker's, and what measures on it."""
 
     def remembered(self, request: Request) -> tuple[str, ...]:
@@ -90,9 +88,7 @@ class Here:
             for device in request.devices
         ]
 
-    def second(
-        self, request: Request, workers: Sequence[Worker]
-    ) -> tuple[Device, Worker] | None:
+    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
         return (request.others[0], workers[1]) if request.others else None
 
     def remembered(self, request: Request) -> tuple[str, ...]:
