@@ -197,7 +197,8 @@ class CompilerPool:
     them is free and no longer. Any thread may ask.
 
     Each process loads the compiler of ``backend_name`` when it begins; without, at its first job.
-    ``on_demand`` only the first is there before there is work for more.
+    ``on_demand`` only the first is there before there is work for more. ``children`` that are given
+    may be elsewhere.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class CompilerPool:
         timeout_s: float = COMPILE_TIMEOUT_S,
         likely: int = LIKELY,
         on_demand: bool = False,
+        children: Children | None = None,
     ) -> None:
         self.processes, self._on_demand = processes, on_demand
         self._backend_name = backend_name
@@ -226,7 +228,7 @@ class CompilerPool:
         self.is_all_asked = False
         self._times = CompileTimes()
         self._at_work: set[Child] = set()
-        self._children = Children()
+        self._children = children or Children()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:

@@ -219,8 +219,8 @@ class Finals:
         ]
         worker, rounds = self.bench.worker, request.effort.rounds
         windows = request.effort.windows if request.objective.needs_energy else 0
-        raced = race(
-            worker, evaluator.job, contenders, rounds, request.seed, seconds, windows=windows
+        raced = worker.have(
+            race, evaluator.job, contenders, rounds, request.seed, seconds, windows=windows
         )
         ours = len(finalists)
         failed = []
