@@ -43,6 +43,7 @@ _COMMANDS = {
     "retune": ("upkeep", "Tune again what went stale, and say why."),
     "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
+    "fleet": ("fleet", "Start, show or stop a cluster of GPUs and compilers to tune on."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
     "completion": ("machine", "Print the script that completes commands in a shell."),

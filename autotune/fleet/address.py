@@ -33,6 +33,10 @@ CONNECT_TIMEOUT_S = 10.0
 _GLANCE_S = 3.0
 #: What follows where a scheduler is gone.
 GO_ON = "start the fleet again and repeat the command, which goes on from what the store has"
+#: What is ours in a scheduler file.
+_OWN = "autotune"
+#: Whose certificates Dask tells apart.
+ROLES = ("client", "scheduler", "worker")
 _OPTIONS = "the --tls-ca, --tls-cert and --tls-key"
 
 
@@ -74,9 +78,8 @@ class Tls:
         """
         from distributed import Security
 
-        roles = ("client", "scheduler", "worker")
-        files = {f"tls_{role}_cert": self.cert for role in roles}
-        files |= {f"tls_{role}_key": self.key for role in roles}
+        files = {f"tls_{role}_cert": self.cert for role in ROLES}
+        files |= {f"tls_{role}_key": self.key for role in ROLES}
         security = Security(require_encryption=True, tls_ca_file=self.ca, **files)
         try:
             security.get_connection_args("client")
@@ -99,12 +102,14 @@ class Place:
     host: str = ""
     process: int = 0
     started: str = ""
+    #: How many workers were asked for; 0 where nobody knows.
+    asked: int = 0
     file: Path | None = None
 
     def write(self, file: Path) -> None:
         """Write the scheduler file."""
-        said = {"type": "Scheduler", **asdict(self)}
-        del said["file"]
+        own = asdict(self) | {"file": None}
+        said = {"type": "Scheduler", "address": self.address, _OWN: own}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(said, indent=1).encode())
 
@@ -148,12 +153,12 @@ def _read(file: Path, tls: Tls | None, insecure: bool) -> Place:
         )
     try:
         said: dict[str, Any] = json.loads(file.read_bytes())
-        known = {name: said[name] for name in Place.__dataclass_fields__ if name in said}
-        files = known.pop("tls", None)
-        accepted = insecure or known.pop("is_open_accepted", False) is True
-        known_tls = tls or (Tls(**files) if files else None)
-        return Place(**{**known, "tls": known_tls, "is_open_accepted": accepted, "file": file})
-    except (ValueError, TypeError, AttributeError) as error:
+        own: dict[str, Any] = said.get(_OWN) or {"address": said["address"]}
+        files = own.pop("tls", None)
+        accepted = insecure or own.pop("is_open_accepted", False) is True
+        known = {**own, "file": file, "is_open_accepted": accepted}
+        return Place(**known, tls=tls or (Tls(**files) if files else None))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{file}: not a scheduler file: {error}") from error
 
 
