@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import AutotuneError, FleetError, UsageError, needing
+from autotune.errors import FleetError, UsageError, needing
 from autotune.files import data_path, write_atomically
 from autotune.kernel.trust import TRUST, fault_of
 
@@ -126,7 +126,7 @@ def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -
         If there is no such file, it is damaged, others may change it, or the scheduler is open to
         whoever reaches it and nobody accepted that.
     """
-    if where and ("://" in where or not os.path.exists(where) and _has_port(where)):
+    if where and ("://" in where or (not os.path.exists(where) and _has_port(where))):
         place = Place(where if "://" in where else f"tcp://{where}", tls, insecure)
     else:
         place = _read(Path(where) if where else default_file(), tls, insecure)
