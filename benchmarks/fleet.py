@@ -52,7 +52,7 @@ from autotune.run.request import Request
 from autotune.run.searching import ProblemSearch
 from autotune.search.recorded import Recording
 from autotune.search.replay import load
-from autotune.search.session import Budget, Measured
+from autotune.search.session import Budget
 from autotune.store import RunInfo, Store
 from autotune.values import Configuration
 
