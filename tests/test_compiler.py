@@ -161,7 +161,7 @@ def test_a_binary_is_compiled_once(job):
 def test_another_process_finds_the_binary(job, tmp_path):
     """Also that it is really read from the file: code that the compiler never made comes back."""
     binary = compile_now(job).binary
-    compiler._write_cached(replace(binary, code=b"from the cache"))
+    compiler.write_cached(replace(binary, code=b"from the cache"))
     code = (
         "import sys; from pathlib import Path; from autotune.kernel.catalog import load_file\n"
         "from autotune.devices.choose import choose_device; from autotune.measure.compiler import compiled_for\n"
@@ -196,7 +196,7 @@ def test_a_damaged_file_is_a_miss_and_is_mended(job, damage):
     compiled = compile_now(job)
     assert not compiled.is_cached
     assert compiled.binary.entries == binary.entries
-    assert compiler._read_cached(job.key) == compiled.binary
+    assert compiler.read_cached(job.key) == compiled.binary
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -204,17 +204,17 @@ def test_a_file_under_another_key_is_a_miss(job):
     """A file that was copied or renamed by hand must not be taken for what its name says."""
     binary = compile_now(job).binary
     compiler._cached_file("0" * 64).write_bytes(cached_files()[0].read_bytes())
-    assert compiler._read_cached("0" * 64) is None
-    assert compiler._read_cached(job.key) == binary
+    assert compiler.read_cached("0" * 64) is None
+    assert compiler.read_cached(job.key) == binary
 
 
 @pytest.mark.usefixtures("own_cache")
 def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
     made = [Binary(bytes(1000), (), "", f"{i:064x}") for i in range(4)]
     for age, written in enumerate(made):
-        compiler._write_cached(written)
+        compiler.write_cached(written)
         os.utime(compiler._cached_file(written.key), (1e9 - age, 1e9 - age))
-    assert compiler._read_cached(made[3].key) == made[3]  # used again
+    assert compiler.read_cached(made[3].key) == made[3]  # used again
     size = compiler._cached_file(made[0].key).stat().st_size
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(4 * 3 * size))  # a quarter for binaries
     InUse().close()

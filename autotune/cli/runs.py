@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -425,6 +425,7 @@ def _say_where(result: RunResult, published: Published) -> None:
         elif found.finals.launched_by == "stream" and result.request.device.has_graphs:
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _say_who_measured(result)
+    _say_repeated(published.record.entry(solved.problem) for solved in result.solved)
     _warn_of_throttling(result)
     _warn_of_drift(result, published.record)
     _warn_of_unsure(result, published.record)
@@ -435,6 +436,19 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
+
+
+def _say_repeated(entries: Iterable[Entry | None]) -> None:
+    """Say how far two devices of a model were apart."""
+    repeated = [entry.repeated for entry in entries if entry and entry.repeated]
+    if repeated:
+        apart = [again.ratio for again in repeated]
+        also = sum(again.of_fastest == 1 for again in repeated)
+        click.echo(
+            f"repeated on a second device: {min(apart):.3f} … {max(apart):.3f} of the times; the winner is "
+            f"the fastest there too on {also} of {len(repeated)} problems",
+            err=True,
+        )
 
 
 def _say_who_measured(result: RunResult) -> None:

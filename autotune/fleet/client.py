@@ -40,7 +40,13 @@ from autotune.fleet.worker import (
 )
 from autotune.kernel.snapshot import travelling
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import Compiled, CompileJob, CompilerPool
+from autotune.measure.compiler import (
+    Compiled,
+    CompileJob,
+    CompilerPool,
+    read_cached,
+    write_cached,
+)
 from autotune.measure.measurement import Measurement
 from autotune.measure.process import ENDED, Child, ChildDied, Children
 from autotune.measure.tasks import Job
@@ -587,9 +593,13 @@ class _RemoteCompiler(Child):
     def ask(self, timeout_s: float, task: Callable[..., R], *args: Any, **others: Any) -> R:
         """Compile a job, which is what is asked; its time counts where it is compiled."""
         (job,) = args
+        if (known := read_cached(job.key)) is not None:
+            return Compiled(known, "", known.log, 0.0, is_cached=True)  # type: ignore[return-value]
         for _ in range(_FAILURES):
             try:
                 compiled: Any = self._fleet.compile(job, lambda: self._is_killed)
+                if compiled.binary is not None:
+                    write_cached(compiled.binary)
                 return compiled  # type: ignore[no-any-return]
             except _Lost:
                 self._fleet.forget_binary(job.key)

@@ -127,7 +127,7 @@ def compile_job(
 def compile_now(job: CompileJob) -> Compiled:
     """Compile in this process, through the cache."""
     start = time.perf_counter()
-    cached = _read_cached(job.key)
+    cached = read_cached(job.key)
     if cached is not None:
         return Compiled(cached, "", cached.log, time.perf_counter() - start, is_cached=True)
     try:
@@ -139,7 +139,7 @@ def compile_now(job: CompileJob) -> Compiled:
         status = Status.PRUNED if isinstance(error, ResourceError) else Status.COMPILE_FAILED
         return Compiled(None, first_error(log), log, time.perf_counter() - start, status)
     binary = replace(binary, key=job.key)
-    _write_cached(binary)
+    write_cached(binary)
     return Compiled(binary, "", binary.log, time.perf_counter() - start)
 
 
@@ -423,8 +423,8 @@ def _cached_file(key: str) -> Path:
     return folder / f"{key}.msgpack"
 
 
-def _read_cached(key: str) -> Binary | None:
-    """The binary of a key; a damaged file is a miss, and so is one that others may have written."""
+def read_cached(key: str) -> Binary | None:
+    """The binary of a key that this machine keeps; a damaged file is a miss, and so is one that others may have written."""
     try:
         file = _cached_file(key)
         if fault_of(file):
@@ -439,7 +439,7 @@ def _read_cached(key: str) -> Binary | None:
     return binary if binary.key == key else None
 
 
-def _write_cached(binary: Binary) -> None:
+def write_cached(binary: Binary) -> None:
     """Keep a binary; a cache that cannot be written only costs time."""
     data = msgspec.msgpack.encode(binary)
     checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
