@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import JSON, PATH
+from autotune.cli.options import JSON, PATH, TRUST
 from autotune.cli.tables import print_table
 from autotune.errors import AutotuneError, FleetError, UsageError
 
@@ -168,10 +168,14 @@ def _devices(selectors: tuple[str, ...]) -> list[Any]:
 
 
 def _say_ready(place: Place) -> None:
-    click.echo(f"fleet: {place.address}, {place.asked} workers; scheduler file: {place.file}")
+    click.echo(f"fleet: {place.address}, {_workers(place.asked)}; scheduler file: {place.file}")
     if place.dashboard:
         click.echo(f"dashboard: {place.dashboard}")
     click.echo("tune on it: autotune run KERNEL --fleet " + str(place.file), err=True)
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 def _detached(file: Path) -> None:
@@ -208,6 +212,7 @@ def _detached(file: Path) -> None:
 @fleet.command("status")
 @_WHERE
 @_tls
+@TRUST
 @JSON
 def status(
     where: str | None,
@@ -235,8 +240,8 @@ def status(
     if as_json:
         emit_json({**_facts(place), "workers": rows})
         return
-    asked = f" of {place.asked}" if place.asked else ""
-    click.echo(f"fleet {place.words}: {len(rows)}{asked} workers")
+    here = f"{len(rows)} of {_workers(place.asked)}" if place.asked else _workers(len(rows))
+    click.echo(f"fleet {place.words}: {here}")
     if place.dashboard:
         click.echo(f"dashboard {place.dashboard}" + (f" on {place.host}" if place.host else ""))
     if not rows:
@@ -291,6 +296,7 @@ def _line(row: dict[str, Any], **values: object) -> dict[str, object]:
 @fleet.command("stop")
 @_WHERE
 @_tls
+@TRUST
 def stop(
     where: str | None,
     tls_ca: str | None,

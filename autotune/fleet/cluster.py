@@ -23,6 +23,7 @@ from typing import Any
 import dask
 from distributed import Nanny, Scheduler, Security, Status
 from distributed.deploy.spec import SpecCluster
+from distributed.deploy.ssh import Worker
 
 from autotune.arrays import usable_cores
 from autotune.devices.device import Device, for_arch
@@ -94,7 +95,32 @@ def _worker_options(*words: object) -> dict[str, Any]:
         "preload": [_MODULE],
         "preload_argv": [[str(word) for word in words]],
         "memory_limit": 0,
+        "death_timeout": LOST_AFTER_S,  # without a scheduler
     }
+
+
+class SshWorker(Worker):  # type: ignore[misc]
+    """Dask's worker on another host, that says of which host what went wrong there."""
+
+    async def start(self) -> None:
+        """Start it.
+
+        Raises
+        ------
+        FleetError
+            If the host cannot be reached, or has no autotune that can be a worker.
+        """
+        import asyncssh
+
+        try:
+            async with asyncssh.connect(self.address, **self.connect_options) as connection:
+                tried = await connection.run(f"{self.remote_python} -c 'import {_MODULE}'")
+            if tried.exit_status != 0:
+                said = str(tried.stderr).strip().splitlines() or [f"exit code {tried.exit_status}"]
+                raise FleetError(f"{self.remote_python} there: {said[-1]}")
+            await super().start()
+        except (OSError, asyncssh.Error, FleetError) as error:
+            raise FleetError(f"{self.address}: {error}") from None
 
 
 def ssh_workers(hosts: Sequence[str], python: str) -> Workers:
@@ -105,14 +131,12 @@ def ssh_workers(hosts: Sequence[str], python: str) -> Workers:
     UsageError
         If a host is named twice.
     """
-    from distributed.deploy.ssh import Worker
-
-    twice = [host for host, count in Counter(hosts).items() if count > 1]
-    if twice or not all(hosts):
-        raise UsageError(f"--ssh: {twice[0] if twice else 'an empty name'} is there twice or empty")
+    twice = [host or "an empty name" for host in hosts if not host or hosts.count(host) > 1]
+    if twice:
+        raise UsageError(f"--ssh: {twice[0]}: each host once, as in --ssh gpu1,gpu2")
     return {
         host: {
-            "cls": Worker,
+            "cls": SshWorker,
             "options": {
                 "address": host,
                 "connect_options": {},
@@ -177,9 +201,9 @@ class SlurmGroup:
             for number in range(count):
                 jobs[f"{arch}-{number}"] = self._job(words, asked, python, security)
         others = {name: value for name, value in self.options.items() if name not in _OF_GPUS}
-        words = ("--device", "none", "--compilers", self.cores)
+        compiling = ("--device", "none", "--compilers", self.cores)
         for number in range(self.compilers):
-            jobs[f"compile-{number}"] = self._job(words, others, python, security)
+            jobs[f"compile-{number}"] = self._job(compiling, others, python, security)
         return jobs
 
     def _job(
@@ -194,6 +218,7 @@ class SlurmGroup:
         given = ["--memory-limit", 0, "--preload", _MODULE, *words]
         options = {
             "cores": self.cores,
+            "death_timeout": LOST_AFTER_S,
             "processes": 1,
             "memory": "1GB",  # Dask wants to know; left out of the script
             "job_directives_skip": ["--mem=", "-t "],  # the partition's, unless asked for
@@ -323,14 +348,18 @@ def _cluster(workers: Workers, listening: Listening) -> SpecCluster:
             name="autotune",
         )
     except Exception as error:
-        cause: BaseException = error
-        while cause.__cause__ is not None:
-            cause = cause.__cause__
+        cause = _first(error)
         if isinstance(cause, OSError) and cause.errno == errno.EADDRINUSE:
             raise UsageError(
                 f"--port {listening.port}: taken on {listening.host}; name another, or none for any that is free"
             ) from error
         raise FleetError(f"the fleet could not be started: {_first_words(cause)}") from error
+
+
+def _first(error: BaseException) -> BaseException:
+    """What others followed from: Dask tidies up before it tells, and what fails there hides it."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return error if before is None else _first(before)
 
 
 def _first_words(error: BaseException) -> str:
