@@ -156,7 +156,8 @@ def _read(file: Path, tls: Tls | None, insecure: bool) -> Place:
         own: dict[str, Any] = said.get(_OWN) or {"address": said["address"]}
         files = own.pop("tls", None)
         accepted = insecure or own.pop("is_open_accepted", False) is True
-        known = {**own, "file": file, "is_open_accepted": accepted}
+        known = {**own, "address": str(own["address"])}
+        known |= {"file": file, "is_open_accepted": accepted}
         return Place(**known, tls=tls or (Tls(**files) if files else None))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{file}: not a scheduler file: {error}") from error
@@ -168,10 +169,10 @@ def refuse_open(address: str, is_accepted: bool) -> None:
     Raises
     ------
     UsageError
-        If the address is neither TLS nor of this machine alone, unless that was accepted.
+        If it is no address, or neither TLS nor of this machine alone, unless that was accepted.
     """
-    is_tls = address.startswith("tls://")
-    if is_tls or is_accepted or _is_loopback(host_and_port(address)[0]):
+    host, _ = host_and_port(address)
+    if is_accepted or address.startswith("tls://") or _is_loopback(host):
         return
     raise UsageError(
         f"{address}: without TLS, whoever reaches this scheduler runs code as you on every worker; use TLS "

@@ -74,10 +74,8 @@ def local_workers(
     if compilers is None:
         compilers = max(1, usable_cores() - sum(device.leaves_host_free for device in devices))
     workers = {
-        f"{device.selector}-{number}": _nanny(
-            host, 2, "--device", device.selector, "--compilers", 0
-        )
-        for number, device in enumerate(devices)
+        device.selector: _nanny(host, 2, "--device", device.selector, "--compilers", 0)
+        for device in devices
     }
     if compilers:
         words = ("--device", "none", "--compilers", compilers)
