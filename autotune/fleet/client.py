@@ -547,7 +547,8 @@ class RemoteWorker(Worker):
         return checked
 
     def have(self, task: Callable[..., R], *args: Any, **options: Any) -> R:
-        done: R = self._ask(task.__name__, "have", applied, task, args, options)
+        what = next((given.problem for given in args if isinstance(given, Job)), task.__name__)
+        done: R = self._ask(what, "have", applied, task, args, options)
         return done
 
     def run(self, *_: Any, **__: Any) -> Any:
