@@ -429,9 +429,11 @@ class Fleet:
                 pass
             except (CancelledError, KilledWorker) as error:
                 self._require_scheduler()
-                raise _Lost from error
+                raise _Lost(str(error)) from error
             except Exception as error:
                 self._require_scheduler()
+                if future.cancelled():  # which Dask itself trips over when it should say so
+                    raise _Lost(f"cancelled: {future.status}") from error
                 raise AutotuneError(f"a task of the fleet failed: {error!r}") from error
             if self.is_stopped:
                 raise KeyboardInterrupt
