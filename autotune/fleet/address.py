@@ -13,7 +13,7 @@ import os
 import shlex
 import socket
 import ssl
-import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -33,6 +33,10 @@ CONNECT_TIMEOUT_S = 10.0
 _GLANCE_S = 3.0
 #: What follows where a scheduler is gone.
 GO_ON = "start the fleet again and repeat the command, which goes on from what the store has"
+#: What is ours in a scheduler file.
+_OWN = "autotune"
+#: Whose certificates Dask tells apart.
+ROLES = ("client", "scheduler", "worker")
 _OPTIONS = "the --tls-ca, --tls-cert and --tls-key"
 
 
@@ -74,9 +78,8 @@ class Tls:
         """
         from distributed import Security
 
-        roles = ("client", "scheduler", "worker")
-        files = {f"tls_{role}_cert": self.cert for role in roles}
-        files |= {f"tls_{role}_key": self.key for role in roles}
+        files = {f"tls_{role}_cert": self.cert for role in ROLES}
+        files |= {f"tls_{role}_key": self.key for role in ROLES}
         security = Security(require_encryption=True, tls_ca_file=self.ca, **files)
         try:
             security.get_connection_args("client")
@@ -99,12 +102,14 @@ class Place:
     host: str = ""
     process: int = 0
     started: str = ""
+    #: How many workers were asked for; 0 where nobody knows.
+    asked: int = 0
     file: Path | None = None
 
     def write(self, file: Path) -> None:
         """Write the scheduler file."""
-        said = {"type": "Scheduler", **asdict(self)}
-        del said["file"]
+        own = asdict(self) | {"file": None}
+        said = {"type": "Scheduler", "address": self.address, _OWN: own}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, json.dumps(said, indent=1).encode())
 
@@ -126,11 +131,10 @@ def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -
         If there is no such file, it is damaged, others may change it, or the scheduler is open to
         whoever reaches it and nobody accepted that.
     """
-    if where and ("://" in where or (not os.path.exists(where) and _has_port(where))):
-        place = Place(where if "://" in where else f"tcp://{where}", tls, insecure)
+    if where and "://" in where:
+        place = Place(where, tls, insecure)
     else:
         place = _read(Path(where) if where else default_file(), tls, insecure)
-    host_and_port(place.address)
     refuse_open(place.address, place.is_open_accepted)
     return place
 
@@ -138,8 +142,8 @@ def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -
 def _read(file: Path, tls: Tls | None, insecure: bool) -> Place:
     if not file.exists():
         raise UsageError(
-            f"{file}: no fleet was started here; run: autotune fleet start --local "
-            "(or name a scheduler file, or an address such as tls://host:8786)"
+            f"{file}: no such scheduler file; run: autotune fleet start --local, "
+            "or name another file or an address such as tls://host:8786"
         )
     fault = fault_of(file)
     if fault is not None:
@@ -149,12 +153,13 @@ def _read(file: Path, tls: Tls | None, insecure: bool) -> Place:
         )
     try:
         said: dict[str, Any] = json.loads(file.read_bytes())
-        known = {name: said[name] for name in Place.__dataclass_fields__ if name in said}
-        files = known.pop("tls", None)
-        accepted = insecure or known.pop("is_open_accepted", False) is True
-        known_tls = tls or (Tls(**files) if files else None)
-        return Place(**{**known, "tls": known_tls, "is_open_accepted": accepted, "file": file})
-    except (ValueError, TypeError, AttributeError) as error:
+        own: dict[str, Any] = said.get(_OWN) or {"address": said["address"]}
+        files = own.pop("tls", None)
+        accepted = insecure or own.pop("is_open_accepted", False) is True
+        known = {**own, "address": str(own["address"])}
+        known |= {"file": file, "is_open_accepted": accepted}
+        return Place(**known, tls=tls or (Tls(**files) if files else None))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{file}: not a scheduler file: {error}") from error
 
 
@@ -164,10 +169,10 @@ def refuse_open(address: str, is_accepted: bool) -> None:
     Raises
     ------
     UsageError
-        If the address is neither TLS nor of this machine alone, unless that was accepted.
+        If it is no address, or neither TLS nor of this machine alone, unless that was accepted.
     """
-    protocol = address.partition("://")[0]
-    if is_accepted or protocol in ("tls", "inproc") or _is_loopback(host_and_port(address)[0]):
+    host, _ = host_and_port(address)
+    if is_accepted or address.startswith("tls://") or _is_loopback(host):
         return
     raise UsageError(
         f"{address}: without TLS, whoever reaches this scheduler runs code as you on every worker; use TLS "
@@ -177,13 +182,9 @@ def refuse_open(address: str, is_accepted: bool) -> None:
 
 def host_and_port(address: str) -> tuple[str, int]:
     host, _, port = address.partition("://")[2].rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or not address.startswith(("tls://", "tcp://")):
         raise UsageError(f"{address!r}: no address of a scheduler; for example tls://host:8786")
     return host.strip("[]"), int(port)
-
-
-def _has_port(text: str) -> bool:
-    return "/" not in text and text.rpartition(":")[2].isdigit()
 
 
 def _is_loopback(host: str) -> bool:
@@ -235,17 +236,20 @@ def _greet(place: Place, security: Security) -> None:
     elif context is None:
         raise UsageError(f"{place.words}: needs {_OPTIONS} that the fleet was started with")
     try:
-        with socket.create_connection(host_and_port(place.address), CONNECT_TIMEOUT_S) as plain:
-            with context.wrap_socket(plain) if context else plain as line:
-                if not line.recv(1):
-                    raise ConnectionResetError("it closed the connection")
+        with (
+            socket.create_connection(host_and_port(place.address), CONNECT_TIMEOUT_S) as plain,
+            context.wrap_socket(plain) if context else plain as line,
+        ):
+            if not line.recv(1):
+                raise ConnectionResetError("it closed the connection")
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             raise UsageError(
                 f"{place.words}: what listens there has no TLS; a scheduler without begins with tcp://"
             ) from error
         raise UsageError(
-            f"{place.words}: certificates do not match ({error.reason}); give {_OPTIONS} that the fleet was started with"
+            f"{place.words}: certificates do not match ({error.reason}); give {_OPTIONS} "
+            "that the fleet was started with"
         ) from error
     except (TimeoutError, ConnectionResetError) as error:
         raise FleetError(
@@ -263,9 +267,14 @@ def is_taken(place: Place) -> bool:
 
 
 def quiet() -> None:
-    """Let Dask say on stderr only what ends it: what goes wrong is told once, by us."""
-    import dask
+    """Let Dask say nothing in this process: what goes wrong is told once, by us.
 
-    if "distributed" not in sys.modules:
-        levels = dict.fromkeys(("distributed", "distributed.client", "tornado"), "critical")
-        dask.config.set(logging=levels)
+    Not by Dask's configuration, which workers inherit.
+    """
+    import logging
+
+    import distributed  # sets levels when it is imported
+
+    for name in ("distributed", "distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module=distributed.__name__)

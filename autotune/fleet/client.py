@@ -44,7 +44,6 @@ from autotune.measure.compiler import (
     Compiled,
     CompileJob,
     CompilerPool,
-    read_cached,
     write_cached,
 )
 from autotune.measure.measurement import Measurement
@@ -608,8 +607,6 @@ class _RemoteCompiler(Child):
     def ask(self, timeout_s: float, task: Callable[..., R], *args: Any, **others: Any) -> R:
         """Compile a job, which is what is asked; its time counts where it is compiled."""
         (job,) = args
-        if (known := read_cached(job.key)) is not None:
-            return Compiled(known, "", known.log, 0.0, is_cached=True)  # type: ignore[return-value]
         for _ in range(_FAILURES):
             try:
                 compiled: Any = self._fleet.compile(job, lambda: self._is_killed)
