@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import os
 import signal
@@ -379,28 +380,35 @@ def main() -> None:
     for simulated in spaces:
         print(f"{simulated.recording.kernel}: {len(simulated.recording.space)}", flush=True)
     alone = measured(options, spaces, 1, kills=False)
-    rows: list[dict[str, Any]] = []
+    how = {"factor": options.factor, "each": options.each, "strategy": options.strategy}
+    file = options.out / "fleet-simulated.json"
     for devices in options.devices:
         whole_s = 0.0
         for kills in (False, True):
             row = measured(options, spaces, devices, kills)
             row["efficiency"] = row["busy_share"] / alone["busy_share"]
-            if kills:
-                row["longer"] = row["seconds"] / whole_s - 1
+            row["longer"] = row["seconds"] / whole_s - 1 if kills else 0.0
             whole_s = row["seconds"]
-            rows.append(row)
-            print({name: round(value, 3) for name, value in row.items()}, flush=True)
-    head = {**provenance(), "factor": options.factor, "strategy": options.strategy}
-    told = {"each": options.each, "together": options.together, "compilers": COMPILERS}
-    result = {**head, **told, "cores": os.cpu_count(), "spaces": SPACES, "alone": alone}
-    write(options.out / "fleet-simulated.json", {**result, "rows": rows})
-    for row in rows:
-        asked = ASKED.get(row["devices"], 0.0)
-        is_met = (
-            row["efficiency"] >= asked if not row["killed_share"] else row["longer"] <= ASKED_LONGER
-        )
-        lost = row["rows_lost"] + row["rows_twice"]
-        print(f"{row['devices']} devices: {'met' if is_met and not lost else 'NOT MET'}")
+            row = {**row, "kills": kills, "alone_busy_share": alone["busy_share"], **how}
+            _add(file, row)
+            _judge(row)
+
+
+def _add(file: Path, row: dict[str, Any]) -> None:
+    """Write a row in place of the one of as many devices: sizes may be simulated one by one."""
+    old = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = {(each["devices"], each["kills"]): each for each in (*old, row)}
+    told = {"compilers": COMPILERS, "cores": os.cpu_count(), "spaces": SPACES}
+    write(file, {**provenance(), **told, "rows": [rows[key] for key in sorted(rows)]})
+
+
+def _judge(row: dict[str, Any]) -> None:
+    """Print a row, and whether it is what was asked for."""
+    asked = ASKED.get(row["devices"], 0.0)
+    is_met = row["longer"] <= ASKED_LONGER if row["kills"] else row["efficiency"] >= asked
+    lost = row["rows_lost"] + row["rows_twice"]
+    print({name: round(value, 3) for name, value in row.items() if isinstance(value, float | int)})
+    print(f"{row['devices']} devices: {'met' if is_met and not lost else 'NOT MET'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -196,7 +196,7 @@ def test_a_damaged_file_is_a_miss_and_is_mended(job, damage):
     compiled = compile_now(job)
     assert not compiled.is_cached
     assert compiled.binary.entries == binary.entries
-    assert compiler.read_cached(job.key) == compiled.binary
+    assert compiler._read_cached(job.key) == compiled.binary
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -204,8 +204,8 @@ def test_a_file_under_another_key_is_a_miss(job):
     """A file that was copied or renamed by hand must not be taken for what its name says."""
     binary = compile_now(job).binary
     compiler._cached_file("0" * 64).write_bytes(cached_files()[0].read_bytes())
-    assert compiler.read_cached("0" * 64) is None
-    assert compiler.read_cached(job.key) == binary
+    assert compiler._read_cached("0" * 64) is None
+    assert compiler._read_cached(job.key) == binary
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -214,7 +214,7 @@ def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
     for age, written in enumerate(made):
         compiler.write_cached(written)
         os.utime(compiler._cached_file(written.key), (1e9 - age, 1e9 - age))
-    assert compiler.read_cached(made[3].key) == made[3]  # used again
+    assert compiler._read_cached(made[3].key) == made[3]  # used again
     size = compiler._cached_file(made[0].key).stat().st_size
     monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", str(4 * 3 * size))  # a quarter for binaries
     InUse().close()
@@ -395,6 +395,39 @@ def test_what_nobody_waits_for_any_more_is_cancelled(pool, job, tmp_path):
     os.close(pipe)
     assert process not in children()
     assert pool.result(replace(job, source=job.source + "// later\n")).binary is not None
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_is_dropped_is_compiled_to_its_end_where_it_was_begun(job, tmp_path):
+    """The next search may ask for it, and its binary is there."""
+    waiting = replace(job, source=job.source + "// waiting\n")
+    begun = blocked(tmp_path, job)
+    with CompilerPool(1) as own:
+        own.submit(begun)
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        process = children()
+        dropped = own.submit(waiting)
+        own.drop()
+        with pytest.raises(AutotuneError):
+            dropped.result()
+        assert children() == process
+        os.close(pipe)
+        wait_until(lambda: own.ready(begun))
+        assert children() == process
+        assert own.submit(begun).done()
+        assert not own.submit(waiting).done()
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_was_compiled_before_waits_for_no_process(job, tmp_path):
+    with CompilerPool(1) as own:
+        assert own.result(job).binary is not None
+        own.submit(blocked(tmp_path, job))
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        before = own.submit(job)
+        assert before.done()
+        assert before.result().is_cached
+        os.close(pipe)
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -220,13 +220,15 @@ def alone(folder: Path, **environment: str) -> Iterator[tuple[str, subprocess.Po
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
     command += ["--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file)]
-    worker += ["--no-nanny", "--no-dashboard", "--nthreads", "2"]
-    worker += ["--preload", "autotune.fleet.worker", "--device", "opencl:cpu", "--compilers", "1"]
+    options = ["--no-nanny", "--no-dashboard", "--nthreads", "2"]
+    options += ["--preload", "autotune.fleet.worker", "--device", "opencl:cpu", "--compilers", "1"]
     with subprocess.Popen(command, **quiet) as scheduler:  # type: ignore[call-overload]
         try:
             while not file.exists():
                 time.sleep(0.05)
+            # By its address: options of a preload would be taken for that where it is a file's.
+            where = address.find(str(file)).address
+            worker = [sys.executable, "-m", "distributed.cli.dask_worker", where, *options]
             with subprocess.Popen(worker, env=own, **quiet) as working:  # type: ignore[call-overload]
                 try:
                     yield str(file), scheduler
@@ -320,9 +322,9 @@ def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
     """Its data sets cannot be written: a limit on the size of files, as a full disk would be."""
     kernel = find_kernel("scale", spaces)
     full = fleet.cards["cpu-0"]
-    own = Problem(n=2001)  # of which there are no data yet
+    own = Problem(n=1 << 19)  # of which there are no data yet
     request = Request(kernel, full.device, (own,), strategy="exhaustive", budget=Budget())
-    fleet.client.run(_limit, 1000, workers=[full.address])
+    fleet.client.run(_limit, 1 << 20, workers=[full.address])
     try:
         with pytest.warns(
             UserWarning, match="failed 3 times and is set aside: .*cannot be written"

@@ -44,7 +44,6 @@ from autotune.measure.compiler import (
     Compiled,
     CompileJob,
     CompilerPool,
-    read_cached,
     write_cached,
 )
 from autotune.measure.measurement import Measurement
@@ -280,9 +279,18 @@ class Fleet:
             raise UsageError(f"{kernel.name} runs on {runs_on} only, and the fleet has {there}")
         return fitting
 
+    def device_for(self, kernel: Kernel, named: Sequence[str] = ()) -> Device:
+        """A card of the model that has most, of those that a kernel runs on and that are named."""
+        return self.device_of(self.fitting(kernel, self.models(named))[0])
+
     def device_of(self, model: Model) -> Device:
         """A card of a model, the same one every time."""
         return self.usable(model)[0].device
+
+    def others(self, device: Device) -> list[Device]:
+        """The other cards of a device's model."""
+        cards = self.usable(Model.of(device))
+        return [card.device for card in cards if card.uuid != device.uuid]
 
     def compilers(self, backend_name: str) -> int:
         """Compiler processes of the fleet for a backend."""
@@ -429,9 +437,11 @@ class Fleet:
                 pass
             except (CancelledError, KilledWorker) as error:
                 self._require_scheduler()
-                raise _Lost from error
+                raise _Lost(str(error)) from error
             except Exception as error:
                 self._require_scheduler()
+                if future.cancelled():  # which Dask itself trips over when it should say so
+                    raise _Lost(f"cancelled: {future.status}") from error
                 raise AutotuneError(f"a task of the fleet failed: {error!r}") from error
             if self.is_stopped:
                 raise KeyboardInterrupt
@@ -563,11 +573,14 @@ class RemoteWorker(Worker):
 
     def _ask(self, what: Hashable, method: str, *arguments: Any) -> Any:
         """Ask the card; elsewhere, if its worker is lost or its machine fails."""
-        card, failed = self.card, list[Card]()
+        card, failed, losses = self.card, list[Card](), 0
         while True:
             try:
                 return self.fleet.ask(card, method, *arguments)
-            except _Lost:
+            except _Lost as lost:
+                losses += self.fleet.is_usable(card)
+                if losses > _FAILURES:
+                    raise AutotuneError(f"{card.address}: its tasks are dropped: {lost}") from lost
                 card = self.card
             except HostError as error:
                 self.fleet.blame(error, what)
@@ -594,8 +607,6 @@ class _RemoteCompiler(Child):
     def ask(self, timeout_s: float, task: Callable[..., R], *args: Any, **others: Any) -> R:
         """Compile a job, which is what is asked; its time counts where it is compiled."""
         (job,) = args
-        if (known := read_cached(job.key)) is not None:
-            return Compiled(known, "", known.log, 0.0, is_cached=True)  # type: ignore[return-value]
         for _ in range(_FAILURES):
             try:
                 compiled: Any = self._fleet.compile(job, lambda: self._is_killed)
@@ -669,8 +680,7 @@ class Elsewhere:
 
     def remembered(self, request: Request) -> tuple[str, ...]:
         """Uuids of whoever else may have measured for this run when it was begun before."""
-        cards = self.fleet.usable(Model.of(request.device))
-        return tuple(card.uuid for card in cards if card.uuid != request.device.uuid)
+        return tuple(device.uuid for device in self.fleet.others(request.device))
 
     def origin_of(self, kernel: Kernel, known_by: str) -> bytes:
         return self.fleet.sent(kernel, known_by)

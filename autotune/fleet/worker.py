@@ -332,8 +332,8 @@ def _answered(asking: Claim, task: Callable[[Host], Any]) -> Any:
         if isinstance(error, UsageError):
             return UsageError(f"{name}: {error}")
         return HostError(f"{name}: {error}", worker.address)
-    except OSError as error:
-        return HostError(f"{name}: {error}; free disk space there, or see its log", worker.address)
+    except Exception as error:  # of a machine that lacks disk, memory, a library
+        return HostError(f"{name}: {type(error).__name__}: {error}", worker.address)
 
 
 class Packer(pickle.Pickler):
