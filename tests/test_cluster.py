@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import Scheduler, Security
+from distributed import Scheduler
 
 from autotune.cli import run
 from autotune.errors import FleetError, UsageError
@@ -138,11 +138,12 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tls, Tls]:
 
 
 def _files(folder: Path) -> Tls:
-    made = Security.temporary()
-    texts = {"ca": made.tls_ca_file, "cert": made.tls_client_cert, "key": made.tls_client_key}
-    for name, text in texts.items():
-        (folder / name).write_text(text)
-    return Tls(*(str(folder / name) for name in texts))
+    """As docs/fleet.md makes them."""
+    page = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^openssl .*$", page, re.MULTILINE)
+    subprocess.run(command, shell=True, cwd=folder, check=True, capture_output=True)
+    assert (folder / "fleet.key").stat().st_mode & 0o077 == 0
+    return Tls(*(str(folder / name) for name in ("fleet.pem", "fleet.pem", "fleet.key")))
 
 
 def test_a_wrong_certificate_is_one_message(certificates: tuple[Tls, Tls]) -> None:

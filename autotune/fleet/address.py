@@ -234,7 +234,10 @@ def _greet(place: Place, security: Security) -> None:
     if not place.address.startswith("tls://"):
         context = None
     elif context is None:
-        raise UsageError(f"{place.words}: needs {_OPTIONS} that the fleet was started with")
+        raise UsageError(
+            f"{place.words}: needs {_OPTIONS} that the fleet was started with; its scheduler file names them, "
+            "or Dask's configuration (distributed.comm.tls)"
+        )
     try:
         with (
             socket.create_connection(host_and_port(place.address), CONNECT_TIMEOUT_S) as plain,
