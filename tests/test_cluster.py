@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import re
 import shutil
 import socket
@@ -79,6 +80,17 @@ def test_a_scheduler_file_says_all_that_is_needed(tmp_path: Path) -> None:
     assert find(str(file)) == Place("tcp://127.0.0.1:1", file=file)  # Dask's own
 
 
+def test_another_machines_loopback_is_not_ours(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.json"  # in a home that both have
+    Place("tcp://127.0.0.1:1", host="login7", process=1, started="today").write(file)
+    with pytest.raises(
+        UsageError, match=r"on login7, process 1\): of that machine alone; run this there"
+    ):
+        find(str(file))
+    Place("tls://192.0.2.1:1", host="login7").write(file)
+    assert find(str(file)).host == "login7"
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"address": 1}', '{"autotune": {"what": 1}}', "\xff"]
 )
@@ -140,7 +152,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tls, Tls]:
 def _files(folder: Path) -> Tls:
     """As docs/fleet.md makes them."""
     page = (Path(__file__).parents[1] / "docs" / "fleet.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^openssl .*$", page, re.MULTILINE)
+    (command,) = re.findall(r"^openssl (?:.*\\\n)*.*$", page, re.MULTILINE)
     subprocess.run(command, shell=True, cwd=folder, check=True, capture_output=True)
     assert (folder / "fleet.key").stat().st_mode & 0o077 == 0
     return Tls(*(str(folder / name) for name in ("fleet.pem", "fleet.pem", "fleet.key")))
@@ -177,12 +189,12 @@ def test_nobody_there_and_somebody_else_there(
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         where = f"tcp://127.0.0.1:{bound.getsockname()[1]}"
-        Place(where, host="login1", process=4, started="2026-11-22T12:00:00+00:00").write(
+        Place(where, host=platform.node(), process=4, started="2026-11-22T12:00:00+00:00").write(
             tmp_path / "f.json"
         )
         with pytest.raises(
             FleetError,
-            match=r"f\.json, started at 2026.* on login1, process 4\): Connection refused; start",
+            match=r"f\.json, started at 2026.*.*, process 4\): Connection refused; start",
         ):
             connected(find(str(tmp_path / "f.json"))).__enter__()
         bound.listen()
@@ -227,7 +239,9 @@ def test_a_job_asks_for_one_gpu_of_its_architecture() -> None:
     assert command.startswith(
         "'/opt/my python' -m distributed.cli.dask_worker tls://login:8786 --name sm_80-7"
     )
-    assert command.endswith("--memory-limit 0 --preload autotune.fleet.worker --compilers 5")
+    assert command.endswith(
+        "--nthreads 6 --memory-limit 0 --preload autotune.fleet.worker --compilers 5"
+    )
 
 
 def test_a_job_that_compiles_asks_for_no_gpu(certificates: tuple[Tls, Tls]) -> None:
@@ -297,6 +311,7 @@ def test_a_fleet_is_started_shown_and_stopped(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://me:secret@db/results")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("DASK_LOGGING__DISTRIBUTED", "warning")  # which a start sets
     command = [sys.executable, "-m", "autotune", "fleet", "start", "--local", "--detach"]
     options = ["--device", "opencl:cpu", "--compilers", "0"]
     begun = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)

@@ -196,11 +196,15 @@ def _detached(file: Path) -> None:
             start_new_session=True,
         )
     deadline_s = time.monotonic() + _START_S
-    while time.monotonic() < deadline_s and child.poll() is None:
-        if file.exists() and (place := find(str(file), insecure=True)).process == child.pid:
-            _say_ready(place)
-            return
-        time.sleep(0.1)
+    try:
+        while time.monotonic() < deadline_s and child.poll() is None:
+            if file.exists() and (place := find(str(file), insecure=True)).process == child.pid:
+                _say_ready(place)
+                return
+            time.sleep(0.1)
+    except BaseException:  # Ctrl-C, too: what nobody waited for is not left behind
+        child.terminate()
+        raise
     code, said = child.poll(), log.read_text(errors="replace").strip().splitlines()
     if code is None:
         child.terminate()
@@ -261,36 +265,31 @@ def _facts(place: Place) -> dict[str, Any]:
 def _lines(row: dict[str, Any]) -> list[dict[str, object]]:
     """A line for each device of a worker, and one for its compilers."""
     if row["version"] is None:
-        return [_line(row, doing="no worker of autotune, or just starting")]
+        return [_line(row, {"doing": "no worker of autotune, or just starting"})]
     lines = [
-        _line(
-            row,
-            device=f"{device['backend']}:{device['index']} {device['name']} ({device['arch']})",
-            doing="set aside" if row["set_aside"] else device["doing"] or "waits",
-            done=device["measured"],
-            rate=device["measured_per_busy_s"],
-            faults=device["failed"],
-        )
+        {
+            "device": f"{device['backend']}:{device['index']} {device['name']} ({device['arch']})",
+            "doing": "set aside" if row["set_aside"] else device["doing"] or "waits",
+            "done": device["measured"],
+            "per s": device["measured_per_busy_s"],
+            "faults": device["failed"],
+        }
         for device in row["devices"]
     ]
     if row["compilers"] or not lines:
-        lines.append(
-            _line(
-                row,
-                device=f"{row['compilers']} compilers",
-                done=row["compiled"],
-                rate=row["compiled_per_core_s"],
-                faults=row["compile_failed"],
-            )
-        )
-    return lines
+        compilers = {
+            "device": f"{row['compilers']} compilers",
+            "done": row["compiled"],
+            "per s": row["compiled_per_core_s"],
+            "faults": row["compile_failed"],
+        }
+        lines.append(compilers)
+    return [_line(row, values) for values in lines]
 
 
-def _line(row: dict[str, Any], **values: object) -> dict[str, object]:
-    columns = ("device", "doing", "done", "rate", "faults")
-    named = {"worker": row["name"], **{name: values.get(name) for name in columns}}
-    named["per s"] = named.pop("rate")
-    return named
+def _line(row: dict[str, Any], values: dict[str, object]) -> dict[str, object]:
+    columns = ("device", "doing", "done", "per s", "faults")
+    return {"worker": row["name"], **{name: values.get(name) for name in columns}}
 
 
 @fleet.command("stop")

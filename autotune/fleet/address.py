@@ -10,12 +10,13 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import platform
 import shlex
 import socket
 import ssl
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,13 +129,19 @@ def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -
     Raises
     ------
     UsageError
-        If there is no such file, it is damaged, others may change it, or the scheduler is open to
-        whoever reaches it and nobody accepted that.
+        If there is no such file, it is damaged, others may change it, it is of another machine
+        alone, or the scheduler is open to whoever reaches it and nobody accepted that.
     """
     if where and "://" in where:
         place = Place(where, tls, insecure)
     else:
         place = _read(Path(where) if where else default_file(), tls, insecure)
+        if place.host not in ("", platform.node()) and _is_loopback(
+            host_and_port(place.address)[0]
+        ):
+            raise UsageError(
+                f"{place.words}: of that machine alone; run this there, or remove the file if that fleet has ended"
+            )
     refuse_open(place.address, place.is_open_accepted)
     return place
 
@@ -263,10 +270,12 @@ def _greet(place: Place, security: Security) -> None:
 
 
 def is_taken(place: Place) -> bool:
-    """Whether anything listens at a scheduler's address."""
-    with suppress(OSError), socket.create_connection(host_and_port(place.address), _GLANCE_S):
-        return True
-    return False
+    """Whether something listens at a scheduler's address, or may: its host does not answer."""
+    try:
+        socket.create_connection(host_and_port(place.address), _GLANCE_S).close()
+    except OSError as error:
+        return not isinstance(error, ConnectionRefusedError)
+    return True
 
 
 def quiet() -> None:

@@ -39,10 +39,14 @@ _MEND_EVERY_S = 30.0
 _LOOK_EVERY_S = 0.5
 #: How long ending may take before it is left to the workers, which end without their scheduler.
 _CLOSE_S = 20
+#: How long a host may take to answer.
+_SSH_S = 30
 #: Cores of a job of Slurm where nobody says.
 CORES_PER_JOB = 8
 #: What only the client needs, and no file of a batch system or worker may hold.
 _SECRETS = ("AUTOTUNE_STORE", "PGPASSWORD")
+#: Options of sbatch that jobs without a GPU do not inherit.
+_OF_GPUS = ("gres", "constraint", "gpus")
 _MODULE = "autotune.fleet.worker"
 
 #: Workers by name, as `SpecCluster` takes them.
@@ -137,7 +141,7 @@ def ssh_workers(hosts: Sequence[str], python: str) -> Workers:
             "cls": SshWorker,
             "options": {
                 "address": host,
-                "connect_options": {},
+                "connect_options": {"connect_timeout": _SSH_S},
                 "kwargs": {**_worker_options(), "name": host},
                 "remote_python": shlex.quote(python),
             },
@@ -213,7 +217,8 @@ class SlurmGroup:
     ) -> dict[str, Any]:
         from dask_jobqueue.slurm import SLURMJob
 
-        given = ["--memory-limit", 0, "--preload", _MODULE, *words]
+        threads = max(2, self.cores)
+        given = ["--nthreads", threads, "--memory-limit", 0, "--preload", _MODULE, *words]
         options = {
             "cores": self.cores,
             "death_timeout": LOST_AFTER_S,
@@ -230,10 +235,6 @@ class SlurmGroup:
             "worker_extra_args": [str(word) for word in given],
         }
         return {"cls": SLURMJob, "options": options}
-
-
-#: Options of sbatch that jobs without a GPU do not inherit.
-_OF_GPUS = ("gres", "constraint", "gpus")
 
 
 def _count(what: str, text: str, least: int = 1) -> int:
@@ -267,9 +268,8 @@ def serve(
     FleetError
         If a worker could not be started.
     """
-    refuse_open(
-        f"{listening.protocol}{listening.host}:{listening.port}", listening.is_open_accepted
-    )
+    address = f"{listening.protocol}{listening.host}:{listening.port}"
+    refuse_open(address, listening.is_open_accepted)
     _refuse_second(file)
     for name in _SECRETS:
         os.environ.pop(name, None)
@@ -307,8 +307,8 @@ def _refuse_second(file: Path) -> None:
     """Refuse a second fleet in one place: who connects would not know which."""
     if file.exists() and is_taken(other := find(str(file), insecure=True)):
         raise UsageError(
-            f"a fleet runs here already: {other.words}; run: autotune fleet stop, "
-            "or start another with --file FILE"
+            f"a fleet runs here already: {other.words}; run: autotune fleet stop, or start another "
+            "with --file FILE"
         )
 
 
@@ -323,12 +323,10 @@ def _is_of(file: Path, place: Place) -> bool:
 def _cluster(workers: Workers, listening: Listening) -> SpecCluster:
     """Scheduler and workers, all started, or none."""
     dask.config.set({"distributed.scheduler.worker-ttl": f"{LOST_AFTER_S}s"})
-    if tls := listening.tls:  # what workers inherit
-        pairs = {f"{role}.cert": tls.cert for role in ROLES} | {
-            f"{role}.key": tls.key for role in ROLES
-        }
-        files = {f"distributed.comm.tls.{name}": path for name, path in pairs.items()}
-        dask.config.set({**files, "distributed.comm.tls.ca-file": tls.ca})
+    if tls := listening.tls:  # what workers inherit: paths
+        files = {f"{role}.cert": tls.cert for role in ROLES} | {"ca-file": tls.ca}
+        files |= {f"{role}.key": tls.key for role in ROLES}
+        dask.config.set({f"distributed.comm.tls.{name}": path for name, path in files.items()})
         dask.config.set({"distributed.comm.require-encryption": True})
     security = tls.security() if tls else None
     options = {
