@@ -58,6 +58,8 @@ R = TypeVar("R")
 
 #: Between two looks at who is there, and at whether what is waited for can still come.
 _LOOK_S, _GLANCE_S = 1.0, 1.0
+#: Longest time to fetch a result that is there.
+_FETCH_S = 10.0
 #: A machine whose tasks fail for so many configurations gets no more.
 _FAILURES = 3
 #: Binaries that the fleet keeps for whoever measures, and compilers that one run keeps busy.
@@ -429,28 +431,36 @@ class Fleet:
 
     def _waited(self, future: Future, is_lost: Callable[[], bool]) -> Any:
         """The result of a task, unless nobody will give one."""
+        done = threading.Event()
+        future.add_done_callback(lambda _: done.set())
+        while not done.wait(_GLANCE_S):
+            self._look_after(is_lost)
         while True:
             try:
-                result = future.result(timeout=_GLANCE_S)
+                result = future.result(timeout=_FETCH_S)
                 break
-            except TimeoutError:
-                pass
+            # Dask trips over its own variable where this time is up in the wrong moment.
+            except (TimeoutError, UnboundLocalError):
+                self._look_after(is_lost)
+                if future.cancelled():
+                    raise _Lost("cancelled") from None
             except (CancelledError, KilledWorker) as error:
                 self._require_scheduler()
                 raise _Lost(str(error)) from error
             except Exception as error:
                 self._require_scheduler()
-                if future.cancelled():  # which Dask itself trips over when it should say so
-                    raise _Lost(f"cancelled: {future.status}") from error
                 raise AutotuneError(f"a task of the fleet failed: {error!r}") from error
-            if self.is_stopped:
-                raise KeyboardInterrupt
-            self._require_scheduler()
-            if is_lost():
-                raise _Lost
         if isinstance(result, AutotuneError):
             raise result
         return result
+
+    def _look_after(self, is_lost: Callable[[], bool]) -> None:
+        """Raise what ends the wait for a task, if anything does."""
+        if self.is_stopped:
+            raise KeyboardInterrupt
+        self._require_scheduler()
+        if is_lost():
+            raise _Lost("its worker is gone")
 
     def _require_scheduler(self) -> None:
         if self.client.status != "running":

@@ -93,10 +93,16 @@ def travelling(kernel: Kernel) -> bytes:
 
 def _is_own(name: str, module: object) -> bool:
     """Whether a module that was imported is a person's own, and a file."""
-    return name.startswith(modules.BESIDE) or (
-        getattr(module, "__file__", None) is not None
-        and modules.home_of(name.partition(".")[0]) is not None
-    )
+    if name.startswith(modules.BESIDE):
+        return True
+    home = modules.home_of(name.partition(".")[0]) if getattr(module, "__file__", None) else None
+    return home is not None and not _is_of_packages(home)
+
+
+@functools.cache
+def _is_of_packages(folder: Path) -> bool:
+    """Whether packages were installed into a folder, wherever it is: ``pip install --target``, a venv's."""
+    return any(folder.glob("*.dist-info"))
 
 
 def restored(state: bytes) -> Kernel:
