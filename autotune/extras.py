@@ -20,6 +20,7 @@ DISTRIBUTION = "kernel-autotune"
 #: Packages by the name that code imports, and the extra of pyproject.toml that installs each.
 _EXTRAS = {
     "asyncssh": "fleet",
+    "bokeh": "fleet",
     "cloudpickle": "tune",
     "cmaes": "tune",
     "cuda": "nvrtc",

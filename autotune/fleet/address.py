@@ -183,7 +183,7 @@ def refuse_open(address: str, is_accepted: bool) -> None:
         return
     raise UsageError(
         f"{address}: without TLS, whoever reaches this scheduler runs code as you on every worker; use TLS "
-        "(autotune fleet start --tls-ca, --tls-cert, --tls-key), or accept that by --insecure"
+        "(--tls-ca, --tls-cert, --tls-key), or accept that by autotune fleet start --insecure: its file says so then"
     )
 
 
