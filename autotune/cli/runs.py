@@ -211,10 +211,9 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     from autotune.run.command import execute
     from autotune.store import Store, default_url
     from autotune.store.flat import row_of
-    from autotune.tuned.writing import require_objective
+    from autotune.tuned.writing import require_mergeable
 
-    path = out / request.device.folder / f"{request.kernel.name}.json"
-    require_objective(path, request.objective.name)
+    require_mergeable(out, request.device, request.kernel, request.objective.name)
     progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
     page = LivePage(progress.standing, request.device.name) if live else None
     with page or nullcontext():
