@@ -19,7 +19,7 @@ from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import enumerate_space
 from autotune.measure.data import RANDOM, prepare
-from autotune.measure.evaluator import ignore
+from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.worker import Worker
@@ -90,7 +90,7 @@ class Table:
     def __init__(self):
         self.measured, self.hinted, self.recalled = [], [], []
 
-    def measure(self, configurations, begin=ignore, ahead=None):
+    def measure(self, configurations, begin=ignore, ahead=None, at_hand=nothing):
         for configuration in configurations:
             begin(configuration)
             self.measured.append(configuration)
@@ -244,7 +244,7 @@ def test_failures_are_rows_and_never_the_best(space, session, store):
 class Late(Table):
     """Gives the result of what was begun last, when no more may wait."""
 
-    def measure(self, configurations, begin=ignore, ahead=None):
+    def measure(self, configurations, begin=ignore, ahead=None, at_hand=nothing):
         waiting = []
         for configuration in configurations:
             waiting.append(configuration)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,12 +18,12 @@ import numpy as np
 from autotune.errors import AutotuneError, NothingValidError
 from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space
-from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
+from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
 from autotune.measure.measurement import Measurement
 from autotune.run import selection
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.elsewhere import OtherDevices, point_of, told_apart
-from autotune.search.base import BudgetSpent, Elsewhere, Outlook, Tell
+from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell
 from autotune.search.names import Search, find
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
@@ -50,6 +50,10 @@ class SearchedProblem:
     seconds: float
     #: See `SearchSession.ended_by`.
     ended_by: str
+    #: Numbers of what was given to compilers, measured or not.
+    compiled: frozenset[int]
+    #: How often it was searched.
+    searches: int = 1
     #: What the strategy expects of going on, where it says so.
     outlook: Outlook | None = None
 
@@ -124,12 +128,13 @@ class ProblemSearch:
                 scoring=None if bench.request.objective.is_time else bench.scoring(problem),
                 place=place,
                 elsewhere=elsewhere,
+                compiled=frozenset().union(*(found.compiled for found in before)),
                 asked=asked,
             )
             for measurement in asked.values():
                 evaluator.recall(measurement)
             search(session, self._strategy(budget), bench.request.seed + len(asked), first)
-        bench.compilers.forget()
+        bench.compilers.drop()
         measured = tuple(session.asked.values())
         return SearchedProblem(
             problem,
@@ -139,6 +144,8 @@ class ProblemSearch:
             measured if only is not None else tuple(session.known()),
             time.monotonic() - begun + (earlier.seconds if earlier else 0.0),
             session.ended_by,
+            frozenset(session.asked).union(session.awaited.values()),
+            earlier.searches + 1 if earlier else 1,
             session.outlook,
         )
 
@@ -147,10 +154,7 @@ class ProblemSearch:
         problem: Problem, others: Sequence[SearchedProblem]
     ) -> tuple[tuple[float, ...], list[Elsewhere]]:
         """Where a problem is, and what is known of other places."""
-        searched = [
-            Elsewhere(point_of(found.problem, problem), found.asked, is_compiled=True)
-            for found in others
-        ]
+        searched = [Elsewhere(point_of(found.problem, problem), found.asked) for found in others]
         return told_apart(point_of(problem, problem), searched)
 
     def _first(
@@ -218,9 +222,12 @@ class _Foresight:
     asked: list[int] = field(default_factory=list)
     place: tuple[float, ...] = ()
     elsewhere: Sequence[Elsewhere] = ()
+    compiled: Collection[int] = ()
     outlook: Outlook | None = None
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
         self.asked += islice(proposals, ahead)
         raise BudgetSpent
 

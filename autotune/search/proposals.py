@@ -7,7 +7,7 @@ enumerated valid configuration, so that no invalid proposal exists.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -100,8 +100,6 @@ class Known:
     #: See `autotune.search.base.Elsewhere`.
     place: tuple[float, ...]
     outcomes: Mapping[int, Outcome]
-    #: Whether measuring one of these takes no compiler.
-    is_compiled: bool = False
 
     @property
     def has_times(self) -> bool:
@@ -130,6 +128,8 @@ class Proposer:
     held : int
         Results of own proposals until what was given enters the model: what is rather good elsewhere
         makes it look around there for too long.
+    compiled : collection of int
+        Numbers of what takes no compiler.
     elsewhere : sequence of Known, optional
         What is known of them. How much that says of this place is learnt: the places' coordinates
         are features, each with a length of its own.
@@ -142,6 +142,7 @@ class Proposer:
         place: tuple[float, ...] = (),
         elsewhere: Sequence[Known] = (),
         held: int = 0,
+        compiled: Collection[int] = (),
     ) -> None:
         self._held = held
         self._encoding = Encoding(space)
@@ -151,9 +152,7 @@ class Proposer:
         self._elsewhere = [known for known in nearest if known.has_times][:PLACES]
         #: What takes no compiler.
         self._compiled = np.zeros(len(space), bool)
-        for known in elsewhere:
-            if known.is_compiled:
-                self._compiled[list(known.outcomes)] = True
+        self._compiled[list(compiled)] = True
         #: Neither measured nor proposed.
         self._open = np.ones(len(space), bool)
         self._open_count = len(space)
@@ -202,13 +201,25 @@ class Proposer:
         if self._view is not None:
             self._view.condition(number)
 
-    def ask(self) -> int | None:
-        """The number of the next configuration to measure; None where all are proposed."""
+    @property
+    def has_compiled(self) -> bool:
+        """Whether the model can choose among what takes no compiler."""
+        return self._has_model and bool((self._compiled & self._open).any())
+
+    def ask(self, compiled: bool | None = None) -> int | None:
+        """The number of the next configuration to measure; None where all are proposed.
+
+        Parameters
+        ----------
+        compiled : bool, optional
+            Whether it is to be one that takes no compiler, or one that takes one; there may be none.
+            Default: what promises most for its price.
+        """
         if not self._open_count:
             return None
-        number = self._next_of_start()
+        number = None if compiled else self._next_of_start()
         if number is None:
-            number = self._likeliest() if self._has_model else self._any()
+            number = self._likeliest(compiled) if self._has_model else self._any()
         self.claim(number)
         self._proposed += 1
         return number
@@ -285,9 +296,9 @@ class Proposer:
     def _any(self) -> int:
         return int(self._rng.choice(self._some(1)))
 
-    def _likeliest(self) -> int:
+    def _likeliest(self, compiled: bool | None) -> int:
         local = self._timed > 0 and self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
-        return self._current_view().choose(self.outcomes, local)
+        return self._current_view().choose(self.outcomes, local, compiled)
 
     def _current_view(self) -> _View:
         if self._view is None or self._view.is_stale(len(self.outcomes)):
@@ -496,19 +507,25 @@ class _View:
             self._posterior.condition(place)
         self._taken[place] = True
 
-    def choose(self, outcomes: Mapping[int, Outcome], local: bool) -> int:
-        """The candidate of most expected improvement for its price, or the best's neighbour of least time."""
+    def choose(self, outcomes: Mapping[int, Outcome], local: bool, compiled: bool | None) -> int:
+        """The candidate of most expected improvement for its price, or the best's neighbour of least time.
+
+        Of those that are ``compiled``, or of those that are not, where that is said and there is one.
+        """
+        passed = self._taken
+        if compiled is not None and not (passed | (self._compiled != compiled)).all():
+            passed = passed | (self._compiled != compiled)
         told, means = self._believed(outcomes)
         own = told.values[len(self._past) :]
         if local and not np.isnan(own).all():
             best = self._numbers[int(np.nanargmin(own))]
             row = self._encoding.rows[best, self._encoding.varying]
-            beside = ((self._rows != row).sum(1) == 1) & ~self._taken
+            beside = ((self._rows != row).sum(1) == 1) & ~passed
             if beside.any():
                 return int(self._candidates[np.argmin(np.where(beside, means, np.inf))])
         gains = self._gains(own, means)
         gains[~self._compiled] /= PRICE
-        gains[self._taken] = -1
+        gains[passed] = -1
         return int(self._candidates[np.argmax(gains)])
 
     def gain_left(self, outcomes: Mapping[int, Outcome]) -> float:

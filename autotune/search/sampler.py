@@ -18,7 +18,7 @@ of the same study too. In ``study.optimize`` the sampler stops the study when al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,8 @@ class SurrogateSampler(BaseSampler):
     held : int
         Results of own proposals until trials that came from elsewhere enter the model; good ones of
         another device, say, make it look around there for too long.
+    compiled : collection of int
+        Numbers of configurations that take no compiler, and so less time.
     """
 
     def __init__(
@@ -72,10 +74,13 @@ class SurrogateSampler(BaseSampler):
         place: tuple[float, ...] = (),
         elsewhere: Sequence[Elsewhere] = (),
         held: int = 0,
+        compiled: Collection[int] = (),
     ) -> None:
         self.space = space
         known = [_known(other) for other in elsewhere]
-        self._proposer = Proposer(space, np.random.default_rng(seed), place, known, held)
+        self._proposer = Proposer(space, np.random.default_rng(seed), place, known, held, compiled)
+        #: What is asked for: see `Proposer.ask`.
+        self.compiled: bool | None = None
         varying = [len(occurring) > 1 for occurring in space.occurring]
         self._fixed = {
             name: values[space.rows[0, position]]
@@ -144,6 +149,11 @@ class SurrogateSampler(BaseSampler):
         """Whether a configuration is left that was not proposed."""
         return self._proposer.is_open
 
+    @property
+    def has_compiled(self) -> bool:
+        """See `autotune.search.proposals.Proposer.has_compiled`."""
+        return self._proposer.has_compiled
+
     def number(self, trial: Trial | FrozenTrial) -> int | None:
         """Number in the space of a trial's configuration.
 
@@ -169,7 +179,7 @@ class SurrogateSampler(BaseSampler):
         given = {**self._fixed, **trial.system_attrs.get("fixed_params", {})}
         number = self.space.index(given) if len(given) == len(self.space.parameters) else None
         if number is None:
-            number = self._proposer.ask()
+            number = self._proposer.ask(self.compiled)
         else:
             self._proposer.claim(number)
         self._running[trial.number] = number
@@ -284,7 +294,12 @@ def search(
     left = session.evaluations_left
     held = 0 if session.elsewhere else HELD if left is None else min(HELD, left // 5)
     sampler = SurrogateSampler(
-        space, int(rng.integers(2**31)), session.place, session.elsewhere, held
+        space,
+        int(rng.integers(2**31)),
+        session.place,
+        session.elsewhere,
+        held,
+        session.compiled,
     )
     with quiet():
         study = create_study(sampler=sampler)
@@ -313,20 +328,30 @@ def _one_by_one(
 def _stream(
     sampler: SurrogateSampler, study: Study, session: Session, ahead: int, rule: EndRule | None
 ) -> None:
-    """Ask for the next whenever there is room, so that compilers and devices do not wait."""
+    """Ask for the next whenever there is room, so that compilers and devices do not wait.
+
+    Compilers get what is new; meanwhile devices get what was compiled before.
+    """
     awaited: dict[int, Trial] = {}
+
+    def asked(compiled: bool) -> int:
+        sampler.compiled = compiled
+        trial = study.ask(sampler.distributions)
+        number = sampler.of(trial)
+        awaited[number] = trial
+        return number
 
     def proposals() -> Iterator[int]:
         while sampler.is_open and not (rule and sampler.may_end(study, rule)):
-            trial = study.ask(sampler.distributions)
-            number = sampler.of(trial)
-            awaited[number] = trial
-            yield number
+            yield asked(compiled=False)
+
+    def at_hand() -> int | None:
+        return asked(compiled=True) if sampler.has_compiled else None
 
     def tell(number: int, measurement: Measurement) -> None:
         _tell(study, awaited.pop(number), measurement)
 
-    session.stream(proposals(), tell, ahead)
+    session.stream(proposals(), tell, ahead, at_hand)
 
 
 def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
@@ -353,7 +378,7 @@ def _known(other: Elsewhere) -> Known:
         time_ms = measurement.cost
         log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
         outcomes[number] = Outcome(log_ms, measurement.status is Status.STOPPED_EARLY)
-    return Known(other.place, outcomes, other.is_compiled)
+    return Known(other.place, outcomes)
 
 
 def _tell(study: Study, trial: Trial, measurement: Measurement) -> None:
