@@ -39,7 +39,7 @@ class TestCompilingForOpencl(CompileContract):
     def test_what_kernels_take_is_reported(self, device):
         text = "__kernel void k(__global const float* x, int n, ulong m, half h, float4 v) {}"
         found = self.compiled(device, text).parameters
-        assert found == {"k": ("*", "int32", "uint64", "float16", "")}
+        assert found == {"k": ("float32*", "int32", "uint64", "float16", "")}
 
 
 @pytest.fixture(scope="module")

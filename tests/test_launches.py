@@ -170,7 +170,14 @@ def test_no_args_at_all_can_be_asked_for():
     [
         (None, r"gives 4 arguments \(x, out, n, work\), the kernel takes 3;"),
         (("x", "n", "out"), "argument 2, n, is one int32, and the kernel takes an array there"),
-        (("x", "out", "out"), "argument 3, out, is an array, and the kernel takes one int32 there"),
+        (
+            ("x", "out", "out"),
+            "argument 3, out, is an array of float16, and the kernel takes one int32",
+        ),
+        (
+            ("out", "x", "n"),
+            "1, out, is an array of float16, and the kernel takes an array of float32",
+        ),
         (
             ("x", "out", np.float32(2)),
             "argument 3, 2.0, is one float32, and the kernel takes one int32",
@@ -178,7 +185,7 @@ def test_no_args_at_all_can_be_asked_for():
     ],
 )
 def test_arguments_that_the_kernel_does_not_take_are_named(args, message):
-    binary = replace(BINARY, parameters={"k": ("*", "*", "int32"), "any": ("*", "", "")})
+    binary = replace(BINARY, parameters={"k": ("float32*", "*", "int32"), "any": ("int8*", "", "")})
 
     def bound(entry, args):
         step = Launch((1, 1, 1), (1, 1, 1), 0, entry, args)

@@ -32,7 +32,7 @@ class Binary:
     #: sha256 of all that decides the code; see `autotune.measure.compiler`.
     key: str
     #: What the functions take, where the compiler says it: for each parameter NumPy's name of its
-    #: type, ``*`` for a pointer, or nothing.
+    #: type or nothing, with a ``*`` behind it for a pointer.
     parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def entry(self, name: str) -> CompiledFunction | None:

@@ -149,7 +149,10 @@ def _parameters(cl: Any, kernel: Any) -> tuple[str, ...]:
         ]
     except (cl.Error, RuntimeError):  # a compiler may keep it to itself
         names = [""] * kernel.num_args
-    return tuple("*" if name.endswith("*") else _SCALARS.get(name, "") for name in names)
+    bases = (_SCALARS.get(name.rstrip("*"), "") for name in names)
+    return tuple(
+        f"{base}{'*' * name.endswith('*')}" for base, name in zip(bases, names, strict=True)
+    )
 
 
 class _Buffer:

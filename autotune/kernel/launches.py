@@ -139,7 +139,7 @@ def bound(
         given = names if step.args is None else step.args
         args = tuple(_value(argument, buffers, scalars) for argument in given)
         if binary and (types := binary.parameters.get(entry)):
-            _check_types(str(step.entry), given, args, types)
+            _check_types(str(step.entry), given, args, types, dtypes)
         grid, block = _as_three(step.grid), _as_three(step.block)
         result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args))
     return result
@@ -244,7 +244,11 @@ def _as_three(sizes: Sequence[Any]) -> tuple[int, int, int]:
 
 
 def _check_types(
-    entry: str, given: Sequence[Any], args: Sequence[Any], types: Sequence[str]
+    entry: str,
+    given: Sequence[Any],
+    args: Sequence[Any],
+    types: Sequence[str],
+    dtypes: Mapping[str, str],
 ) -> None:
     """Compare what a launch gives with what its function takes; passed on, wrong bytes may be right in number."""
     if len(args) != len(types):
@@ -254,15 +258,24 @@ def _check_types(
             "`arguments` names them in the kernel's order, workspaces of `scratch` follow"
         )
     for number, (name, value, declared) in enumerate(zip(given, args, types, strict=True), 1):
-        found = str(value.dtype) if isinstance(value, np.generic) else "*"
-        if declared and declared != found:
-            is_one, takes = (
-                "an array" if kind == "*" else f"one {kind}" for kind in (found, declared)
-            )
-            raise LaunchError(
-                f"{entry}: argument {number}, {name}, is {is_one}, and the kernel takes {takes} "
-                "there; mend its value in `arguments`, or their order"
-            )
+        is_array = not isinstance(value, np.generic)
+        found = f"{np.dtype(dtypes[name])}*" if is_array else str(value.dtype)
+        if not declared or found == declared:
+            continue
+        # Bytes may be told in many ways; a floating type for another is a mistake.
+        if is_array and declared[-1] == "*" and not ("float" in found and "float" in declared):
+            continue
+        raise LaunchError(
+            f"{entry}: argument {number}, {name}, is {_kind(found)}, and the kernel takes "
+            f"{_kind(declared)} there; mend its value in `arguments`, or their order"
+        )
+
+
+def _kind(parameter: str) -> str:
+    scalar = parameter.rstrip("*")
+    return (
+        f"an array{f' of {scalar}' if scalar else ''}" if scalar != parameter else f"one {scalar}"
+    )
 
 
 def _value(argument: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generic]) -> Any:
