@@ -106,23 +106,6 @@ def evaluator(tmp_path, opencl_device, worker, compilers):
     return made
 
 
-def test_the_first_result_waits_for_one_binary_only(evaluator):
-    submitted = []
-
-    class Watched(CompilerPool):
-        def submit(self, job):
-            submitted.append(job)
-            return super().submit(job)
-
-    asked = [Configuration(BLOCK=block) for block in (32, 64, 128)]
-    with Watched(1) as pool:
-        found = evaluator(pool=pool).measure(asked)
-        assert next(found).configuration == asked[0]
-        assert len(submitted) == 1
-        assert [each.configuration for each in found] == asked[1:]
-    assert len(submitted) == 3
-
-
 def test_each_ending_has_its_status_and_the_order_is_kept(evaluator, worker):
     """Whatever becomes of one configuration, the next is measured."""
     asked = [

@@ -322,22 +322,20 @@ def _show_importances(rows: list[dict[str, Any]], kernel: str | None) -> None:
         return
     from autotune.report.insight import LEAST_SURE
 
-    hints = [row["explained"] < LEAST_SURE for row in rows]
+    forms = ["({:.1%})" if row["explained"] < LEAST_SURE else "{:.1%}" for row in rows]
     print_table(
         {
             "kernel": row["kernel"],
             "problem": words(row["problem"]),
             "parameter": row["parameter"],
-            "lost without it": f"({row['lost_without']:.1%})"
-            if hint
-            else f"{row['lost_without']:.1%}",
-            "alone": f"({row['alone']:.1%})" if hint else f"{row['alone']:.1%}",
+            "lost without it": form.format(row["lost_without"]),
+            "alone": form.format(row["alone"]),
             "model explains": f"{row['explained']:.1%}",
             "device": row["device"],
         }
-        for row, hint in zip(rows, hints, strict=True)
+        for row, form in zip(rows, forms, strict=True)
     )
-    if any(hints):
+    if any(row["explained"] < LEAST_SURE for row in rows):
         click.echo(
             f"in brackets: hints at best, since the model explains less than {LEAST_SURE:.0%} of how "
             "these times vary",

@@ -356,7 +356,7 @@ def _say_where(result: RunResult, published: Published) -> None:
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
     index = published.markdown_file.parents[1] / "index.html"
-    click.echo(f"         over all that is tuned, {index}: autotune report", err=True)
+    click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
 
 
 def _say_who_measured(result: RunResult) -> None:

@@ -130,9 +130,13 @@ class OpenclBackend:
         types = {kernel.function_name: _parameters(cl, kernel) for kernel in program.all_kernels()}
         return Binary(bytes(code), found, _build_log(program, live), key="", parameters=types)
 
+    def load_compiler(self) -> None:
+        for device in self.devices()[:1]:
+            self.compile("__kernel void nothing() {}", {}, (), device)
+
     def get_ready(self, device: Device) -> None:
-        with suppress(ImportError):  # which `open` reports
-            import pyopencl  # noqa: F401
+        with suppress(MissingDependencyError):  # which `open` reports
+            _live_devices()
 
     def open(self, device: Device) -> OpenclExecutor:
         if device.index >= len(_live_devices()):

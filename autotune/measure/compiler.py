@@ -444,7 +444,7 @@ def begin_for(backend_name: str) -> Callable[[], object]:
 def _begin_compiler(backend_name: str) -> None:
     os.nice(_NICENESS)
     if backend_name:
-        backend(backend_name).toolchain()
+        backend(backend_name).load_compiler()
 
 
 def _cached_file(key: str) -> Path:

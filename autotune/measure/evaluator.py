@@ -111,9 +111,6 @@ class DeviceEvaluator:
         #: By configuration, oldest first; no more than `_KNOWN`.
         self._known: dict[Configuration, CompileJob | Measurement] = {}
         self._switch_s = sys.getswitchinterval()
-        #: So many are compiled before they are measured, where a device cannot do both at once. At
-        #: first one for each: whoever waits for a result need not wait for sixteen binaries.
-        self.at_once = len(self._lanes)
 
     def __enter__(self) -> DeviceEvaluator:
         # What the caller does with one result must not hold up the thread that has the next task: a
@@ -318,9 +315,7 @@ class _Batch:
 
     def _take_up_and_wait(self) -> None:
         self._compilers.is_all_asked = True
-        count = min(self._evaluator.at_once, self._ahead)
-        self._evaluator.at_once = AT_ONCE
-        for configuration, stage in self._taken(islice(self._source, count)):
+        for configuration, stage in self._taken(islice(self._source, min(AT_ONCE, self._ahead))):
             known = stage if isinstance(stage, Measurement) else stage.result()
             self.ready.append((configuration, known))
 
