@@ -111,6 +111,24 @@ def test_what_is_compiled_is_asked_for_until_none_is_left() -> None:
     assert not knows_nothing.has_compiled
 
 
+def test_of_many_candidates_those_that_promise_most_are_kept(monkeypatch) -> None:
+    """The same is asked for: others would not have been chosen before the next fit."""
+    places = [known(0.1, (15, 5))]
+    paths = []
+    for kept in (40, len(GRID)):
+        monkeypatch.setattr("autotune.search.proposals.KEPT", kept)
+        proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), places, compiled=[3, 4])
+        path = []
+        for step in range(24):
+            number = proposer.ask(compiled=step in (3, 9))
+            assert number is not None
+            path.append(number)
+            proposer.tell(number, time_ms(number, (15, 5)))
+        assert path[3] in (3, 4)
+        paths.append(path)
+    assert paths[0] == paths[1]
+
+
 def test_bounds_alone_end_no_search_and_warn_of_nothing() -> None:
     proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), [known(1.0, (15, 5))])
     with warnings.catch_warnings():

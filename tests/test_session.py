@@ -27,7 +27,7 @@ from autotune.run import selection
 from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
-from autotune.run.searching import foreseen
+from autotune.run.searching import Foresight, foreseen
 from autotune.search.base import BudgetSpent
 from autotune.search.names import find
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
@@ -567,7 +567,7 @@ def test_a_search_says_what_ended_it(space, strategy, budget, ended_by):
 def test_what_a_strategy_asks_first_is_foreseen(space, name, count):
     """So that it is compiled while the reference is computed."""
     strategy, table, budget = find(name), Table(), Budget(evaluations=8)
-    numbers = foreseen(space, strategy, budget, seed=3)
+    numbers = foreseen(space, strategy, Foresight(8), seed=3)
     search(SearchSession(space, table, None, 0, SCOPE, budget), strategy, 3)
     assert [*map(space.configuration, numbers)][:count] == table.measured[:count]
 

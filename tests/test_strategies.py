@@ -208,7 +208,9 @@ def test_as_many_are_awaited_as_compilers_and_devices_have(name: str, synthetic:
     class Late(StrictSession):
         """Results come when so many are awaited, the last first."""
 
-        def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+        def stream(
+            self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+        ) -> None:
             assert ahead == 4
             awaited: list[int] = []
             for number in proposals:

@@ -240,6 +240,11 @@ class DeviceEvaluator:
             configuration, binary, seconds, hashlib.sha256(binary.code + called).hexdigest()
         )
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a device could have another configuration."""
+        return self._idlest() is not None
+
     def _idlest(self) -> _Lane | None:
         """The device with least to do; None where all have enough."""
         lane = min(self._lanes, key=lambda lane: len(lane.begun))
@@ -290,10 +295,9 @@ class _Batch:
                 return
             taken = self._taken(islice(self._source, 1))
             self._compilers.is_all_asked = self._is_dry = not taken
-            compiling = self.compiling
             self._await(taken)
-            if compiling == self.compiling and len(self.ready) >= AT_ONCE:
-                return  # what need not be compiled is taken as devices need it
+            if not self.done.empty() or (self._evaluator.has_room and self.has_ready):
+                return  # a device comes first
 
     @property
     def has_ready(self) -> bool:

@@ -96,10 +96,12 @@ class ProblemSearch:
         asked = dict(earlier.asked) if earlier else {}
         first = [] if earlier else self._first(space, problem, others)
         place, elsewhere = self._elsewhere(problem, others)
+        compiled = frozenset[int]().union(*(found.compiled for found in before))
+        foresight = Foresight(budget.evaluations, place, elsewhere, compiled)
         self.listener(Phase(problem, "inputs"))
         job = bench.job(
             problem,
-            meanwhile=lambda: self._compile_ahead(problem, space, budget, first),
+            meanwhile=lambda: self._compile_ahead(problem, space, budget, first, foresight),
         )
         bench.worker.prepare(job)
         evaluator = DeviceEvaluator(
@@ -128,7 +130,7 @@ class ProblemSearch:
                 scoring=None if bench.request.objective.is_time else bench.scoring(problem),
                 place=place,
                 elsewhere=elsewhere,
-                compiled=frozenset().union(*(found.compiled for found in before)),
+                compiled=compiled,
                 asked=asked,
             )
             for measurement in asked.values():
@@ -187,7 +189,12 @@ class ProblemSearch:
         return find(request.strategy, at_once, max(at_once, ahead))
 
     def _compile_ahead(
-        self, problem: Problem, space: Space, budget: Budget, first: Sequence[Configuration]
+        self,
+        problem: Problem,
+        space: Space,
+        budget: Budget,
+        first: Sequence[Configuration],
+        foresight: Foresight,
     ) -> None:
         """Have compiled what will be asked for first; not where a CPU would still do so when it measures."""
         bench = self.bench
@@ -197,7 +204,7 @@ class ProblemSearch:
         evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
         numbers = [
             *(number_in(space, configuration) for configuration in first),
-            *foreseen(space, self._strategy(budget), budget, bench.request.seed),
+            *foreseen(space, self._strategy(budget), foresight, bench.request.seed),
         ]
         evaluator.hint([space.configuration(i) for i in dict.fromkeys(numbers) if i is not None])
 
@@ -215,14 +222,14 @@ class ProblemSearch:
 
 
 @dataclass
-class _Foresight:
+class Foresight:
     """A session that measures nothing, and notes what it is asked for."""
 
     evaluations_left: int | None
-    asked: list[int] = field(default_factory=list)
     place: tuple[float, ...] = ()
     elsewhere: Sequence[Elsewhere] = ()
     compiled: Collection[int] = ()
+    asked: list[int] = field(default_factory=list)
     outlook: Outlook | None = None
 
     def stream(
@@ -242,9 +249,8 @@ class _Foresight:
         raise BudgetSpent
 
 
-def foreseen(space: Space, strategy: Search, budget: Budget, seed: int) -> list[int]:
+def foreseen(space: Space, strategy: Search, session: Foresight, seed: int) -> list[int]:
     """Numbers of what a strategy will ask for before it knows a result, in that order."""
-    session = _Foresight(budget.evaluations)
     with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
         strategy(space, session, np.random.default_rng(seed))
     return session.asked
