@@ -387,7 +387,12 @@ def test_importances_that_little_supports_are_hints(
     found = insight(noisy)
     assert found and 0.1 < found.explained < 0.5
     text = section_of(noisy)
-    assert "they are hints" in text and "explained: hints" in text and "bar blue" not in text
+    assert (
+        "they are hints" in text
+        and "explained: hints" in text
+        and "bar blue" not in text
+        and "bar grey" not in text
+    )
     monkeypatch.setenv("AUTOTUNE_STORE", str(tmp_path / "store.sqlite"))
     stored(tmp_path / "store.sqlite", noisy)
     assert run(["results", "demo", "--importance"]) == 0

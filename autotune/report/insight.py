@@ -210,7 +210,7 @@ def _corners(x: float, y: float, radii: Sequence[float]) -> list[tuple[float, fl
 
 
 def _bars(found: Insight) -> Figure:
-    """Two bars for each parameter, those that matter most; without colour where they are hints."""
+    """Two bars for each parameter, those that matter most; faint where they are hints."""
     importances, is_hint = found.importances, found.explained < LEAST_SURE
     told = f"Of {wording.percent(max(0.0, found.explained))} explained"
     drawn, others = importances[:DRAWN_PARAMETERS], importances[DRAWN_PARAMETERS:]
@@ -221,16 +221,17 @@ def _bars(found: Insight) -> Figure:
     most = max(max(each.alone, each.total) for each in drawn)
     scale = Scale(0, 100 * max(most, 0.05), left, _WIDTH - 70)
     figure.text(_WIDTH - 8, _TOP - 14, f"{told}{': hints' if is_hint else ''}", "dim small", "end")
-    total = "faint grey" if is_hint else "blue"
-    for x, name, colour in ((left, "lost without it", total), (left + 130, "alone", "grey")):
-        figure.line(x, _TOP - 18, x + 14, _TOP - 18, f"bar {colour}")
+    fade = "faint " if is_hint else ""
+    total, alone = f"bar {fade}blue", f"bar {fade}grey"
+    for x, name, kind in ((left, "lost without it", total), (left + 130, "alone", alone)):
+        figure.line(x, _TOP - 18, x + 14, _TOP - 18, kind)
         figure.text(x + 20, _TOP - 14, name, "dim small")
     figure.x_axis(scale, bottom, top=_TOP, suffix=" %")
     for row, (each, name) in enumerate(zip(drawn, names, strict=True)):
         y = _TOP + _ROW * (row + 0.5)
         figure.text(left - 8, y + 4, name, "ink", "end")
-        figure.line(left, y - 5, scale(100 * each.total), y - 5, f"bar {total}")
-        figure.line(left, y + 5, scale(100 * each.alone), y + 5, "bar grey")
+        figure.line(left, y - 5, scale(100 * each.total), y - 5, total)
+        figure.line(left, y + 5, scale(100 * each.alone), y + 5, alone)
         figure.text(_WIDTH - 8, y + 4, wording.percent(each.total), "dim small", "end")
     if others:
         rest = (
