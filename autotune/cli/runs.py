@@ -145,11 +145,12 @@ def run(
     autotune run sgemm --device replay:sgemm-NVIDIA_H100_80GB_HBM3.json.gz --budget 200evals
     """
     from autotune.cli import parsing
-    from autotune.search.names import find
-    from autotune.search.session import Budget
 
-    parsed_budget = Budget.parse(budget) if budget else None
     if device and device.startswith("replay:"):
+        from autotune.search.names import find
+        from autotune.search.session import Budget
+
+        parsed_budget = Budget.parse(budget) if budget else None
         recording = _recording(Path(device.removeprefix("replay:")), kernel, problems)
         allowed = parsing.restriction(kernel, recording.space.parameters, fixed)
         space, chosen = recording.space.restricted(allowed), find(strategy)
@@ -161,17 +162,27 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
+    from autotune.measure import compiler, worker
+    from autotune.measure.process import begun_early
+
+    declared = find_kernel(kernel, spaces)
+    first, *others = choose_devices(device, declared.backends)
+    # They import what they need while this process does, which takes as long.
+    begins = worker.begin_for(first), compiler.begin_for(first.backend)
+    click.get_current_context().with_resource(begun_early(*begins))
+
     from autotune.kernel.source import unfollowed
     from autotune.measure.objective import find as find_objective
     from autotune.run.request import EFFORTS, Request
     from autotune.search.imported import first_to_try
+    from autotune.search.names import find
+    from autotune.search.session import Budget
 
-    declared = find_kernel(kernel, spaces)
+    parsed_budget = Budget.parse(budget) if budget else None
     if text := unfollowed(declared):
         warn(text)
     find(strategy)
     wanted = find_objective(declared, objective)
-    first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
         device=first,
@@ -207,14 +218,12 @@ def _folder_for(objective: str, out: Path) -> Path:
 def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     from autotune.cli.live import LivePage
     from autotune.cli.progress import RunProgress
-    from autotune.report.publish import publish
     from autotune.run.command import execute
     from autotune.store import Store, default_url
     from autotune.store.flat import row_of
-    from autotune.tuned.writing import require_objective
+    from autotune.tuned.writing import require_mergeable
 
-    path = out / request.device.folder / f"{request.kernel.name}.json"
-    require_objective(path, request.objective.name)
+    require_mergeable(out, request.device, request.kernel, request.objective.name)
     progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
     page = LivePage(progress.standing, request.device.name) if live else None
     with page or nullcontext():
@@ -222,7 +231,11 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
             click.echo(f"live:    {page.url}", err=True)
         with Store.open(default_url()) as store, progress:
             result = execute(request, store, progress)
-        published = publish(result, out) if request.only is None else None
+        published = None
+        if request.only is None:
+            from autotune.report.publish import publish  # what nobody waits for before
+
+            published = publish(result, out)
         if page and published:
             page.end(f"finished; report: {published.html_file or published.markdown_file}")
     if published is None:
@@ -342,6 +355,8 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
+    index = published.markdown_file.parents[1] / "index.html"
+    click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
 
 
 def _say_who_measured(result: RunResult) -> None:

@@ -52,6 +52,12 @@ _OPTIONS, _OPTIONS_BEGIN = ("-w", "-Werror", "-g"), ("-cl-", "-D", "-I")
 #: Sub-group width where the device lets a kernel choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
+#: NumPy's names of OpenCL C's types.
+_SCALARS = {
+    **{"char": "int8", "short": "int16", "int": "int32", "long": "int64"},
+    **{"uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64"},
+    **{"half": "float16", "float": "float32", "double": "float64"},
+}
 #: Why no energy is measured here: a package's counter is of all of its cores and whatever else runs
 #: on them, and Linux lets only root read it (CVE-2020-8694).
 _NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
@@ -121,16 +127,36 @@ class OpenclBackend:
             )
             for kernel in program.all_kernels()
         )
-        return Binary(bytes(code), found, _build_log(program, live), key="")
+        types = {kernel.function_name: _parameters(cl, kernel) for kernel in program.all_kernels()}
+        return Binary(bytes(code), found, _build_log(program, live), key="", parameters=types)
+
+    def load_compiler(self) -> None:
+        for device in self.devices()[:1]:
+            self.compile("__kernel void nothing() {}", {}, (), device)
 
     def get_ready(self, device: Device) -> None:
-        with suppress(ImportError):  # which `open` reports
-            import pyopencl  # noqa: F401
+        with suppress(MissingDependencyError):  # which `open` reports
+            _live_devices()
 
     def open(self, device: Device) -> OpenclExecutor:
         if device.index >= len(_live_devices()):
             raise DeviceError(f"{device.name} ({device.selector}): not there any more")
         return OpenclExecutor(device)
+
+
+def _parameters(cl: Any, kernel: Any) -> tuple[str, ...]:
+    """What a kernel takes; of a parameter whose type has another name, nothing."""
+    try:
+        names = [
+            kernel.get_arg_info(index, cl.kernel_arg_info.TYPE_NAME)
+            for index in range(kernel.num_args)
+        ]
+    except (cl.Error, RuntimeError):  # a compiler may keep it to itself
+        names = [""] * kernel.num_args
+    bases = (_SCALARS.get(name.rstrip("*"), "") for name in names)
+    return tuple(
+        f"{base}{'*' * name.endswith('*')}" for base, name in zip(bases, names, strict=True)
+    )
 
 
 class _Buffer:

@@ -29,7 +29,7 @@ from autotune.measure.data import RANDOM, inputs_fingerprint, prepare, prepare_b
 from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import Worker
+from autotune.measure.worker import STANDBYS, Worker
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Problem
@@ -60,7 +60,7 @@ class Bench:
         #: One per device of the request, in its order.
         self.workers = [
             # On a CPU a second process that starts would disturb what is timed.
-            self._stack.enter_context(Worker(request.timeout_s, device if spare else None))
+            self._stack.enter_context(Worker(request.timeout_s, device, STANDBYS if spare else 0))
             for device in request.devices
         ]
 
@@ -102,6 +102,8 @@ class Bench:
         That is beside every budget; ``meanwhile`` is called in a thread where it takes long.
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
+        for worker in self.workers:
+            worker.start()
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
         with self.beside():

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
 from autotune.tuned.config import TunedConfig
 from autotune.tuned.current import current_device, forget
+
+if TYPE_CHECKING:
+    from autotune.kernel.spec import Kernel
 
 #: How long a change of the record files may go unnoticed, in seconds.
 RECHECK_S = 1.0
@@ -110,6 +113,18 @@ def clear_cache() -> None:
     """Forget every record, answer and device that was seen."""
     _cache.clear()
     forget()
+
+
+def recorded_for_other(kernel: Kernel) -> str:
+    """Say that lookup answers for another kernel of that name; empty: it does not, or for none."""
+    from autotune.tuned.record import other_kernel
+
+    environ = os.environ
+    key = (kernel.name, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))
+    table = _refreshed(key, kernel.name).table
+    if table is None:
+        return ""
+    return other_kernel(kernel, table.default.source, table.fields, table.parameters)
 
 
 def _refreshed(key: object, kernel: str) -> _Cached:

@@ -351,7 +351,10 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     fitting = [known for known in loaded if known.record.shape == newest.record.shape]
     for known in loaded:
         if known.record.shape != newest.record.shape:
-            skipped(f"{known.source}: left out: other problem fields or parameters than the newest")
+            skipped(
+                f"{known.source}: left out: other problem fields or parameters than the newest, "
+                f"{newest.source}; if these are two kernels, rename one of them"
+            )
     record = newest.record
     fields = {name: kind == "integer" for name, kind in record.fields.items()}
     # Some may be of before the kernel had layout fields.
