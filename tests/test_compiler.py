@@ -398,6 +398,39 @@ def test_what_nobody_waits_for_any_more_is_cancelled(pool, job, tmp_path):
 
 
 @pytest.mark.usefixtures("own_cache")
+def test_what_is_dropped_is_compiled_to_its_end_where_it_was_begun(job, tmp_path):
+    """The next search may ask for it, and its binary is there."""
+    waiting = replace(job, source=job.source + "// waiting\n")
+    begun = blocked(tmp_path, job)
+    with CompilerPool(1) as own:
+        own.submit(begun)
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        process = children()
+        dropped = own.submit(waiting)
+        own.drop()
+        with pytest.raises(AutotuneError):
+            dropped.result()
+        assert children() == process
+        os.close(pipe)
+        wait_until(lambda: own.ready(begun))
+        assert children() == process
+        assert own.submit(begun).done()
+        assert not own.submit(waiting).done()
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_what_was_compiled_before_waits_for_no_process(job, tmp_path):
+    with CompilerPool(1) as own:
+        assert own.result(job).binary is not None
+        own.submit(blocked(tmp_path, job))
+        pipe = wait_for_reader(tmp_path / "pipe.h")
+        before = own.submit(job)
+        assert before.done()
+        assert before.result().is_cached
+        os.close(pipe)
+
+
+@pytest.mark.usefixtures("own_cache")
 def test_what_was_asked_for_comes_first_and_then_the_newest_suggestions(job, tmp_path):
     old, older, asked, late, new, newer = (
         replace(job, source=job.source + f"// {n}\n") for n in range(6)

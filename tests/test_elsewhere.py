@@ -39,11 +39,11 @@ def time_ms(number: int, best: tuple[int, int]) -> float:
     return 1 + (a - best[0]) ** 2 / 20 + (b - best[1]) ** 2 / 20
 
 
-def known(place: float, best: tuple[int, int], scale: float = 1.0, compiled: bool = False) -> Known:
+def known(place: float, best: tuple[int, int], scale: float = 1.0) -> Known:
     """What 60 random configurations took at a place, in other units."""
     numbers = np.random.default_rng(0).choice(len(GRID), 60, replace=False)
     outcomes = {int(n): Outcome(math.log(scale * time_ms(int(n), best))) for n in numbers}
-    return Known((place,), outcomes, compiled)
+    return Known((place,), outcomes)
 
 
 def evaluations_to_best(proposer: Proposer, best: tuple[int, int]) -> int:
@@ -86,11 +86,47 @@ def test_places_without_a_time_say_nothing() -> None:
 
 
 def test_what_is_compiled_is_asked_for_before_what_promises_little_more() -> None:
-    places = [known(0.1, (15, 5), compiled=True), *[known(0.1, (15, 5))] * 3]
-    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), places)
-    first = proposer.ask()
-    assert first in places[0].outcomes
-    assert first == min(places[0].outcomes, key=lambda n: places[0].outcomes[n].log_ms)
+    places = [known(0.1, (15, 5))] * 4
+    outcomes = places[0].outcomes
+
+    def proposer() -> Proposer:
+        return Proposer(GRID, np.random.default_rng(0), (0.0,), places, compiled=outcomes)
+
+    first = proposer().ask()
+    assert first == min(outcomes, key=lambda n: outcomes[n].log_ms)
+    assert proposer().ask(compiled=True) == first
+    assert proposer().ask(compiled=False) not in outcomes
+
+
+def test_what_is_compiled_is_asked_for_until_none_is_left() -> None:
+    places = [known(0.1, (15, 5))]
+    few = sorted(places[0].outcomes)[:5]
+    proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), places, compiled=few)
+    asked = []
+    while proposer.has_compiled:
+        asked.append(proposer.ask(compiled=True))
+    assert sorted(asked) == few
+    assert proposer.ask(compiled=True) not in few
+    knows_nothing = Proposer(GRID, np.random.default_rng(0), compiled=few)
+    assert not knows_nothing.has_compiled
+
+
+def test_of_many_candidates_those_that_promise_most_are_kept(monkeypatch) -> None:
+    """The same is asked for: others would not have been chosen before the next fit."""
+    places = [known(0.1, (15, 5))]
+    paths = []
+    for kept in (40, len(GRID)):
+        monkeypatch.setattr("autotune.search.proposals.KEPT", kept)
+        proposer = Proposer(GRID, np.random.default_rng(0), (0.0,), places, compiled=[3, 4])
+        path = []
+        for step in range(24):
+            number = proposer.ask(compiled=step in (3, 9))
+            assert number is not None
+            path.append(number)
+            proposer.tell(number, time_ms(number, (15, 5)))
+        assert path[3] in (3, 4)
+        paths.append(path)
+    assert paths[0] == paths[1]
 
 
 def test_bounds_alone_end_no_search_and_warn_of_nothing() -> None:
@@ -126,7 +162,7 @@ def test_what_was_given_is_held_back_from_the_model_for_a_while() -> None:
 
 def test_nothing_is_asked_twice_whatever_is_known_elsewhere() -> None:
     small = Space(GRID.parameters, GRID.rows[:40])
-    places = [Known((1.0,), {n: Outcome(math.log(1 + n)) for n in range(40)}, True)]
+    places = [Known((1.0,), {n: Outcome(math.log(1 + n)) for n in range(40)})]
     proposer = Proposer(small, np.random.default_rng(0), (0.0,), places)
     asked = []
     while (number := proposer.ask()) is not None:

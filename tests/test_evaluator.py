@@ -307,6 +307,34 @@ def test_on_a_gpu_what_is_compiled_first_is_measured_first(evaluator, tmp_path, 
     assert worker.asked == []
 
 
+def test_while_a_gpu_would_wait_for_compilers_it_gets_what_is_at_hand(evaluator, tmp_path):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    os.mkfifo(tmp_path / "pipe.h")
+    source = (
+        f'#if BLOCK == 32\n#define FILE "{tmp_path}/pipe.h"\n#include FILE\n#endif\n#error no\n'
+    )
+    at_hand = [Configuration(BLOCK=1 << power) for power in (15, 16)]  # too large: never compiled
+    with CompilerPool(1) as pool:
+        made = evaluator(
+            ("(32, 64)", "(32, 32768, 65536)"), source=source, pool=pool, device=for_arch("sm_90")
+        )
+        left = list(at_hand)
+        results = made.measure(
+            [Configuration(BLOCK=32)], at_hand=lambda: left.pop(0) if left else None
+        )
+        assert [next(results).configuration for _ in at_hand] == at_hand
+        opened = os.open(tmp_path / "pipe.h", os.O_WRONLY)
+        os.close(opened)
+        (last,) = results
+        assert last.configuration.BLOCK == 32
+        # Where no compiler is waited for, nothing more is asked for.
+        left = list(at_hand)
+        assert [
+            row.configuration for row in made.measure(at_hand[:1], at_hand=left.pop)
+        ] == at_hand[:1]
+        assert left == at_hand
+
+
 def test_the_binary_of_a_configuration_or_none(evaluator):
     made = evaluator(*FAULTS, source=BROKEN)
     assert made.binary(Configuration(BLOCK=32, FAULT="none")).entry("scale")

@@ -232,7 +232,7 @@ class Frugal:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def measure(self, configurations, begin=lambda _: None, ahead=None):
+    def measure(self, configurations, begin=lambda _: None, ahead=None, at_hand=lambda: None):
         for configuration in configurations:
             self.asked.append(configuration.BLOCK)
             yield measured(configuration.BLOCK, configuration.BLOCK, 1e4 / configuration.BLOCK)

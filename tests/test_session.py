@@ -19,7 +19,7 @@ from autotune.errors import NothingValidError, SpecError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.space import enumerate_space
 from autotune.measure.data import RANDOM, prepare
-from autotune.measure.evaluator import ignore
+from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.worker import Worker
@@ -27,7 +27,7 @@ from autotune.run import selection
 from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
-from autotune.run.searching import foreseen
+from autotune.run.searching import Foresight, foreseen
 from autotune.search.base import BudgetSpent
 from autotune.search.names import find
 from autotune.search.session import Budget, Measured, Phase, SearchSession, SearchStarted, search
@@ -90,7 +90,7 @@ class Table:
     def __init__(self):
         self.measured, self.hinted, self.recalled = [], [], []
 
-    def measure(self, configurations, begin=ignore, ahead=None):
+    def measure(self, configurations, begin=ignore, ahead=None, at_hand=nothing):
         for configuration in configurations:
             begin(configuration)
             self.measured.append(configuration)
@@ -244,7 +244,7 @@ def test_failures_are_rows_and_never_the_best(space, session, store):
 class Late(Table):
     """Gives the result of what was begun last, when no more may wait."""
 
-    def measure(self, configurations, begin=ignore, ahead=None):
+    def measure(self, configurations, begin=ignore, ahead=None, at_hand=nothing):
         waiting = []
         for configuration in configurations:
             waiting.append(configuration)
@@ -564,7 +564,7 @@ def test_a_search_says_what_ended_it(space, strategy, budget, ended_by):
 def test_what_a_strategy_asks_first_is_foreseen(space, name, count):
     """So that it is compiled while the reference is computed."""
     strategy, table, budget = find(name), Table(), Budget(evaluations=8)
-    numbers = foreseen(space, strategy, budget, seed=3)
+    numbers = foreseen(space, strategy, Foresight(8), seed=3)
     search(SearchSession(space, table, None, 0, SCOPE, budget), strategy, 3)
     assert [*map(space.configuration, numbers)][:count] == table.measured[:count]
 

@@ -18,11 +18,12 @@ from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
+from autotune.measure.evaluator import nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.search import kernel_tuner as kernel_tuner_adapter
 from autotune.search import names as strategies
 from autotune.search import optuna as optuna_adapter
-from autotune.search.base import Outlook, Tell
+from autotune.search.base import AtHand, Outlook, Tell
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
 from autotune.search.recorded import Recording
@@ -47,6 +48,7 @@ class Watched:
 
     place: tuple[float, ...] = ()
     elsewhere = ()
+    compiled = ()
     outlook: Outlook | None = None
 
     def __init__(self, recording: Recording, budget: int | None) -> None:
@@ -65,8 +67,10 @@ class Watched:
     def measure(self, indices: Sequence[int]) -> list[Measurement]:
         return self.session.measure(indices)
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
-        self.session.stream(proposals, tell, ahead)
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
+        self.session.stream(proposals, tell, ahead, at_hand)
 
     def best(self, count: int) -> list[int]:
         return self.session.best(count)
@@ -102,7 +106,9 @@ class StrictSession(Watched):
             self.ended = True
             raise
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
         def checked() -> Iterator[int]:
             for number in proposals:
                 assert 0 <= number < len(self.recording.space), "an invalid configuration"
@@ -111,7 +117,7 @@ class StrictSession(Watched):
 
         assert not self.ended, "measured after the budget was spent"
         try:
-            super().stream(checked(), tell, ahead)
+            super().stream(checked(), tell, ahead, at_hand)
         except BudgetSpent:
             self.ended = True
             raise
@@ -202,7 +208,9 @@ def test_as_many_are_awaited_as_compilers_and_devices_have(name: str, synthetic:
     class Late(StrictSession):
         """Results come when so many are awaited, the last first."""
 
-        def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+        def stream(
+            self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+        ) -> None:
             assert ahead == 4
             awaited: list[int] = []
             for number in proposals:

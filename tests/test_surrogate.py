@@ -282,7 +282,7 @@ def test_the_chance_of_a_gain_falls() -> None:
 def test_a_search_ends_when_little_is_left_to_gain() -> None:
     class Counting:
         evaluations_left = 400
-        place = elsewhere = ()
+        place = elsewhere = compiled = ()
         outlook = None
         best_ms = math.inf
         count = 0

@@ -126,10 +126,10 @@ def compile_job(
 
 def compile_now(job: CompileJob) -> Compiled:
     """Compile in this process, through the cache."""
+    before = compiled_before(job)
+    if before is not None:
+        return before
     start = time.perf_counter()
-    cached = _read_cached(job.key)
-    if cached is not None:
-        return Compiled(cached, "", cached.log, time.perf_counter() - start, is_cached=True)
     try:
         binary = backend(job.device.backend).compile(
             job.source, dict(job.defines), job.options, job.device, job.entries
@@ -141,6 +141,15 @@ def compile_now(job: CompileJob) -> Compiled:
     binary = replace(binary, key=job.key)
     _write_cached(binary)
     return Compiled(binary, "", binary.log, time.perf_counter() - start)
+
+
+def compiled_before(job: CompileJob) -> Compiled | None:
+    """What the cache has of a job."""
+    start = time.perf_counter()
+    cached = _read_cached(job.key)
+    if cached is None:
+        return None
+    return Compiled(cached, "", cached.log, time.perf_counter() - start, is_cached=True)
 
 
 def first_error(log: str) -> str:
@@ -248,13 +257,16 @@ class CompilerPool:
             return len(self._asked) >= self.processes * max(2.0, self._times.longest_in_typical)
 
     def submit(self, job: CompileJob) -> Future[Compiled]:
-        """Have something compiled; returns at once, with what will hold the result.
+        """Have something compiled; returns at once, with what holds the result or will.
+
+        What was compiled before waits for no process: it is read.
 
         Raises
         ------
         AutotuneError
             If the processes were ended.
         """
+        before = compiled_before(job)
         with self._lock:
             if self._children.is_ended:
                 raise AutotuneError(ENDED)
@@ -262,10 +274,14 @@ class CompilerPool:
             future = self._begun.get(job.key)
             if future is None:
                 wish = self._likely.pop(job.key, None) or _Wish(job)
-                self._asked[job.key] = wish
-                future = self._begun[job.key] = wish.future
-                self.start()
-                self._changed.notify()
+                future = wish.future
+                if before is None:
+                    self._asked[job.key] = wish
+                    self._begun[job.key] = future
+                    self.start()
+                    self._changed.notify()
+                else:
+                    future.set_result(before)
             elif future.done():
                 del self._begun[job.key]
             return future
@@ -299,8 +315,19 @@ class CompilerPool:
             future = self._begun.get(job.key)
             return future is not None and future.done()
 
+    def drop(self) -> None:
+        """Let go of what was asked for; what is being compiled is finished, for who may ask for it next."""
+        with self._lock:
+            for key, wish in self._asked.items():
+                del self._begun[key]
+                wish.future.set_exception(AutotuneError(ENDED))
+            self._asked.clear()
+            self._likely.clear()
+            self._unasked |= dict.fromkeys(self._begun)
+            self.is_all_asked = False
+
     def forget(self) -> None:
-        """Give up what nobody waits for any more."""
+        """Give up what nobody waits for any more, and what is being compiled."""
         with self._lock:
             self._give_up()
             given_up = list(self._at_work)

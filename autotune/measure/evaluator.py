@@ -47,6 +47,10 @@ _SWITCH_S = 0.0002
 _Known: TypeAlias = Compiled | Measurement
 
 
+def nothing() -> None:
+    """Nothing is at hand."""
+
+
 def ignore(configuration: Configuration) -> None:
     """What whoever does not care does when a configuration is begun."""
 
@@ -59,11 +63,14 @@ class Evaluator(Protocol):
         configurations: Iterable[Configuration],
         begin: Callable[[Configuration], None] = ignore,
         ahead: int | None = None,
+        at_hand: Callable[[], Configuration | None] = nothing,
     ) -> Iterable[Measurement]:
         """Yield one measurement per configuration, in any order.
 
         ``configurations`` is read no further than what is done needs, nor more than ``ahead`` of
         results; ``begin`` is called, by the thread that asks for results, with what a device begins.
+        What is ``at_hand``, compiled before, is measured where a device would wait for compilers;
+        None: nothing now.
         """
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
@@ -136,16 +143,17 @@ class DeviceEvaluator:
         configurations: Iterable[Configuration],
         begin: Callable[[Configuration], None] = ignore,
         ahead: int | None = None,
+        at_hand: Callable[[], Configuration | None] = nothing,
     ) -> Iterator[Measurement]:
         """Yield one measurement per configuration, each as soon as it is there.
 
         What is compiled first is measured first, on a CPU in the order given.
         """
-        batch = _Batch(self, configurations, min(ahead or LIKELY, LIKELY))
+        batch = _Batch(self, configurations, min(ahead or LIKELY, LIKELY), at_hand)
         try:
             while True:
                 batch.take_up(any(lane.begun for lane in self._lanes))
-                while batch.ready and (lane := self._idlest()):
+                while (lane := self._idlest()) and batch.has_ready:
                     self._begin(lane, batch, begin)
                 if batch.compiling == 0 and not any(lane.begun for lane in self._lanes):
                     return
@@ -232,6 +240,11 @@ class DeviceEvaluator:
             configuration, binary, seconds, hashlib.sha256(binary.code + called).hexdigest()
         )
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a device could have another configuration."""
+        return self._idlest() is not None
+
     def _idlest(self) -> _Lane | None:
         """The device with least to do; None where all have enough."""
         lane = min(self._lanes, key=lambda lane: len(lane.begun))
@@ -255,11 +268,15 @@ class _Batch:
     """Configurations on their way to a device, taken up as compilers need work."""
 
     def __init__(
-        self, evaluator: DeviceEvaluator, configurations: Iterable[Configuration], ahead: int
+        self,
+        evaluator: DeviceEvaluator,
+        configurations: Iterable[Configuration],
+        ahead: int,
+        at_hand: Callable[[], Configuration | None],
     ) -> None:
         self._evaluator, self._compilers = evaluator, evaluator.compilers
         self._ahead = ahead
-        self._source = iter(configurations)
+        self._source, self._at_hand = iter(configurations), at_hand
         self._is_dry = False
         #: What a device can have, in the order in which it got ready.
         self.ready: deque[tuple[Configuration, _Known]] = deque()
@@ -276,23 +293,41 @@ class _Batch:
         while not self._is_dry and len(self.ready) + self.compiling < self._ahead:
             if self._compilers.has_enough:
                 return
-            self._compilers.is_all_asked = self._is_dry = not (taken := self._taken(1))
-            for configuration, stage in taken:
-                if isinstance(stage, Measurement):
-                    self.ready.append((configuration, stage))
-                else:
-                    self.compiling += 1
-                    stage.add_done_callback(partial(self._compiled, configuration))
+            taken = self._taken(islice(self._source, 1))
+            self._compilers.is_all_asked = self._is_dry = not taken
+            self._await(taken)
+            if not self.done.empty() or (self._evaluator.has_room and self.has_ready):
+                return  # a device comes first
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether there is something for a device; while others compile, what is at hand."""
+        if not self.ready and self.compiling:
+            self._await(self._taken(islice(iter(self._at_hand, None), 1)))
+        return bool(self.ready)
+
+    def _await(self, taken: Sequence[tuple[Configuration, Future[Compiled] | Measurement]]) -> None:
+        """Have what is being compiled come to `done`, and what is there be ready."""
+        for configuration, stage in taken:
+            if isinstance(stage, Measurement):
+                self.ready.append((configuration, stage))
+            elif stage.done():
+                self.ready.append((configuration, stage.result()))
+            else:
+                self.compiling += 1
+                stage.add_done_callback(partial(self._compiled, configuration))
 
     def _take_up_and_wait(self) -> None:
         self._compilers.is_all_asked = True
-        for configuration, stage in self._taken(min(AT_ONCE, self._ahead)):
+        for configuration, stage in self._taken(islice(self._source, min(AT_ONCE, self._ahead))):
             known = stage if isinstance(stage, Measurement) else stage.result()
             self.ready.append((configuration, known))
 
-    def _taken(self, count: int) -> list[tuple[Configuration, Future[Compiled] | Measurement]]:
-        """The next few, which are compiled from now on, or the verdict on what need not be."""
-        stages = [(c, self._evaluator.job_or_verdict(c)) for c in islice(self._source, count)]
+    def _taken(
+        self, configurations: Iterable[Configuration]
+    ) -> list[tuple[Configuration, Future[Compiled] | Measurement]]:
+        """Some that are compiled from now on, or the verdict on what need not be."""
+        stages = [(c, self._evaluator.job_or_verdict(c)) for c in configurations]
         return [
             (c, self._compilers.submit(stage) if isinstance(stage, CompileJob) else stage)
             for c, stage in stages

@@ -114,7 +114,9 @@ class Run(Bench):
         searched: list[SearchedProblem] = []
         for problem in self.request.problems:
             searched.append(search.search(problem, space, self._budget(searched), searched))
-        return self._searched_on(search, searched)
+        searched = self._searched_on(search, searched)
+        self.compilers.forget()
+        return searched
 
     def _budget(self, before: Sequence[SearchedProblem]) -> Budget:
         """Of the next search: an equal share of what is left, but for what is kept for going on."""
@@ -140,7 +142,7 @@ class Run(Bench):
                 break
             # What has been looked at least may be what the model is most mistaken about.
             by_gain = (len(searched) - turns) % 2 == 0
-            chosen = max(open_ones, key=_gain) if by_gain else min(open_ones, key=_tried)
+            chosen = max(open_ones, key=_gain_per_s) if by_gain else min(open_ones, key=_looked_at)
             seconds = self._seconds_left(but=self._kept_share)
             if seconds is not None:
                 if seconds < _LEAST_AGAIN_S:
@@ -148,7 +150,7 @@ class Run(Bench):
                 seconds = max(seconds / turns, _LEAST_AGAIN_S)
             evaluations = self.request.total_budget.evaluations
             if evaluations is not None:
-                evaluations -= sum(map(_tried, found.values()))
+                evaluations -= sum(len(other.asked) for other in found.values())
                 if evaluations < 1:
                     break
                 evaluations = ceil_div(evaluations, turns)
@@ -316,9 +318,14 @@ def _gain(found: SearchedProblem) -> float:
     return 0.0 if found.outlook.is_enough else found.outlook.gain
 
 
-def _tried(found: SearchedProblem) -> int:
-    """How many configurations were tried."""
-    return len(found.asked)
+def _gain_per_s(found: SearchedProblem) -> float:
+    """The same for a second: the data of large problems take longer to bring back than to search on."""
+    return _gain(found) * found.searches / found.seconds
+
+
+def _looked_at(found: SearchedProblem) -> tuple[int, int]:
+    """How often it was searched, and how many configurations were tried."""
+    return found.searches, len(found.asked)
 
 
 def _why_nothing(kernel: Kernel, results: Sequence[ProblemResult]) -> str:

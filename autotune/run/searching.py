@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,12 +18,12 @@ import numpy as np
 from autotune.errors import AutotuneError, NothingValidError
 from autotune.kernel.membership import broken_constraints
 from autotune.kernel.space import Space
-from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator
+from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
 from autotune.measure.measurement import Measurement
 from autotune.run import selection
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.elsewhere import OtherDevices, point_of, told_apart
-from autotune.search.base import BudgetSpent, Elsewhere, Outlook, Tell
+from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell
 from autotune.search.names import Search, find
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
@@ -50,6 +50,10 @@ class SearchedProblem:
     seconds: float
     #: See `SearchSession.ended_by`.
     ended_by: str
+    #: Numbers of what was given to compilers, measured or not.
+    compiled: frozenset[int]
+    #: How often it was searched.
+    searches: int = 1
     #: What the strategy expects of going on, where it says so.
     outlook: Outlook | None = None
 
@@ -92,10 +96,12 @@ class ProblemSearch:
         asked = dict(earlier.asked) if earlier else {}
         first = [] if earlier else self._first(space, problem, others)
         place, elsewhere = self._elsewhere(problem, others)
+        compiled = frozenset[int]().union(*(found.compiled for found in before))
+        foresight = Foresight(budget.evaluations, place, elsewhere, compiled)
         self.listener(Phase(problem, "inputs"))
         job = bench.job(
             problem,
-            meanwhile=lambda: self._compile_ahead(problem, space, budget, first),
+            meanwhile=lambda: self._compile_ahead(problem, space, budget, first, foresight),
         )
         bench.worker.prepare(job)
         evaluator = DeviceEvaluator(
@@ -124,12 +130,13 @@ class ProblemSearch:
                 scoring=None if bench.request.objective.is_time else bench.scoring(problem),
                 place=place,
                 elsewhere=elsewhere,
+                compiled=compiled,
                 asked=asked,
             )
             for measurement in asked.values():
                 evaluator.recall(measurement)
             search(session, self._strategy(budget), bench.request.seed + len(asked), first)
-        bench.compilers.forget()
+        bench.compilers.drop()
         measured = tuple(session.asked.values())
         return SearchedProblem(
             problem,
@@ -139,6 +146,8 @@ class ProblemSearch:
             measured if only is not None else tuple(session.known()),
             time.monotonic() - begun + (earlier.seconds if earlier else 0.0),
             session.ended_by,
+            frozenset(session.asked).union(session.awaited.values()),
+            earlier.searches + 1 if earlier else 1,
             session.outlook,
         )
 
@@ -147,10 +156,7 @@ class ProblemSearch:
         problem: Problem, others: Sequence[SearchedProblem]
     ) -> tuple[tuple[float, ...], list[Elsewhere]]:
         """Where a problem is, and what is known of other places."""
-        searched = [
-            Elsewhere(point_of(found.problem, problem), found.asked, is_compiled=True)
-            for found in others
-        ]
+        searched = [Elsewhere(point_of(found.problem, problem), found.asked) for found in others]
         return told_apart(point_of(problem, problem), searched)
 
     def _first(
@@ -183,7 +189,12 @@ class ProblemSearch:
         return find(request.strategy, at_once, max(at_once, ahead))
 
     def _compile_ahead(
-        self, problem: Problem, space: Space, budget: Budget, first: Sequence[Configuration]
+        self,
+        problem: Problem,
+        space: Space,
+        budget: Budget,
+        first: Sequence[Configuration],
+        foresight: Foresight,
     ) -> None:
         """Have compiled what will be asked for first; not where a CPU would still do so when it measures."""
         bench = self.bench
@@ -193,7 +204,7 @@ class ProblemSearch:
         evaluator = DeviceEvaluator(bench.kernel, job, bench.compilers, bench.worker)
         numbers = [
             *(number_in(space, configuration) for configuration in first),
-            *foreseen(space, self._strategy(budget), budget, bench.request.seed),
+            *foreseen(space, self._strategy(budget), foresight, bench.request.seed),
         ]
         evaluator.hint([space.configuration(i) for i in dict.fromkeys(numbers) if i is not None])
 
@@ -211,16 +222,19 @@ class ProblemSearch:
 
 
 @dataclass
-class _Foresight:
+class Foresight:
     """A session that measures nothing, and notes what it is asked for."""
 
     evaluations_left: int | None
-    asked: list[int] = field(default_factory=list)
     place: tuple[float, ...] = ()
     elsewhere: Sequence[Elsewhere] = ()
+    compiled: Collection[int] = ()
+    asked: list[int] = field(default_factory=list)
     outlook: Outlook | None = None
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
         self.asked += islice(proposals, ahead)
         raise BudgetSpent
 
@@ -235,9 +249,8 @@ class _Foresight:
         raise BudgetSpent
 
 
-def foreseen(space: Space, strategy: Search, budget: Budget, seed: int) -> list[int]:
+def foreseen(space: Space, strategy: Search, session: Foresight, seed: int) -> list[int]:
     """Numbers of what a strategy will ask for before it knows a result, in that order."""
-    session = _Foresight(budget.evaluations)
     with suppress(BudgetSpent, AutotuneError):  # errors come again in the search
         strategy(space, session, np.random.default_rng(seed))
     return session.asked

@@ -32,4 +32,6 @@ def surrogate(
     from autotune.search import sampler
     from autotune.search.proposals import EndRule
 
-    sampler.search(space, session, rng, ahead=ahead, rule=EndRule() if may_end else None)
+    # Much of what is measured where other sizes are known was compiled for them: it says little that is new.
+    rule = EndRule(least=4 * EndRule.least) if session.elsewhere else EndRule()
+    sampler.search(space, session, rng, ahead=ahead, rule=rule if may_end else None)

@@ -6,15 +6,18 @@ ends the search. Neither knows devices or storage through this contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from autotune.kernel.space import Space
+from autotune.measure.evaluator import nothing
 from autotune.measure.measurement import Measurement
 
 #: What takes a result: the number of a configuration, and what came of it.
 Tell: TypeAlias = Callable[[int, Measurement], None]
+#: Gives the number of a configuration that takes no compiler; None while there is none.
+AtHand: TypeAlias = Callable[[], "int | None"]
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -33,8 +36,6 @@ class Elsewhere:
     place: tuple[float, ...]
     #: By number, in order.
     measured: Mapping[int, Measurement]
-    #: Whether its binaries serve here, so that measuring one of these compiles nothing.
-    is_compiled: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class Session(Protocol):
     #: Where this search is, and what was measured at other places; places have equally many coordinates.
     place: tuple[float, ...]
     elsewhere: Sequence[Elsewhere]
+    #: Numbers of what was compiled elsewhere, measured there or not: its binary most likely serves here.
+    compiled: Collection[int]
     #: Set by strategies that can say it.
     outlook: Outlook | None
 
@@ -72,11 +75,14 @@ class Session(Protocol):
             When the budget does not allow the whole batch: what it allows is measured first.
         """
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
         """Measure proposals as they come, until there are no more.
 
         Another is taken whenever fewer than ``ahead`` wait for their result; ``tell`` gets each as
-        it is there, in any order, before the next is taken.
+        it is there, in any order, before the next is taken. What is ``at_hand`` is measured while a
+        device would wait for compilers.
 
         Raises
         ------

@@ -7,7 +7,7 @@ enumerated valid configuration, so that no invalid proposal exists.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from scipy.special import ndtr
 
 from autotune.kernel.space import Space
 from autotune.search.encoding import Encoding, Features, Numbers
-from autotune.search.surrogate import Covariance, Points, Posterior, fitted
+from autotune.search.surrogate import Covariance, Points, Posterior, fitted, one_thread
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -42,6 +42,9 @@ LOCAL_EVERY = 8
 REFIT_LEAST, REFIT_EVERY = 4, 8
 #: Proposals that one fit is used for at most.
 SPARE = 128
+#: Where other places are known, which makes a model large: candidates of a view that are kept besides
+#: what is compiled, those of most expected improvement.
+KEPT = 500
 #: Density of the normal distribution at 0.
 _NORMAL = 0.39894
 #: Fewest values before there is a model.
@@ -68,12 +71,14 @@ class EndRule:
     #: Nor before so many: a model of a few results, or of other sizes' alone, is too sure of itself.
     least: int = 32
     _unlikely_since: int | None = None
+    _looked_at: int = 0
 
     def ends(self, proposer: Proposer) -> bool:
         """Whether the search may end; to be asked after each result, it looks at each fourth."""
         told = len(proposer.outcomes)
-        if told % 4:
+        if told % 4 or told == self._looked_at:
             return False
+        self._looked_at = told
         if proposer.chance_left(self.share) >= self.risk:
             self._unlikely_since = None
             return False
@@ -100,8 +105,6 @@ class Known:
     #: See `autotune.search.base.Elsewhere`.
     place: tuple[float, ...]
     outcomes: Mapping[int, Outcome]
-    #: Whether measuring one of these takes no compiler.
-    is_compiled: bool = False
 
     @property
     def has_times(self) -> bool:
@@ -130,6 +133,8 @@ class Proposer:
     held : int
         Results of own proposals until what was given enters the model: what is rather good elsewhere
         makes it look around there for too long.
+    compiled : collection of int
+        Numbers of what takes no compiler.
     elsewhere : sequence of Known, optional
         What is known of them. How much that says of this place is learnt: the places' coordinates
         are features, each with a length of its own.
@@ -142,6 +147,7 @@ class Proposer:
         place: tuple[float, ...] = (),
         elsewhere: Sequence[Known] = (),
         held: int = 0,
+        compiled: Collection[int] = (),
     ) -> None:
         self._held = held
         self._encoding = Encoding(space)
@@ -151,9 +157,7 @@ class Proposer:
         self._elsewhere = [known for known in nearest if known.has_times][:PLACES]
         #: What takes no compiler.
         self._compiled = np.zeros(len(space), bool)
-        for known in elsewhere:
-            if known.is_compiled:
-                self._compiled[list(known.outcomes)] = True
+        self._compiled[list(compiled)] = True
         #: Neither measured nor proposed.
         self._open = np.ones(len(space), bool)
         self._open_count = len(space)
@@ -202,13 +206,25 @@ class Proposer:
         if self._view is not None:
             self._view.condition(number)
 
-    def ask(self) -> int | None:
-        """The number of the next configuration to measure; None where all are proposed."""
+    @property
+    def has_compiled(self) -> bool:
+        """Whether the model can choose among what takes no compiler."""
+        return self._has_model and bool((self._compiled & self._open).any())
+
+    def ask(self, compiled: bool | None = None) -> int | None:
+        """The number of the next configuration to measure; None where all are proposed.
+
+        Parameters
+        ----------
+        compiled : bool, optional
+            Whether it is to be one that takes no compiler, or one that takes one; there may be none.
+            Default: what promises most for its price.
+        """
         if not self._open_count:
             return None
-        number = self._next_of_start()
+        number = None if compiled else self._next_of_start()
         if number is None:
-            number = self._likeliest() if self._has_model else self._any()
+            number = self._likeliest(compiled) if self._has_model else self._any()
         self.claim(number)
         self._proposed += 1
         return number
@@ -223,7 +239,8 @@ class Proposer:
             return 0.0
         if not self._timed or not self._has_model or self._holds_back:
             return 1.0
-        return self._current_view().chance_left(self.outcomes, share)
+        with one_thread():
+            return self._current_view().chance_left(self.outcomes, share)
 
     def gain_left(self) -> float:
         """Improvement that is expected of the next proposal, as a share of the best time.
@@ -234,7 +251,8 @@ class Proposer:
             return 0.0
         if not self._timed or not self._has_model or self._holds_back:
             return math.inf
-        return self._current_view().gain_left(self.outcomes)
+        with one_thread():
+            return self._current_view().gain_left(self.outcomes)
 
     @property
     def _has_model(self) -> bool:
@@ -285,9 +303,10 @@ class Proposer:
     def _any(self) -> int:
         return int(self._rng.choice(self._some(1)))
 
-    def _likeliest(self) -> int:
+    def _likeliest(self, compiled: bool | None) -> int:
         local = self._timed > 0 and self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
-        return self._current_view().choose(self.outcomes, local)
+        with one_thread():
+            return self._current_view().choose(self.outcomes, local, compiled)
 
     def _current_view(self) -> _View:
         if self._view is None or self._view.is_stale(len(self.outcomes)):
@@ -323,6 +342,8 @@ class Proposer:
         )
         for number in self.awaited:
             view.condition(number)
+        if len(past):
+            view.keep_best(self.outcomes, KEPT)
         return view
 
     @cached_property
@@ -463,8 +484,8 @@ class _View:
         told: int,
     ) -> None:
         # What other places say changes slowly, and makes a view take longer.
-        least = 2 * REFIT_LEAST if len(past) else REFIT_LEAST
-        self._until = told + max(least, told // REFIT_EVERY)
+        few = 2 if len(past) else 1
+        self._until = told + few * max(REFIT_LEAST, told // REFIT_EVERY)
         self._past = past
         self._numbers = [int(number) for number in own]
         self._candidates = candidates
@@ -479,10 +500,25 @@ class _View:
             told_past = _told(np.zeros(0, np.int64), {}, past)
             at_points, at_candidates = self._posterior.partial_means(told_past.values, len(own))
             self._expected = list(at_points * told_past.spread + told_past.centre)
-            self._expected_of = at_candidates * told_past.spread + told_past.centre
+            self._expected_of: Features = at_candidates * told_past.spread + told_past.centre
 
     def is_stale(self, told: int) -> bool:
         return told >= self._until or not self._posterior.has_room or bool(self._taken.all())
+
+    def keep_best(self, outcomes: Mapping[int, Outcome], count: int) -> None:
+        """Keep so many, those of most expected improvement, besides what is compiled and the best's neighbours."""
+        told, means = self._believed(outcomes)
+        own = told.values[len(self._past) :]
+        needed = self._compiled | self._beside_best(own)
+        gains = np.where(needed, np.inf, self._gains(own, means))
+        count += int(needed.sum())
+        if count >= len(gains):
+            return
+        kept = np.sort(np.argpartition(-gains, count)[:count])
+        self._candidates, self._compiled = self._candidates[kept], self._compiled[kept]
+        self._taken, self._rows = self._taken[kept], self._rows[kept]
+        self._expected_of = self._expected_of[kept]
+        self._posterior.keep(kept)
 
     def condition(self, number: int) -> None:
         """Take a candidate as awaited; what is none is left to the next view."""
@@ -496,20 +532,33 @@ class _View:
             self._posterior.condition(place)
         self._taken[place] = True
 
-    def choose(self, outcomes: Mapping[int, Outcome], local: bool) -> int:
-        """The candidate of most expected improvement for its price, or the best's neighbour of least time."""
+    def choose(self, outcomes: Mapping[int, Outcome], local: bool, compiled: bool | None) -> int:
+        """The candidate of most expected improvement for its price, or the best's neighbour of least time.
+
+        Of those that are ``compiled``, or of those that are not, where that is said and there is one.
+        """
+        passed = self._taken
+        if compiled is not None and not (passed | (self._compiled != compiled)).all():
+            passed = passed | (self._compiled != compiled)
         told, means = self._believed(outcomes)
         own = told.values[len(self._past) :]
-        if local and not np.isnan(own).all():
-            best = self._numbers[int(np.nanargmin(own))]
-            row = self._encoding.rows[best, self._encoding.varying]
-            beside = ((self._rows != row).sum(1) == 1) & ~self._taken
+        if local:
+            beside = self._beside_best(own) & ~passed
             if beside.any():
                 return int(self._candidates[np.argmin(np.where(beside, means, np.inf))])
         gains = self._gains(own, means)
         gains[~self._compiled] /= PRICE
-        gains[self._taken] = -1
+        gains[passed] = -1
         return int(self._candidates[np.argmax(gains)])
+
+    def _beside_best(self, own: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which candidates differ from the best of these values in one parameter."""
+        if np.isnan(own).all():
+            return np.zeros(len(self._candidates), bool)
+        best = self._numbers[int(np.nanargmin(own))]
+        row = self._encoding.rows[best, self._encoding.varying]
+        beside: NDArray[np.bool_] = (self._rows != row).sum(1) == 1
+        return beside
 
     def gain_left(self, outcomes: Mapping[int, Outcome]) -> float:
         """See `Proposer.gain_left`."""

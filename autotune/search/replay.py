@@ -11,7 +11,7 @@ from pathlib import Path
 
 from autotune.errors import RecordError, UsageError
 from autotune.kernel.space import Space
-from autotune.measure.evaluator import ignore
+from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement
 from autotune.search.recorded import Recording, read
 from autotune.search.session import Budget, SearchSession
@@ -29,6 +29,7 @@ class ReplayEvaluator:
         configurations: Iterable[Configuration],
         begin: Callable[[Configuration], None] = ignore,
         ahead: int | None = None,
+        at_hand: Callable[[], Configuration | None] = nothing,
     ) -> Iterator[Measurement]:
         """Yield the recorded measurements, in this order.
 

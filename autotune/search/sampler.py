@@ -18,7 +18,7 @@ of the same study too. In ``study.optimize`` the sampler stops the study when al
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from optuna import Study, create_study
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from autotune.errors import UsageError
 from autotune.kernel.space import Space, index_type
@@ -63,6 +63,8 @@ class SurrogateSampler(BaseSampler):
     held : int
         Results of own proposals until trials that came from elsewhere enter the model; good ones of
         another device, say, make it look around there for too long.
+    compiled : collection of int
+        Numbers of configurations that take no compiler, and so less time.
     """
 
     def __init__(
@@ -72,10 +74,12 @@ class SurrogateSampler(BaseSampler):
         place: tuple[float, ...] = (),
         elsewhere: Sequence[Elsewhere] = (),
         held: int = 0,
+        compiled: Collection[int] = (),
     ) -> None:
         self.space = space
         known = [_known(other) for other in elsewhere]
-        self._proposer = Proposer(space, np.random.default_rng(seed), place, known, held)
+        #: What decides; may be asked and told without a study.
+        self.proposer = Proposer(space, np.random.default_rng(seed), place, known, held, compiled)
         varying = [len(occurring) > 1 for occurring in space.occurring]
         self._fixed = {
             name: values[space.rows[0, position]]
@@ -142,7 +146,7 @@ class SurrogateSampler(BaseSampler):
     @property
     def is_open(self) -> bool:
         """Whether a configuration is left that was not proposed."""
-        return self._proposer.is_open
+        return self.proposer.is_open
 
     def number(self, trial: Trial | FrozenTrial) -> int | None:
         """Number in the space of a trial's configuration.
@@ -169,9 +173,9 @@ class SurrogateSampler(BaseSampler):
         given = {**self._fixed, **trial.system_attrs.get("fixed_params", {})}
         number = self.space.index(given) if len(given) == len(self.space.parameters) else None
         if number is None:
-            number = self._proposer.ask()
+            number = self.proposer.ask()
         else:
-            self._proposer.claim(number)
+            self.proposer.claim(number)
         self._running[trial.number] = number
 
     def of(self, trial: Trial) -> int:
@@ -180,15 +184,10 @@ class SurrogateSampler(BaseSampler):
         assert number is not None
         return number
 
-    def gain_left(self, study: Study) -> float:
-        """See `autotune.search.proposals.Proposer.gain_left`."""
-        self._learn(study)
-        return self._proposer.gain_left()
-
     def may_end(self, study: Study, rule: EndRule) -> bool:
         """Whether little is left to gain, by what the study knows."""
         self._learn(study)
-        return rule.ends(self._proposer)
+        return rule.ends(self.proposer)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
@@ -243,10 +242,10 @@ class SurrogateSampler(BaseSampler):
                 self._running.pop(trial.number, None)
                 if number is not None:
                     is_bound = trial.state is TrialState.PRUNED
-                    self._proposer.tell(number, _time(trial, rate), is_bound)
+                    self.proposer.tell(number, _time(trial, rate), is_bound)
             elif not known and number is not None:
                 self._running[trial.number] = number
-                self._proposer.claim(number)
+                self.proposer.claim(number)
             elif not known:
                 self._seen = min(self._seen, trial.number)  # its parameters are not there yet
 
@@ -284,66 +283,67 @@ def search(
     left = session.evaluations_left
     held = 0 if session.elsewhere else HELD if left is None else min(HELD, left // 5)
     sampler = SurrogateSampler(
-        space, int(rng.integers(2**31)), session.place, session.elsewhere, held
+        space,
+        int(rng.integers(2**31)),
+        session.place,
+        session.elsewhere,
+        held,
+        session.compiled,
     )
+    proposer = sampler.proposer
+    _recall(proposer, session)
+    try:
+        if ahead > 1:
+            _stream(proposer, session, ahead, rule)
+        else:
+            _one_by_one(sampler, session, rule)
+    except BudgetSpent:
+        session.outlook = Outlook(proposer.gain_left())
+        raise
+    session.outlook = Outlook(proposer.gain_left(), is_enough=sampler.is_open)
+
+
+def _one_by_one(sampler: SurrogateSampler, session: Session, rule: EndRule | None) -> None:
+    """Ask for each when the result of the one before it is known: fewest evaluations."""
     with quiet():
         study = create_study(sampler=sampler)
-        _recall(sampler, study, session)
-        try:
-            if ahead > 1:
-                _stream(sampler, study, session, ahead, rule)
-            else:
-                _one_by_one(sampler, study, session, rule)
-        except BudgetSpent:
-            session.outlook = Outlook(sampler.gain_left(study))
-            raise
-        session.outlook = Outlook(sampler.gain_left(study), is_enough=sampler.is_open)
-
-
-def _one_by_one(
-    sampler: SurrogateSampler, study: Study, session: Session, rule: EndRule | None
-) -> None:
-    """Ask for each when the result of the one before it is known: fewest evaluations."""
-    while sampler.is_open and not (rule and sampler.may_end(study, rule)):
-        trial = study.ask(sampler.distributions)
-        (measurement,) = session.measure([sampler.of(trial)])
-        _tell(study, trial, measurement)
-
-
-def _stream(
-    sampler: SurrogateSampler, study: Study, session: Session, ahead: int, rule: EndRule | None
-) -> None:
-    """Ask for the next whenever there is room, so that compilers and devices do not wait."""
-    awaited: dict[int, Trial] = {}
-
-    def proposals() -> Iterator[int]:
         while sampler.is_open and not (rule and sampler.may_end(study, rule)):
             trial = study.ask(sampler.distributions)
-            number = sampler.of(trial)
-            awaited[number] = trial
+            (measurement,) = session.measure([sampler.of(trial)])
+            _tell(study, trial, measurement)
+
+
+def _stream(proposer: Proposer, session: Session, ahead: int, rule: EndRule | None) -> None:
+    """Ask for the next whenever there is room, so that compilers and devices do not wait.
+
+    Compilers get what is new; meanwhile devices get what was compiled before. A study would take
+    another 1 to 2 ms for each (docs/search.md).
+    """
+
+    def proposals() -> Iterator[int]:
+        while not (rule and rule.ends(proposer)):
+            number = proposer.ask(compiled=False)
+            if number is None:
+                return
             yield number
 
+    def at_hand() -> int | None:
+        return proposer.ask(compiled=True) if proposer.has_compiled else None
+
     def tell(number: int, measurement: Measurement) -> None:
-        _tell(study, awaited.pop(number), measurement)
+        is_bound = measurement.status is Status.STOPPED_EARLY
+        proposer.tell(number, measurement.cost, is_bound)
 
-    session.stream(proposals(), tell, ahead)
+    session.stream(proposals(), tell, ahead, at_hand)
 
 
-def _recall(sampler: SurrogateSampler, study: Study, session: Session) -> None:
+def _recall(proposer: Proposer, session: Session) -> None:
     """Tell what was measured before the strategy began: known good ones and seeds."""
     numbers = session.best(KNOWN)
     measured = session.measure(numbers) if numbers else []
     for number, measurement in zip(numbers, measured, strict=True):
-        configuration = sampler.space.configuration(number)
         is_bound = measurement.status is Status.STOPPED_EARLY
-        study.add_trial(
-            create_trial(
-                state=TrialState.PRUNED if is_bound else TrialState.COMPLETE,
-                value=measurement.cost,
-                params={name: configuration[name] for name in sampler.distributions},
-                distributions=sampler.distributions,
-            )
-        )
+        proposer.tell(number, measurement.cost, is_bound)
 
 
 def _known(other: Elsewhere) -> Known:
@@ -353,7 +353,7 @@ def _known(other: Elsewhere) -> Known:
         time_ms = measurement.cost
         log_ms = math.nan if time_ms is None else math.log(max(time_ms, 1e-300))
         outcomes[number] = Outcome(log_ms, measurement.status is Status.STOPPED_EARLY)
-    return Known(other.place, outcomes, other.is_compiled)
+    return Known(other.place, outcomes)
 
 
 def _tell(study: Study, trial: Trial, measurement: Measurement) -> None:

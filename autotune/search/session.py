@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -18,10 +18,10 @@ import numpy as np
 
 from autotune.errors import UsageError
 from autotune.kernel.space import Space
-from autotune.measure.evaluator import Evaluator
+from autotune.measure.evaluator import Evaluator, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.objective import Scoring
-from autotune.search.base import BudgetSpent, Elsewhere, Outlook, Tell, fastest
+from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell, fastest
 from autotune.search.names import Search
 from autotune.store import Remembered, Scope, Store
 from autotune.values import Configuration, Problem
@@ -131,9 +131,12 @@ class SearchSession:
     #: See `autotune.search.base.Session`.
     place: tuple[float, ...] = ()
     elsewhere: Sequence[Elsewhere] = ()
+    compiled: Collection[int] = ()
     outlook: Outlook | None = None
     #: Measured or recalled in this search, by number, in order.
     asked: dict[int, Measurement] = field(default_factory=dict)
+    #: By configuration, what was asked for and has no result, when the budget is spent.
+    awaited: dict[Configuration, int] = field(default_factory=dict)
     best_ms: float | None = None
     _spent: int = 0
 
@@ -217,34 +220,38 @@ class SearchSession:
             raise BudgetSpent
         return [self.asked[index] for index in indices]
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
         """Measure what is proposed, each as soon as there is room; see `Session.stream`."""
-        awaited: dict[Configuration, int] = {}
+
+        def compiled() -> Configuration | None:
+            numbers = iter(at_hand, None)
+            return next(self._proposed(numbers, tell), None)
+
         for measurement in self.evaluator.measure(
-            self._proposed(proposals, awaited, tell), self._begin, ahead
+            self._proposed(proposals, tell), self._begin, ahead, compiled
         ):
             self._keep(measurement)
-            index = awaited.pop(measurement.configuration)
+            index = self.awaited.pop(measurement.configuration)
             self._note(index, measurement, remembered=False)
             tell(index, self.asked[index])
             self._check_time()
         if self.evaluations_left == 0:
             raise BudgetSpent
 
-    def _proposed(
-        self, proposals: Iterable[int], awaited: dict[Configuration, int], tell: Tell
-    ) -> Iterator[Configuration]:
+    def _proposed(self, proposals: Iterable[int], tell: Tell) -> Iterator[Configuration]:
         """What must be measured of the proposals, as long as the budget allows another."""
         for index in proposals:
             self._check_time()
             if index not in self.asked:
                 left = self.evaluations_left
-                if left is not None and left <= len(awaited):
+                if left is not None and left <= len(self.awaited):
                     return
                 configuration = self._configuration(index)
                 known = self._recalled(configuration)
                 if known is None:
-                    awaited[configuration] = index
+                    self.awaited[configuration] = index
                     yield configuration
                     continue
                 self.evaluator.recall(known)
