@@ -30,9 +30,9 @@ test: $(TEST_READY)
 test-gpu: $(TEST_READY)
 	$(PY) -m pytest -n 0 -m gpu tests/gpu
 
-# What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems.
+# What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems; and for AMD's.
 test-archs: $(TEST_READY)
-	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py
+	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py tests/test_amd.py
 
 # What C++ programs include, from the records of all devices.
 headers: $(TEST_READY)

@@ -215,8 +215,8 @@ def tune_all(
     """Tune KERNELs, or all that are bundled, for all their sizes on one device.
 
     For whoever has a GPU that has no records yet: see docs/contribute-a-gpu.md. A kernel at a time;
-    what has an entry in OUT is left alone, so the same command goes on where it ended, or where
-    Ctrl-C ended it. At the end it says what to commit.
+    what has a current entry in OUT is left alone, so the same command goes on where it ended, or
+    where Ctrl-C ended it. At the end it says what to commit.
 
     \b
     autotune tune-all --hours 8

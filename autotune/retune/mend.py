@@ -134,11 +134,11 @@ def retune(question: Question, orders: Orders) -> list[Mended]:
 
 
 def tune_all(question: Question, orders: Orders) -> list[Mended]:
-    """Tune what was never tuned on the devices of a question, within the seconds that are ordered.
+    """Mend all that a question finds, as `retune` does, within the seconds that are ordered.
 
     A kernel at a time, each published before the next begins. Its problems have as much time as all
-    that are left have on average, and what one kernel does not need goes to the others. What is
-    tuned already is left alone, so that the same order goes on where another ended.
+    that are left have on average, and what one kernel does not need goes to the others; where that
+    is a minute, finals are those of a full run. The same order goes on where another ended.
 
     Raises
     ------
