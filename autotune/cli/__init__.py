@@ -41,6 +41,7 @@ _COMMANDS = {
     "import": ("exchange", "Take in a tuned record, or what other tools measured."),
     "compare": ("records", "Compare tuned records, problem by problem."),
     "retune": ("upkeep", "Tune again what went stale, and say why."),
+    "tune-all": ("upkeep", "Tune every bundled kernel on this machine's GPU, to contribute it."),
     "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),

@@ -66,6 +66,7 @@ def lookup(
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
         "exclusive": found.exclusive,
+        "requires_met": found.requires_met,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
         "objective": found.objective,
@@ -80,6 +81,8 @@ def lookup(
             click.echo(f"  {name}: {facts[name]}")
     if found.objective != "time":
         click.echo(f"  objective: {found.objective}")
+    if not found.requires_met:
+        click.echo("  not valid: nothing that was tuned may be used for this problem and device")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in facts["stale_reasons"]:

@@ -521,7 +521,7 @@ def _device(index: int, live: Any) -> Device:
         uuid=f"opencl-{name}-{live.max_compute_units}",
         index=index,
         driver=live.driver_version,
-        warp_size=_CPU_WARP if is_cpu else 32,
+        warp_size=_CPU_WARP if is_cpu else _wavefront(live),
         sm_count=live.max_compute_units,
         max_threads_per_block=live.max_work_group_size,
         max_threads_per_sm=live.max_work_group_size,
@@ -530,6 +530,12 @@ def _device(index: int, live: Any) -> Device:
         l2_bytes=live.global_mem_cache_size,
         memory_bytes=live.global_mem_size,
     )
+
+
+def _wavefront(live: Any) -> int:
+    """Threads of a GPU that run in step: AMD's driver says how many, others have NVIDIA's 32."""
+    is_told = "cl_amd_device_attribute_query" in live.extensions.split()
+    return int(live.wavefront_width_amd) if is_told else 32
 
 
 def _build_log(program: Any, live: Any) -> str:

@@ -43,7 +43,8 @@ def lookup(
         the first visible GPU.
     device : str or Device, optional
         The driver's name of a device, its uuid, or its folder among the records. One that was not
-        tuned is answered by the tuned one that is most like it, where it tells its properties.
+        tuned is answered by the tuned one that is most like it, with waves and tails as its own
+        multiprocessors have them: where it tells its properties, or its name is a common GPU's.
     **problem : int or str
         All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
         have an extent of 0: there is nothing to launch. Fields that say how arrays lie
