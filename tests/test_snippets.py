@@ -59,6 +59,7 @@ NOT_RUN = {
     "autotune tune-all": "tunes for hours; test_retune runs it on two kernels",
     "autotune check vector_add": "needs what the line above writes; test_migration checks one",
     "autotune run": "searches for a minute; test_readme and test_tutorial shorten it, tests/gpu the rest",
+    "autotune store merge node7.sqlite": "needs two stores; test_store_shared merges such",
     "build/tuned": "needs a GPU; test_cpp builds it",
     "cmake": "test_cpp builds the example and a project of its own",
     "git": "changes the repository",
@@ -133,7 +134,7 @@ def test_no_fence_is_overlooked(page: Path) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_every_block_has_a_check(block: Block) -> None:
-    known = ("sh", "python", "cpp", *PROSE)
+    known = ("sh", "python", "cpp", "sql", *PROSE)  # test_store_shared executes the SQL
     checked = block.language in known or block.is_followed or block.is_excerpt
     assert checked, f"neither {', '.join(known)} nor an excerpt of a source: {block.language!r}"
 

@@ -45,6 +45,7 @@ _COMMANDS = {
     "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
+    "store": ("storage", "Say what the results store holds; convert, merge and thin it."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
     "completion": ("machine", "Print the script that completes commands in a shell."),
     "cache": ("machine", "Show or remove what is kept so that it need not be made again."),

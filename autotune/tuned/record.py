@@ -259,6 +259,13 @@ class Entry(Plan, frozen=True, kw_only=True):
     driver: str
     toolchain: str
     device_uuid: str
+    #: SM clock under load in the finals; None where the device does not say.
+    sm_mhz: Count | None = None
+    #: Who measured, where ``AUTOTUNE_WHO`` said it; empty where nobody asked to be named.
+    who: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
+    #: where they are in no repository.
+    commit: Annotated[str, msgspec.Meta(max_length=80)] = ""
     #: The next best finalists, best first.
     runners_up: tuple[RunnerUp, ...] = ()
     confirmed: Confirmed | None = None
