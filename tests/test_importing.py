@@ -23,7 +23,8 @@ from autotune.values import Problem
 
 REPORTS = Path(__file__).parents[1] / "reports"
 COPY = REPORTS / "NVIDIA_H200" / "copy.json"
-SHIPPED = sorted(REPORTS.glob("NVIDIA_*/*.json"))
+#: All but what this machine's CPU left in opencl_*.
+SHIPPED = sorted(REPORTS.glob("[!o]*/*.json"))
 
 
 def device(**changes: Any) -> bytes:
