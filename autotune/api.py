@@ -35,6 +35,7 @@ from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
     import pandas
+    from distributed import Client
     from plotly.graph_objects import Figure
 
     from autotune.tuned.record import TunedRecord
@@ -131,6 +132,7 @@ def tune(
     strategy: str = "auto",
     objective: str = "time",
     device: str | None = None,
+    fleet: Client | None = None,
     seed: int = 0,
     fixed: Mapping[str, Value | Sequence[Value]] | None = None,
     config: Mapping[str, Value] | None = None,
@@ -163,7 +165,12 @@ def tune(
     objective : str
         What is minimised: ``time``, ``energy``, ``edp``, or a metric of the kernel.
     device : str, optional
-        ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable.
+        ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable. Of
+        a fleet a backend, an architecture or a part of a model's name; default: the model with most
+        cards.
+    fleet : distributed.Client, optional
+        Measure on the workers of a Dask cluster instead, on all cards of a model; they were started
+        with the preload ``autotune.fleet.worker``. It stays open.
     seed : int
         Of search and inputs.
     fixed : mapping, optional
@@ -222,7 +229,15 @@ def tune(
     if not quiet and (text := unfollowed(declared)):
         warnings.warn(text, stacklevel=2)
     named = [problems] if isinstance(problems, Mapping) else problems
-    first, *others = choose_devices(device, declared.backends)
+    if fleet is not None:
+        from autotune.fleet.client import Fleet
+
+        members = Fleet(fleet)
+        first = members.device_for(declared, [device] if device else [])
+        others = members.others(first)
+    else:
+        members = None
+        first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
         device=first,
@@ -253,7 +268,13 @@ def tune(
             progress(event)
             listener(event)
 
-        result = execute(request, store, told)
+        if members is None:
+            result = execute(request, store, told)
+        else:
+            from autotune.fleet.client import Elsewhere
+
+            with members:
+                result = execute(request, store, told, Elsewhere(members))
     return Tuned(result, publish(result, folder) if request.only is None else None)
 
 

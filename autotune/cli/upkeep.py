@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.cli import emit_json
-from autotune.cli.options import EFFORT_NAMES, FOLDER, JSON, SPACES, TRUST, kernel_names, out_option
+from autotune.cli.options import (
+    EFFORT_NAMES,
+    FLEET,
+    FOLDER,
+    JSON,
+    SPACES,
+    TRUST,
+    kernel_names,
+    out_option,
+)
 from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
@@ -58,6 +67,7 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
         "--strategy", default="auto", show_default=True, help="See autotune list strategies."
     )
     @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of search and inputs.")
+    @FLEET
     @wraps(function)
     def ordered(
         kernels: tuple[str, ...],
@@ -67,9 +77,11 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
         seed: int,
         max_hours: float | None,
         out: Path,
+        fleet: str | None,
         **others: Any,
     ) -> None:
         from autotune.cli.progress import RunProgress
+        from autotune.errors import needing
         from autotune.retune.mend import Orders
         from autotune.run.request import EFFORTS
         from autotune.search.names import find
@@ -88,7 +100,13 @@ def _how_to_search(function: Callable[..., None]) -> Callable[..., None]:
             progress=RunProgress,
             say=lambda text: click.echo(text, err=True),
         )
-        function(kernels=kernels, orders=orders, **others)
+        if fleet is None:
+            function(kernels=kernels, orders=orders, **others)
+            return
+        with needing("a fleet"):
+            from autotune.fleet import client
+        with client.of(fleet) as found:
+            function(kernels=kernels, orders=replace(orders, fleet=found), **others)
 
     return ordered
 
@@ -143,7 +161,7 @@ def retune(
     if not stale and not kernels:
         raise UsageError("retune: name kernels, or ask for what is stale: autotune retune --stale")
     question = Question(
-        devices=find_devices(selectors, archs),
+        devices=find_devices(selectors, archs, orders.fleet),
         kernels=kernels,
         spaces=spaces,
         effort=orders.effort.name,
@@ -308,7 +326,7 @@ def check_tuned(
 
     checks = check(
         kernels,
-        find_devices(selectors, archs),
+        find_devices(selectors, archs, orders.fleet),
         orders,
         spaces=spaces,
         threshold=threshold / 100,

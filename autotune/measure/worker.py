@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from autotune.devices.base import ContextLostError, LaunchError
 from autotune.devices.binary import Binary
@@ -25,6 +25,7 @@ from autotune.measure.verify import WrongResult
 from autotune.values import Configuration
 
 R = TypeVar("R")
+P = ParamSpec("P")
 
 #: Longest time to make a context and upload the data of a problem.
 PREPARE_TIMEOUT_S = 600.0
@@ -41,6 +42,9 @@ class Worker:
     Processes begin with all imported that ``device`` needs. So many as ``standbys`` are kept to take
     the place of one that ends: a crash then costs a context and an upload, not an interpreter too.
     """
+
+    #: Whether it takes tasks of several threads and keeps them for when it is free; else they had better wait.
+    queues = False
 
     def __init__(
         self,
@@ -138,6 +142,12 @@ class Worker:
             except (ChildDied, ChildTimeout):
                 self._replace()
                 raise
+
+    def have(
+        self, task: Callable[Concatenate[Worker, P], R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Call a function that asks this process for several things, such as a race: where the process is."""
+        return task(self, *args, **options)
 
     def renew(self) -> None:
         """Begin a new process: the context of this one is lost."""

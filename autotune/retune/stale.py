@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
@@ -25,6 +26,9 @@ from autotune.tuned.reading import DamagedRecord, device_folders, layers, read
 from autotune.tuned.record import Entry, TunedRecord, moment
 from autotune.tuned.table import normal_arch
 from autotune.values import Configuration, Problem
+
+if TYPE_CHECKING:
+    from autotune.fleet.client import Fleet
 
 
 class Action(StrEnum):
@@ -165,17 +169,23 @@ def survey(question: Question) -> Survey:
     return Survey(tuple(targets), tuple(failures))
 
 
-def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tuple[Device, ...]:
+def find_devices(
+    selectors: Sequence[str] = (), archs: Sequence[str] = (), fleet: Fleet | None = None
+) -> tuple[Device, ...]:
     """The devices to keep fresh: as named, else one per GPU model, else the CPU.
 
-    Of these only devices of the architectures, if any is given.
+    Of these only devices of the architectures, if any is given. Of a fleet one of each model, or of
+    those that are named.
 
     Raises
     ------
     UsageError, DeviceError
         If a selector is wrong, or no device is left.
     """
-    found = [choose_device(selector) for selector in selectors] or _local_devices()
+    if fleet is not None:
+        found = [fleet.device_of(model) for model in fleet.models(selectors)]
+    else:
+        found = [choose_device(selector) for selector in selectors] or _local_devices()
     wanted = {normal_arch(arch) for arch in archs}
     chosen = [device for device in found if not wanted or device.arch in wanted]
     if not chosen:

@@ -213,6 +213,18 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     ratio_interval: tuple[Amount, Amount]
 
 
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """The winner in finals that were repeated on another device of the model."""
+
+    device_uuid: str
+    median_ms: Measured
+    interval_ms: tuple[Measured, Measured]
+    #: Its time there over the recorded one: how far the two devices are apart.
+    ratio: Measured
+    #: Its time there over the fastest finalist's there: 1 where it wins there too.
+    of_fastest: Measured
+
+
 class Entry(Plan, frozen=True, kw_only=True):
     """The winner of one problem, and the evidence."""
 
@@ -269,6 +281,8 @@ class Entry(Plan, frozen=True, kw_only=True):
     #: The next best finalists, best first.
     runners_up: tuple[RunnerUp, ...] = ()
     confirmed: Confirmed | None = None
+    #: None where there was one device of the model.
+    repeated: Repeated | None = None
     #: Why it should be tuned again, one sentence each; empty while it is current.
     stale_reasons: tuple[str, ...] = ()
     #: Why its time or its choice may be off by more than is usual; empty where they are sure.
