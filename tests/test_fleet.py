@@ -317,27 +317,30 @@ def test_a_worker_of_another_version_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
-    fleet: Fleet, spaces: Path, store: Path
+    fleet: Fleet, spaces: Path, store: Path, tmp_path: Path
 ) -> None:
     """Its data sets cannot be written: a limit on the size of files, as a full disk would be."""
     kernel = find_kernel("scale", spaces)
     full = fleet.cards["cpu-0"]
     own = Problem(n=1 << 19)  # of which there are no data yet
     request = Request(kernel, full.device, (own,), strategy="exhaustive", budget=Budget())
-    fleet.client.run(_limit, 1 << 20, workers=[full.address])
+    elsewhere = str(tmp_path / "cache")
+    fleet.client.run(_limit, 1 << 20, elsewhere, workers=[full.address])
     try:
         with pytest.warns(
             UserWarning, match="failed 3 times and is set aside: .*cannot be written"
         ):
             (done,) = drive(fleet, planned([request]), str(store), lambda _: lambda event: None)
     finally:
-        fleet.client.run(_limit, resource.RLIM_INFINITY, workers=[full.address])
+        usual = os.environ["AUTOTUNE_CACHE_DIR"]
+        fleet.client.run(_limit, resource.RLIM_INFINITY, usual, workers=[full.address])
     assert done.result is not None, done.error
     (problem,) = done.result.problems
     assert [row.device_uuid for row in problem.measured] == ["cpu-1"] * len(BLOCKS)
     assert fleet.usable() == [fleet.cards["cpu-1"]]
 
 
-def _limit(size: int) -> None:
-    """In the worker: no file may be larger."""
+def _limit(size: int, cache: str) -> None:
+    """In the worker: no file may be larger, and what is kept is kept there."""
+    os.environ["AUTOTUNE_CACHE_DIR"] = cache
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

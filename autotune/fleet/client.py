@@ -144,6 +144,7 @@ class Fleet:
         self._jobs: OrderedDict[int, tuple[Job, str, Future]] = OrderedDict()
         self._kernels: dict[str, bytes] = {}
         self._ended = threading.Event()
+        self._require_scheduler()
         self.look()
         if not self.cards:
             raise FleetError(self._why_nobody())
@@ -367,6 +368,10 @@ class Fleet:
         ------
         _Lost
             If the workers that tried are gone.
+        ChildDied
+            If what is compiled ends one worker after another.
+        AutotuneError
+            If there is no compiler.
         """
         with self._lock:
             fitting = [
@@ -374,6 +379,11 @@ class Fleet:
                 for address, known in self._compilers.items()
                 if known.get(job.device.backend) and not self._is_set_aside(address)
             ]
+            if not fitting:
+                raise AutotuneError(
+                    f"no worker of the fleet compiles for {job.device.backend}; start one with: "
+                    "--preload autotune.fleet.worker --device none"
+                )
             future = self._submit(
                 compile_,
                 claim(),
@@ -444,9 +454,11 @@ class Fleet:
                 self._look_after(is_lost)
                 if future.cancelled():
                     raise _Lost("cancelled") from None
-            except (CancelledError, KilledWorker) as error:
+            except CancelledError as error:
                 self._require_scheduler()
                 raise _Lost(str(error)) from error
+            except KilledWorker as error:
+                raise ChildDied(f"with it several workers of the fleet: {error}") from error
             except Exception as error:
                 self._require_scheduler()
                 raise AutotuneError(f"a task of the fleet failed: {error!r}") from error
@@ -630,11 +642,11 @@ class _RemoteCompiler(Child):
                 self._fleet.forget_binary(job.key)
                 if self._is_killed:
                     raise AutotuneError(ENDED) from None
-                failure: Exception = ChildDied("workers were lost while it was compiled")
+                failure = AutotuneError("workers of the fleet were lost while they compiled")
             except HostError as error:
                 self._fleet.forget_binary(job.key)
                 self._fleet.blame(error, job.key)
-                failure = error
+                failure = AutotuneError(str(error))
             except KeyboardInterrupt:
                 raise AutotuneError(ENDED) from None
         raise failure
