@@ -62,6 +62,16 @@ NOT_RUN = {
     "autotune portfolio sgemm --budget 2m --records reports": (
         "needs a record of this device; test_portfolio makes one"
     ),
+    **dict.fromkeys(
+        (
+            "autotune fleet start --local --detach",
+            "autotune fleet start --ssh gpu1,gpu2 --tls-ca ca.pem --tls-cert fleet.pem --tls-key fleet.key",
+            "autotune fleet start --slurm 'partition=gpu, arch=sm_90:4, arch=sm_80:8' --insecure",
+            "autotune fleet status",
+            "autotune fleet stop",
+        ),
+        "starts processes that stay; test_cluster does it, and ends them",
+    ),
     "autotune retune sgemm --effort full": "searches for ten minutes per problem",
 }
 
@@ -89,6 +99,9 @@ def test_examples_are_parsed(example: str) -> None:
     _, verb, *arguments = shlex.split(example, comments=True)
     command = autotune.get_command(click.Context(autotune), verb)
     assert command is not None, f"no verb {verb}"
+    if isinstance(command, click.Group):
+        verb, *arguments = arguments
+        command = command.commands[verb]
     command.make_context(verb, arguments)
 
 
