@@ -451,7 +451,7 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
-    index = published.markdown_file.parents[1] / "index.html"
+    index = published.markdown_file.parent.parent / "index.html"
     click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
 
 
