@@ -148,3 +148,12 @@ def opencl_device() -> str:
     if find_spec("pyopencl") is None or not (intel.exists() or any(others)):
         pytest.skip("no OpenCL device; pip install '.[cpu]'")
     return "opencl:cpu"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[object]:
+    """A running PostgreSQL: `postgresql.Server`."""
+    from postgresql import running
+
+    with running() as made:
+        yield made

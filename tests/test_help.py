@@ -53,6 +53,8 @@ NOT_RUN = {
         "names a recorded space, which does not ship; test_replay replays one"
     ),
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune tune-all --hours 8": "tunes for hours; test_retune runs it on two kernels",
+    "autotune tune-all copy ffma gemv --hours 0.5": "the same",
     "autotune check-tuned sgemm --threshold 3 --retune": (
         "needs a kernel that was tuned on this device; test_check_tuned tunes one"
     ),
