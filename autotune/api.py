@@ -30,11 +30,12 @@ from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url
 from autotune.store.flat import row_of
-from autotune.tuned.writing import require_objective
+from autotune.tuned.writing import require_mergeable
 from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
     import pandas
+    from distributed import Client
     from plotly.graph_objects import Figure
 
     from autotune.tuned.record import TunedRecord
@@ -131,6 +132,7 @@ def tune(
     strategy: str = "auto",
     objective: str = "time",
     device: str | None = None,
+    fleet: Client | None = None,
     seed: int = 0,
     fixed: Mapping[str, Value | Sequence[Value]] | None = None,
     config: Mapping[str, Value] | None = None,
@@ -163,7 +165,12 @@ def tune(
     objective : str
         What is minimised: ``time``, ``energy``, ``edp``, or a metric of the kernel.
     device : str, optional
-        ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable.
+        ``cuda:0``, ``opencl:cpu``; ``cuda:all`` for all GPUs at once; default: the first usable. Of
+        a fleet a backend, an architecture or a part of a model's name; default: the model with most
+        cards.
+    fleet : distributed.Client, optional
+        Measure on the workers of a Dask cluster instead, on all cards of a model; they were started
+        with the preload ``autotune.fleet.worker``. It stays open.
     seed : int
         Of search and inputs.
     fixed : mapping, optional
@@ -222,7 +229,15 @@ def tune(
     if not quiet and (text := unfollowed(declared)):
         warnings.warn(text, stacklevel=2)
     named = [problems] if isinstance(problems, Mapping) else problems
-    first, *others = choose_devices(device, declared.backends)
+    if fleet is not None:
+        from autotune.fleet.client import Fleet
+
+        members = Fleet(fleet)
+        first = members.device_for(declared, [device] if device else [])
+        others = members.others(first)
+    else:
+        members = None
+        first, *others = choose_devices(device, declared.backends)
     request = Request(
         kernel=declared,
         device=first,
@@ -243,7 +258,7 @@ def tune(
         command="autotune.tune",
     ).with_default_problems()
     folder = Path(out or ("reports" if wanted.is_time else f"reports-{wanted.name}"))
-    require_objective(folder / first.folder / f"{declared.name}.json", wanted.name)
+    require_mergeable(folder, first, declared, wanted.name)
     with (
         Store.open(default_url()) as store,
         progress_of(declared.name, len(request.problems), quiet) as progress,
@@ -253,7 +268,13 @@ def tune(
             progress(event)
             listener(event)
 
-        result = execute(request, store, told)
+        if members is None:
+            result = execute(request, store, told)
+        else:
+            from autotune.fleet.client import Elsewhere
+
+            with members:
+                result = execute(request, store, told, Elsewhere(members))
     return Tuned(result, publish(result, folder) if request.only is None else None)
 
 

@@ -10,6 +10,7 @@
     ├── StoreError                1  the results store cannot be read or written
     ├── RecordError               1  a tuned record or recorded space is damaged, foreign or newer
     ├── RegressionError           5  a tuned entry is slower or wrong now
+    ├── FleetError                6  the scheduler of a fleet cannot be reached, or was lost; results are kept
     └── Interrupted             130  Ctrl-C; results are kept
 
 Only ``cli`` turns them into text and an exit code.
@@ -98,6 +99,12 @@ class RegressionError(AutotuneError):
     """A tuned entry is slower, or wrong, on this device now."""
 
     exit_code = 5
+
+
+class FleetError(AutotuneError):
+    """The scheduler of a fleet cannot be reached, or was lost; what was measured is in the store."""
+
+    exit_code = 6
 
 
 class Interrupted(AutotuneError):

@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 DISTRIBUTION = "kernel-autotune"
 #: Packages by the name that code imports, and the extra of pyproject.toml that installs each.
 _EXTRAS = {
+    "asyncssh": "fleet",
+    "bokeh": "fleet",
     "cloudpickle": "tune",
     "cmaes": "tune",
     "cuda": "nvrtc",
     "cupy": "cuda13",
+    "dask": "fleet",
+    "dask_jobqueue": "fleet",
+    "distributed": "fleet",
     "kernel_tuner": "tune",
     "numpy": "tune",
     "optuna": "tune",
@@ -33,6 +38,7 @@ _EXTRAS = {
     "pyopencl": "cpu",
     "scipy": "tune",
     "sqlalchemy": "tune",
+    "threadpoolctl": "tune",
     "torch": "torch",
 }
 

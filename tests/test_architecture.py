@@ -16,6 +16,7 @@ LAYERS = (
     {"retune"},
     {"report"},
     {"export"},
+    {"fleet"},
     {"calling", "run"},
     {"search", "tuned"},
     {"store"},

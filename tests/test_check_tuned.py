@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, no_process, record_file, tuned_once
 
+from autotune import load
 from autotune.cli import run
 from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
@@ -225,3 +226,38 @@ def test_verdicts(now: Remeasured, expected: Verdict) -> None:
     """Slower only where even the lower end of the interval is beyond the threshold."""
     assert verdict(now, threshold=0.05)[0] is expected
     assert expected.is_regression == (expected in (Verdict.SLOWER, Verdict.WRONG))
+
+
+def test_another_kernel_of_a_name_does_not_pass_for_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other parameters: each command names record and space file; other source alone: it is stale."""
+    kernel, space = project / "kernels" / "saxpy.cu", project / "spaces" / "saxpy.py"
+    kernel.write_text("// another\n" + kernel.read_text())
+    assert run(["export", "saxpy"]) == 0
+    assert "1 of 1 entries are stale (its source changed)" in capsys.readouterr().err
+    for file in (kernel, space):
+        file.write_text(file.read_text().replace("ITEMS", "UNITS"))
+    said = (
+        f"is of another kernel saxpy than {space}, or of what it was: parameters BLOCK, ITEMS there, "
+        "BLOCK, UNITS here. Rename one of the two, or tune this one"
+    )
+    for command, code in ((["lookup", "saxpy", "n=5"], 0), (["report", "saxpy"], 0)):
+        assert run(command) == code
+        assert said in capsys.readouterr().err
+    assert run(["export", "saxpy"]) == 2
+    assert said in capsys.readouterr().err
+    assert run(["export", "saxpy", "cache"]) == 2
+    assert "nothing with the parameters of" in capsys.readouterr().err
+    with pytest.warns(RuntimeWarning, match="is of another kernel saxpy than"):
+        chosen = load("saxpy").choice(n=5, device="opencl:cpu")
+    assert chosen.tuned is None
+    assert set(chosen.configuration) == {"BLOCK", "UNITS"}
+    assert run(["run", "saxpy", "--out", "other", *SHORT]) == 0
+    assert said in capsys.readouterr().err
+    assert run(["results", "saxpy", "--best", "1", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "with the parameters BLOCK, ITEMS and BLOCK, UNITS" in err
+    assert {tuple(row["config"]) for row in json.loads(out)} >= {("BLOCK", "UNITS")}
+    (page,) = Path("other").glob("*/saxpy.md")
+    assert "ITEMS" not in page.read_text()

@@ -161,7 +161,7 @@ def test_a_binary_is_compiled_once(job):
 def test_another_process_finds_the_binary(job, tmp_path):
     """Also that it is really read from the file: code that the compiler never made comes back."""
     binary = compile_now(job).binary
-    compiler._write_cached(replace(binary, code=b"from the cache"))
+    compiler.write_cached(replace(binary, code=b"from the cache"))
     code = (
         "import sys; from pathlib import Path; from autotune.kernel.catalog import load_file\n"
         "from autotune.devices.choose import choose_device; from autotune.measure.compiler import compiled_for\n"
@@ -212,7 +212,7 @@ def test_a_file_under_another_key_is_a_miss(job):
 def test_the_binaries_used_longest_ago_go_when_a_run_ends(monkeypatch):
     made = [Binary(bytes(1000), (), "", f"{i:064x}") for i in range(4)]
     for age, written in enumerate(made):
-        compiler._write_cached(written)
+        compiler.write_cached(written)
         os.utime(compiler._cached_file(written.key), (1e9 - age, 1e9 - age))
     assert compiler._read_cached(made[3].key) == made[3]  # used again
     size = compiler._cached_file(made[0].key).stat().st_size

@@ -43,7 +43,7 @@ def test_extras_are_those_of_the_project() -> None:
         for distribution in distributions:
             imports.setdefault(distribution.lower().replace("_", "-"), set()).add(module)
     checked = 0
-    for extra in ("tune", "cpu", "nvrtc", "postgres"):
+    for extra in ("tune", "cpu", "nvrtc", "postgres", "fleet"):
         for requirement in declared[extra]:
             name = re.split(r"[^\w.-]", requirement)[0]
             modules = {m for m in imports.get(name, set()) if m.isidentifier()}

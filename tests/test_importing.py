@@ -12,14 +12,19 @@ from sample_records import PARAMETERS, changed, entry, plan, problem, record, wi
 from autotune.cli import run
 from autotune.devices.device import Device
 from autotune.errors import RecordError
+from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
+from autotune.retune.stale import recorded_reasons
 from autotune.tuned.importing import check_values
-from autotune.tuned.reading import decode, read_all
+from autotune.tuned.reading import decode, read, read_all
 from autotune.tuned.record import RecordedDevice, TunedRecord
 from autotune.tuned.writing import encode
 from autotune.values import Problem
 
-COPY = Path(__file__).parents[1] / "reports" / "NVIDIA_H200" / "copy.json"
+REPORTS = Path(__file__).parents[1] / "reports"
+COPY = REPORTS / "NVIDIA_H200" / "copy.json"
+#: All but what this machine's CPU left in opencl_*.
+SHIPPED = sorted(REPORTS.glob("[!o]*/*.json"))
 
 
 def device(**changes: Any) -> bytes:
@@ -117,6 +122,45 @@ def test_a_record_of_another_kernel_of_that_name_is_refused(
 ) -> None:
     with pytest.raises(RecordError, match=message):
         check_values(record(), gemm(**changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"median_ms": 1e-5}, "1e-05 ms is below the device's bound of .* for this work"),
+        ({"gb_per_s": 9999.0}, "gb_per_s is 9999, but .* ms make"),
+    ],
+)
+def test_times_and_rates_that_no_device_reaches_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a kernel whose work is known; what the record calls stale may have been other work."""
+    made = read(COPY)
+    first, *others = made.entries
+    kernel = find_kernel("copy")
+    for stale in ((), ("the source changed since",)):
+        faked = msgspec.structs.replace(first, stale_reasons=stale, **changes)
+        forged = msgspec.structs.replace(made, entries=(faked, *others))
+        if stale:
+            check_values(forged, kernel)
+        else:
+            with pytest.raises(RecordError, match=message):
+                check_values(forged, kernel)
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
+    """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""
+    made, kernel = read(file), find_kernel(file.stem)
+    check_values(made, kernel)
+    assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
+    assert made.device.backend == "cuda"
+    for known in made.entries:
+        assert recorded_reasons(kernel, made, known) == (), dict(known.problem)
+        assert known.checks is not None
+        assert known.checks.max_error <= known.checks.bound
+    for name in (f"{made.kernel}.hpp", f"{made.kernel}.md"):
+        assert (file.parent / name).is_file()
 
 
 def test_what_a_run_wrote_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sample_spaces import SPACE, write_space
+from sample_spaces import SOURCE, SPACE, changed, write_space
 
 from autotune import tune
 from autotune.devices.device import for_arch
 from autotune.errors import AutotuneError, SpecError
 from autotune.kernel.catalog import is_of_file, load_file
-from autotune.kernel.snapshot import origin_of, restored, snapshot
+from autotune.kernel.snapshot import origin_of, restored, snapshot, travelling
 from autotune.kernel.source import own_fingerprint, source_fingerprint, source_of
 from autotune.kernel.spec import Kernel
 from autotune.measure.data import EXACT, prepare
@@ -401,3 +401,36 @@ def test_variants_may_be_texts_and_files(tmp_path: Path) -> None:
 def test_a_text_needs_a_name() -> None:
     with pytest.raises(SpecError, match="text needs name="):
         Kernel(CUDA, problems=[PROBLEM])
+
+
+def test_a_travelling_kernel_leaves_installed_packages_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever they were installed; a module beside the space file goes along."""
+    site, spaces = tmp_path / "site", tmp_path / "spaces"
+    (site / "installed_here-1.0.dist-info").mkdir(parents=True)
+    (site / "installed_here.py").write_text("import threading\nSTATE = threading.local()\n")
+    spaces.mkdir()
+    edits = (
+        ("from autotune import", "import _beside\nimport installed_here\nfrom autotune import"),
+        ("return factor * x", "return _beside.times(factor, x) if installed_here.STATE else x"),
+    )
+    (spaces / "scale.py").write_text(changed(SPACE, *edits))
+    (spaces / "scale.cu").write_text(SOURCE)
+    (spaces / "_beside.py").write_text("def times(a, b):\n    return a * b\n")
+    monkeypatch.syspath_prepend(site)
+    state = travelling(load_file(spaces / "scale.py"))
+    (tmp_path / "state").write_bytes(state)
+    code = (
+        "import sys; from pathlib import Path; from autotune.kernel.snapshot import restored; "
+        "print(restored(Path(sys.argv[1]).read_bytes()).hooks['reference'](4, 5))"
+    )
+    path = os.pathsep.join([str(site), *(entry for entry in sys.path if entry)])
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "state")],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert ran.stdout.split() == ["20"], ran.stderr

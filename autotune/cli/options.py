@@ -45,6 +45,12 @@ TRUST = click.option(
     callback=_trust,
     help="Run code of this folder, whoever may write it (repeatable).",
 )
+FLEET = click.option(
+    "--fleet",
+    metavar="WHERE",
+    help="Measure on the workers of a fleet: tls://host:8786, tcp://localhost:8786 or its scheduler "
+    "file; see autotune fleet start.",
+)
 EFFORT_NAMES = click.Choice(["quick", "full"])
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from autotune.cli import shown
 from autotune.cli.standing import PHASES, Standing
 from autotune.measure.measurement import Status
 from autotune.measure.objective import TIME, Objective
+from autotune.run.request import Request
 from autotune.search.session import Event, Measured, SearchStarted
 from autotune.values import Problem
 
@@ -93,6 +95,44 @@ class RunProgress(Progress):
         for task in self.tasks:
             self.remove_task(task.id)
         self.add_task(description, total=total, facts=facts)
+
+
+class FleetProgress(Progress):
+    """Where several runs stand at once: a line for each on a terminal, else one of each now and then."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True, highlight=False),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._shown: dict[tuple[str, str], tuple[TaskID, _Lines]] = {}
+
+    def listener(self, request: Request) -> Callable[[Event], None]:
+        """What is told of a run that begins."""
+        name, device = request.kernel.name, request.device.name
+        cards = f", {len(request.devices)} cards" if request.others else ""
+        standing = Standing(name, len(request.problems), request.objective)
+        row, lines = self.add_task(f"{name} on {device}"), _Lines(standing)
+        self._shown[name, device] = row, lines
+        if self.disable:
+            lines.start()
+
+        def told(event: Event) -> None:
+            standing(event)
+            self.update(row, description=f"{device}{cards}: {standing.line()}")
+
+        return told
+
+    def end(self, request: Request) -> None:
+        """Show a run no more."""
+        shown = self._shown.pop((request.kernel.name, request.device.name), None)
+        if shown is not None:
+            row, lines = shown
+            self.remove_task(row)
+            lines.end()
 
 
 class _Lines(threading.Thread):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,15 @@ import click
 from click.core import ParameterSource
 
 from autotune.cli import emit_json, warn
-from autotune.cli.options import EFFORT_NAMES, PATH, SPACES, TRUST, kernel_names, out_option
+from autotune.cli.options import EFFORT_NAMES, FLEET, PATH, SPACES, TRUST, kernel_names, out_option
 from autotune.cli.tables import print_table, words
 from autotune.errors import UsageError
 from autotune.measure.measurement import drift, drift_words
 
 if TYPE_CHECKING:
+    from autotune.devices.device import Device
     from autotune.kernel.space import Space
+    from autotune.kernel.spec import Kernel
     from autotune.report.publish import Published
     from autotune.run.request import Request
     from autotune.run.result import RunResult
@@ -35,7 +37,9 @@ _DRIFT = 0.03
 
 
 @click.command("run")
-@click.argument("kernel", shell_complete=kernel_names)
+@click.argument(
+    "kernels", nargs=-1, required=True, metavar="KERNEL...", shell_complete=kernel_names
+)
 @click.option(
     "--effort",
     type=EFFORT_NAMES,
@@ -66,7 +70,15 @@ _DRIFT = 0.03
     "--device",
     metavar="NAME",
     help="cuda:0, opencl:cpu or replay:FILE; cuda:0,cuda:1 or cuda:all: several GPUs of one model "
-    "at once. Default: the first GPU, else the CPU.",
+    "at once. Default: the first GPU, else the CPU. With --fleet: cuda, sm_90 or a part of a model's "
+    "name; default: every model.",
+)
+@FLEET
+@click.option(
+    "--max-hours",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="H",
+    help="With --fleet: for all kernels together; --budget is for each on each model.",
 )
 @click.option(
     "--objective",
@@ -114,12 +126,14 @@ _DRIFT = 0.03
 @TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the tuned record to stdout.")
 def run(
-    kernel: str,
+    kernels: tuple[str, ...],
     effort: str,
     budget: str | None,
     strategy: str,
     problems: tuple[str, ...],
     device: str | None,
+    fleet: str | None,
+    max_hours: float | None,
     objective: str,
     config: str | None,
     fixed: tuple[str, ...],
@@ -133,7 +147,7 @@ def run(
     spaces: Path | None,
     as_json: bool,
 ) -> None:
-    """Find the fastest verified configuration of KERNEL for each problem.
+    """Find the fastest verified configuration of KERNEL for each problem; of several with --fleet.
 
     Every configuration is compiled, checked against numpy on two data sets and timed, each in an
     isolated process. Ctrl-C keeps what was measured; the same command goes on from there.
@@ -143,13 +157,19 @@ def run(
     autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe
     autotune run transpose --config BLOCK=256
     autotune run sgemm --device replay:sgemm-NVIDIA_H100_80GB_HBM3.json.gz --budget 200evals
+    autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
     from autotune.cli import parsing
-    from autotune.search.names import find
-    from autotune.search.session import Budget
 
-    parsed_budget = Budget.parse(budget) if budget else None
+    kernel, *further = kernels
+    if not fleet and (further or max_hours):
+        lone = f"{len(kernels)} kernels" if further else "--max-hours"
+        raise UsageError(f"run: {lone} need --fleet; without, one kernel is tuned at a time")
     if device and device.startswith("replay:"):
+        from autotune.search.names import find
+        from autotune.search.session import Budget
+
+        parsed_budget = Budget.parse(budget) if budget else None
         recording = _recording(Path(device.removeprefix("replay:")), kernel, problems)
         allowed = parsing.restriction(kernel, recording.space.parameters, fixed)
         space, chosen = recording.space.restricted(allowed), find(strategy)
@@ -161,40 +181,64 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
+    from autotune.measure import compiler, worker
+    from autotune.measure.process import begun_early
+
+    declared = [find_kernel(name, spaces) for name in dict.fromkeys(kernels)]
+    devices = [] if fleet else choose_devices(device, declared[0].backends)
+    for first in devices[:1]:
+        # They import what they need while this process does, which takes as long.
+        begins = worker.begin_for(first), compiler.begin_for(first.backend)
+        click.get_current_context().with_resource(begun_early(*begins))
+
     from autotune.kernel.source import unfollowed
     from autotune.measure.objective import find as find_objective
     from autotune.run.request import EFFORTS, Request
     from autotune.search.imported import first_to_try
+    from autotune.search.names import find
+    from autotune.search.session import Budget
 
-    declared = find_kernel(kernel, spaces)
-    if text := unfollowed(declared):
-        warn(text)
+    parsed_budget = Budget.parse(budget) if budget else None
     find(strategy)
-    wanted = find_objective(declared, objective)
-    first, *others = choose_devices(device, declared.backends)
-    request = Request(
-        kernel=declared,
-        device=first,
-        others=tuple(others),
-        problems=tuple(parsing.problem(declared, text) for text in problems),
-        effort=EFFORTS[effort],
-        strategy=strategy,
-        budget=parsed_budget,
-        seed=seed,
-        cold=timing == "cold",
-        fresh=fresh,
-        objective=wanted,
-        sanitize=sanitize,
-        first=first_to_try(declared.name),
-        fixed=parsing.restriction(declared.name, declared.parameters, fixed),
-        only=parsing.configuration(declared, config) if config else None,
-        inputs=parsing.inputs(inputs) if inputs else {},
-        command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
-    )
-    if request.first and not config:
-        text = "configurations that were imported are tried first, and verified like any other"
-        click.echo(f"{len(request.first)} {text}", err=True)
-    _run(request.with_default_problems(), _folder_for(objective, out), live, as_json)
+
+    def request(declared: Kernel, devices: Sequence[Device]) -> Request:
+        return Request(
+            kernel=declared,
+            device=devices[0],
+            others=tuple(devices[1:]),
+            problems=tuple(parsing.problem(declared, text) for text in problems),
+            effort=EFFORTS[effort],
+            strategy=strategy,
+            budget=parsed_budget,
+            seed=seed,
+            cold=timing == "cold",
+            fresh=fresh,
+            objective=find_objective(declared, objective),
+            sanitize=sanitize,
+            first=first_to_try(declared.name),
+            fixed=parsing.restriction(declared.name, declared.parameters, fixed),
+            only=parsing.configuration(declared, config) if config else None,
+            inputs=parsing.inputs(inputs) if inputs else {},
+            command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
+        )
+
+    for text in filter(None, map(unfollowed, declared)):
+        warn(text)
+    for name, imported in ((known.name, first_to_try(known.name)) for known in declared):
+        if imported and not config:
+            text = "configurations that were imported are tried first, and verified like any other"
+            click.echo(f"{len(imported)} {text}" + (f" ({name})" if further else ""), err=True)
+    folder = _folder_for(objective, out)
+    if fleet:
+        if live:
+            raise UsageError(
+                "run: --live shows one run on this machine; leave out --fleet or --live"
+            )
+        hours_s = None if max_hours is None else max_hours * 3600
+        _run_on_fleet(fleet, declared, device, request, hours_s, folder, as_json)
+        return
+    asked = request(declared[0], devices)
+    _run(asked.with_default_problems(), folder, live, as_json)
 
 
 def _folder_for(objective: str, out: Path) -> Path:
@@ -207,14 +251,11 @@ def _folder_for(objective: str, out: Path) -> Path:
 def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     from autotune.cli.live import LivePage
     from autotune.cli.progress import RunProgress
-    from autotune.report.publish import publish
     from autotune.run.command import execute
     from autotune.store import Store, default_url
-    from autotune.store.flat import row_of
-    from autotune.tuned.writing import require_objective
+    from autotune.tuned.writing import require_mergeable
 
-    path = out / request.device.folder / f"{request.kernel.name}.json"
-    require_objective(path, request.objective.name)
+    require_mergeable(out, request.device, request.kernel, request.objective.name)
     progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
     page = LivePage(progress.standing, request.device.name) if live else None
     with page or nullcontext():
@@ -222,19 +263,15 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
             click.echo(f"live:    {page.url}", err=True)
         with Store.open(default_url()) as store, progress:
             result = execute(request, store, progress)
-        published = publish(result, out) if request.only is None else None
+        published = None
+        if request.only is None:
+            from autotune.report.publish import publish  # what nobody waits for before
+
+            published = publish(result, out)
         if page and published:
             page.end(f"finished; report: {published.html_file or published.markdown_file}")
     if published is None:
-        name, device = request.kernel.name, request.device.name
-        _show_single(
-            [
-                row_of(name, tried.problem, measurement, device)
-                for tried in result.problems
-                for measurement in tried.measured
-            ],
-            as_json,
-        )
+        _show_single(_rows_of(result), as_json)
         return
     if as_json:
         from autotune.tuned.writing import encode
@@ -243,6 +280,77 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     else:
         _show_winners(result, published)
     _say_where(result, published)
+
+
+def _run_on_fleet(
+    where: str,
+    kernels: Sequence[Kernel],
+    named: str | None,
+    request: Callable[[Kernel, Sequence[Device]], Request],
+    seconds: float | None,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Tune kernels on every model of a fleet; whatever is finished is published at once."""
+    from autotune.cli.progress import FleetProgress
+    from autotune.errors import AutotuneError, needing
+    from autotune.report.publish import publish
+    from autotune.store import default_url
+    from autotune.tuned.writing import encode, require_mergeable
+
+    with needing("a fleet"):
+        from autotune.fleet import client
+        from autotune.fleet.drive import drive
+        from autotune.fleet.plan import planned
+
+    failed: list[AutotuneError] = []
+    documents: list[str] = []
+    with client.of(where) as fleet, FleetProgress() as progress:
+        models = fleet.models(named.split(",") if named else ())
+        tasks = planned(
+            request(kernel, [fleet.device_of(model)])
+            for kernel in kernels
+            for model in fleet.fitting(kernel, models)
+        )
+        for task in tasks:
+            asked = task.request
+            require_mergeable(out, asked.device, asked.kernel, asked.objective.name)
+        for done in drive(fleet, tasks, default_url(), progress.listener, seconds):
+            progress.end(done.request)
+            if done.result is None:
+                assert done.error is not None
+                failed.append(done.error)
+                warn(str(done.error))
+            elif done.request.only is not None:
+                _show_single(_rows_of(done.result), as_json)
+            else:
+                published = publish(done.result, out)
+                documents.append(encode(published.record).decode().strip())
+                if not as_json:
+                    _show_winners(done.result, published)
+                _say_where(done.result, published)
+    if as_json and documents:
+        click.echo(documents[0] if len(tasks) == 1 else f"[{','.join(documents)}]")
+    if failed:
+        raise (
+            failed[0]
+            if len(tasks) == 1
+            else AutotuneError(
+                f"{len(failed)} of {len(tasks)} were not tuned; the first: {failed[0]}"
+            )
+        )
+
+
+def _rows_of(result: RunResult) -> list[dict[str, Any]]:
+    """What was measured, as plain rows."""
+    from autotune.store.flat import row_of
+
+    name, device = result.request.kernel.name, result.request.device.name
+    return [
+        row_of(name, tried.problem, measurement, device)
+        for tried in result.problems
+        for measurement in tried.measured
+    ]
 
 
 def _show_winners(result: RunResult, published: Published) -> None:
@@ -332,6 +440,7 @@ def _say_where(result: RunResult, published: Published) -> None:
         elif found.finals.launched_by == "stream" and result.request.device.has_graphs:
             click.echo("  finals launch by launch: a call in them cannot be captured", err=True)
     _say_who_measured(result)
+    _say_repeated(published.record.entry(solved.problem) for solved in result.solved)
     _warn_of_throttling(result)
     _warn_of_drift(result, published.record)
     _warn_of_unsure(result, published.record)
@@ -342,6 +451,21 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
+    index = published.markdown_file.parent.parent / "index.html"
+    click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
+
+
+def _say_repeated(entries: Iterable[Entry | None]) -> None:
+    """Say how far two devices of a model were apart."""
+    repeated = [entry.repeated for entry in entries if entry and entry.repeated]
+    if repeated:
+        apart = [again.ratio for again in repeated]
+        also = sum(again.of_fastest == 1 for again in repeated)
+        click.echo(
+            f"repeated on a second device: {min(apart):.3f} … {max(apart):.3f} of the times; the winner is "
+            f"the fastest there too on {also} of {len(repeated)} problems",
+            err=True,
+        )
 
 
 def _say_who_measured(result: RunResult) -> None:
@@ -349,8 +473,12 @@ def _say_who_measured(result: RunResult) -> None:
     if not result.request.others:
         return
     counts = Counter(row.device_uuid for problem in result.problems for row in problem.measured)
-    shares = [f"{counts[device.uuid]} on {device.selector}" for device in result.request.devices]
-    first = result.request.device.selector
+    devices = result.request.devices
+    # Of a fleet's every machine has a cuda:0.
+    is_of_one = len({device.selector for device in devices}) == len(devices)
+    names = [device.selector if is_of_one else device.uuid for device in devices]
+    shares = [f"{counts[d.uuid]} on {name}" for d, name in zip(devices, names, strict=True)]
+    first = names[0]
     click.echo(f"measured: {', '.join(shares)}; finals on {first}", err=True)
 
 
@@ -422,6 +550,7 @@ _BESIDE_REPLAY = {
     "objective": "a recording has times",
     "timing": "times are the recorded ones",
     "fresh": "nothing is remembered, and nothing is measured",
+    "fleet": "nothing is measured",
     "sanitize": "nothing is launched",
     "live": "it is over at once",
     "out": "a replay writes no record, header or report",

@@ -24,6 +24,8 @@ from autotune.kernel.trust import installed_folders, refuse_foreign, running_fol
 
 #: What the names of the modules begin with that space files are run as.
 SPACE = "autotune_space_"
+#: And those of the modules beside them; the folder follows.
+BESIDE = "autotune_beside_"
 
 
 def run(file: Path) -> ModuleType:
@@ -112,7 +114,7 @@ class _Beside:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.prefix = f"autotune_{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}_"
+        self.prefix = f"{BESIDE}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}_"
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -10,12 +10,13 @@ import functools
 import io
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from autotune.errors import AutotuneError, MissingDependencyError
+from autotune.kernel import modules
 from autotune.kernel.catalog import is_of_file
 from autotune.kernel.source import functions_of, modules_fingerprint, own_fingerprint
 from autotune.kernel.spec import Kernel
@@ -76,6 +77,34 @@ def snapshot(kernel: Kernel) -> Kernel:
     return restored(state)
 
 
+def travelling(kernel: Kernel) -> bytes:
+    """A kernel as it is now for another machine, with the person's own modules; see `restored`.
+
+    Raises
+    ------
+    SpecError
+        If its functions use what cannot be sent.
+    """
+    own = [name for name, module in sys.modules.items() if _is_own(name, module)]
+    return _pickled(
+        kernel, (kernel, own_fingerprint(kernel), frozenset(), modules_fingerprint(())), own
+    )
+
+
+def _is_own(name: str, module: object) -> bool:
+    """Whether a module that was imported is a person's own, and a file."""
+    if name.startswith(modules.BESIDE):
+        return True
+    home = modules.home_of(name.partition(".")[0]) if getattr(module, "__file__", None) else None
+    return home is not None and not _is_of_packages(home)
+
+
+@functools.cache
+def _is_of_packages(folder: Path) -> bool:
+    """Whether packages were installed into a folder, wherever it is: ``pip install --target``, a venv's."""
+    return any(folder.glob("*.dist-info"))
+
+
 def restored(state: bytes) -> Kernel:
     """The kernel of a `snapshot`, which another process may have taken.
 
@@ -95,7 +124,7 @@ def restored(state: bytes) -> Kernel:
     return kernel
 
 
-def _pickled(kernel: Kernel, value: object) -> bytes:
+def _pickled(kernel: Kernel, value: object, by_value: Iterable[str] = ()) -> bytes:
     try:
         import cloudpickle
     except ImportError as error:
@@ -116,15 +145,16 @@ def _pickled(kernel: Kernel, value: object) -> bytes:
         Pickler(written, pickle.HIGHEST_PROTOCOL).dump(value)
         return written.getvalue()
 
-    home = sys.modules.get(kernel.module) if kernel.module != "__main__" else None
-    if home is not None:
+    names = {*by_value, kernel.module} - {"__main__"}
+    homes = [sys.modules[name] for name in names if name in sys.modules]
+    for home in homes:
         cloudpickle.register_pickle_by_value(home)
     try:
         return pickled(value)
     except Exception as error:
         raise kernel.error(_why_not(kernel, pickled, error)) from error
     finally:
-        if home is not None:
+        for home in homes:
             cloudpickle.unregister_pickle_by_value(home)
 
 

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -139,7 +139,7 @@ def compile_now(job: CompileJob) -> Compiled:
         status = Status.PRUNED if isinstance(error, ResourceError) else Status.COMPILE_FAILED
         return Compiled(None, first_error(log), log, time.perf_counter() - start, status)
     binary = replace(binary, key=job.key)
-    _write_cached(binary)
+    write_cached(binary)
     return Compiled(binary, "", binary.log, time.perf_counter() - start)
 
 
@@ -206,7 +206,8 @@ class CompilerPool:
     them is free and no longer. Any thread may ask.
 
     Each process loads the compiler of ``backend_name`` when it begins; without, at its first job.
-    ``on_demand`` only the first is there before there is work for more.
+    ``on_demand`` only the first is there before there is work for more. ``children`` that are given
+    may be elsewhere.
     """
 
     def __init__(
@@ -216,6 +217,7 @@ class CompilerPool:
         timeout_s: float = COMPILE_TIMEOUT_S,
         likely: int = LIKELY,
         on_demand: bool = False,
+        children: Children | None = None,
     ) -> None:
         self.processes, self._on_demand = processes, on_demand
         self._backend_name = backend_name
@@ -235,7 +237,7 @@ class CompilerPool:
         self.is_all_asked = False
         self._times = CompileTimes()
         self._at_work: set[Child] = set()
-        self._children = Children()
+        self._children = children or Children()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -419,7 +421,7 @@ class CompilerPool:
             self._begun.pop(key, None)
 
     def _new_child(self) -> Child:
-        return self._children.begin(partial(_begin_compiler, self._backend_name))
+        return self._children.begin(begin_for(self._backend_name))
 
     def __enter__(self) -> CompilerPool:
         return self
@@ -436,10 +438,15 @@ class _Wish:
     future: Future[Compiled] = field(default_factory=Future)
 
 
+def begin_for(backend_name: str) -> Callable[[], object]:
+    """What a compiler process begins with."""
+    return partial(_begin_compiler, backend_name)
+
+
 def _begin_compiler(backend_name: str) -> None:
     os.nice(_NICENESS)
     if backend_name:
-        backend(backend_name).toolchain()
+        backend(backend_name).load_compiler()
 
 
 def _cached_file(key: str) -> Path:
@@ -464,8 +471,8 @@ def _read_cached(key: str) -> Binary | None:
     return binary if binary.key == key else None
 
 
-def _write_cached(binary: Binary) -> None:
-    """Keep a binary; a cache that cannot be written only costs time."""
+def write_cached(binary: Binary) -> None:
+    """Keep a binary on this machine; a cache that cannot be written only costs time."""
     data = msgspec.msgpack.encode(binary)
     checked = zlib.crc32(data).to_bytes(_SUM_BYTES, "big") + data
     with suppress(OSError):

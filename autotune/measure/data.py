@@ -177,6 +177,11 @@ def prepare(
     return made
 
 
+def described(kernel: Kernel, problem: Problem, which: str, seed: int) -> Dataset:
+    """A data set that is not made: what it is drawn from, for another machine, where it is `present`."""
+    return Dataset(which, _folder(_key(kernel, problem, which, seed, None)), (), {}, seed)
+
+
 def first_of(kernel: Kernel) -> str:
     """The data set that a kernel is verified on before the random one."""
     return EXACT if kernel.exact_data else OTHER

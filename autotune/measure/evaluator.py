@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
-from autotune.errors import AutotuneError
+from autotune.errors import AutotuneError, FleetError
 from autotune.kernel.launches import LaunchSequence, launch_sequence, over_limit
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import LIKELY, Compiled, CompileJob, CompilerPool, compile_job
@@ -252,7 +252,7 @@ class DeviceEvaluator:
 
     def _give_up(self, lane: _Lane, error: AutotuneError) -> None:
         """Go on without a device that failed for good; not without the first, which decides."""
-        if lane is self._lanes[0]:
+        if lane is self._lanes[0] or isinstance(error, FleetError):
             raise error
         self._lanes.remove(lane)
         lane.end(wait=False)
@@ -399,7 +399,8 @@ class _Lane:
         known: _Known,
         done: Callable[[_Lane], None],
     ) -> None:
-        future = self._threads.submit(task, self, configuration, known, self._last)
+        before = None if self.worker.queues else self._last
+        future = self._threads.submit(task, self, configuration, known, before)
         self._last = future
         self.begun.append(_Begun(configuration, known, future))
         future.add_done_callback(lambda _: done(self))

@@ -136,8 +136,8 @@ def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configurat
         Contender(configuration, _compiled(bench, job, configuration).binary)
         for configuration in configurations
     ]
-    raced = race(
-        bench.worker,
+    raced = bench.worker.have(
+        race,
         job,
         contenders,
         ROUNDS,

@@ -9,6 +9,7 @@ import copy
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,7 +33,7 @@ from autotune.report.publish import amend, publish
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
-from autotune.run.bench import Bench
+from autotune.run.bench import HERE, Bench, Place
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Effort, Request
 from autotune.run.result import RunResult
@@ -41,6 +42,9 @@ from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
 from autotune.tuned.reading import path_of, read, user_folder
 from autotune.tuned.record import TIME, Confirmed, Entry, Provenance, TunedRecord, timestamp
+
+if TYPE_CHECKING:
+    from autotune.fleet.client import Fleet
 
 #: A winner that is surely slower than recorded by more than this is searched for again.
 FELL_BY = 0.02
@@ -93,6 +97,8 @@ class Orders:
     seed: int = 0
     command: str = ""
     progress: Progress = lambda kernel, problems: nullcontext(ignore)
+    #: What measures instead of this machine's devices, on all cards of a device's model.
+    fleet: Fleet | None = None
     #: Told what a person should know meanwhile.
     say: Callable[[str], None] = lambda _: None
 
@@ -129,6 +135,39 @@ def retune(question: Question, orders: Orders) -> list[Mended]:
             elif again:
                 with Mending(device, orders, until) as mending:
                     outcomes += mending.mend(again)
+    return outcomes
+
+
+def tune_all(question: Question, orders: Orders) -> list[Mended]:
+    """Mend all that a question finds, as `retune` does, within the seconds that are ordered.
+
+    A kernel at a time, each published before the next begins. Its problems have as much time as all
+    that are left have on average, and what one kernel does not need goes to the others; where that
+    is a minute, finals are those of a full run. The same order goes on where another ended.
+
+    Raises
+    ------
+    UsageError, Interrupted
+        See `retune`.
+    """
+    until = Deadline(orders.seconds)
+    found = survey(question)
+    outcomes = [
+        Mended(failure.kernel, "", {}, "", "", MendStatus.FAILED, failure.message)
+        for failure in found.failures
+    ]
+    waiting = Counter(target.kernel.name for target in found.targets)
+    for name in list(waiting):
+        share = until.left / waiting.total()
+        del waiting[name]
+        quick = share < EFFORTS["quick"].seconds_per_problem
+        own = replace(
+            orders,
+            effort=EFFORTS["quick" if quick else "full"],
+            budget=Budget(seconds=max(1.0, share)),
+            seconds=max(0.0, until.left),
+        )
+        outcomes += retune(replace(question, kernels=(name,)), own)
     return outcomes
 
 
@@ -223,7 +262,8 @@ class Mending(ExitStack):
             except UsageError as error:  # its objective is not declared any more
                 yield from ((target, error) for target in listed)
                 continue
-            with self._progress(request) as listener, closing(Bench(request)) as bench:
+            bench = Bench(request, self._place)
+            with self._progress(request) as listener, closing(bench):
                 for target in listed:
                     now = None if self.until.is_past else _remeasured(bench, listener, target)
                     bench.forget_data()  # no problem comes twice
@@ -286,8 +326,11 @@ class Mending(ExitStack):
     def _search(self, targets: list[Target], effort: Effort) -> list[Mended]:
         try:
             request = self._request(targets, effort)
+            if self.orders.fleet is not None:
+                cards = self.orders.fleet.others(self.device)
+                request = replace(request, others=tuple(cards))
             with self._progress(request) as listener:
-                result = execute(request, self.store, listener)
+                result = execute(request, self.store, listener, self._place)
             return self._published(targets, result)
         except Interrupted:
             raise
@@ -329,6 +372,15 @@ class Mending(ExitStack):
         return Budget(min(times, default=None), evaluations)
 
     # ------------------------------------------------------------------ requests
+
+    @property
+    def _place(self) -> Place:
+        """Where it is measured."""
+        if self.orders.fleet is None:
+            return HERE
+        from autotune.fleet.client import Elsewhere
+
+        return Elsewhere(self.orders.fleet)
 
     def _request(self, targets: Sequence[Target], effort: Effort) -> Request:
         first = targets[0]

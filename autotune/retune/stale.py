@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import BACKENDS, Device
@@ -25,6 +26,9 @@ from autotune.tuned.reading import DamagedRecord, device_folders, layers, read
 from autotune.tuned.record import Entry, TunedRecord, moment
 from autotune.tuned.table import normal_arch
 from autotune.values import Configuration, Problem
+
+if TYPE_CHECKING:
+    from autotune.fleet.client import Fleet
 
 
 class Action(StrEnum):
@@ -133,6 +137,8 @@ class Question:
     max_age_days: float | None = None
     #: False: tune the kernels again whether they are stale or not.
     only_stale: bool = True
+    #: The one folder whose records count; None: all that lookup would ask.
+    records: Path | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -163,17 +169,23 @@ def survey(question: Question) -> Survey:
     return Survey(tuple(targets), tuple(failures))
 
 
-def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tuple[Device, ...]:
+def find_devices(
+    selectors: Sequence[str] = (), archs: Sequence[str] = (), fleet: Fleet | None = None
+) -> tuple[Device, ...]:
     """The devices to keep fresh: as named, else one per GPU model, else the CPU.
 
-    Of these only devices of the architectures, if any is given.
+    Of these only devices of the architectures, if any is given. Of a fleet one of each model, or of
+    those that are named.
 
     Raises
     ------
     UsageError, DeviceError
         If a selector is wrong, or no device is left.
     """
-    found = [choose_device(selector) for selector in selectors] or _local_devices()
+    if fleet is not None:
+        found = [fleet.device_of(model) for model in fleet.models(selectors)]
+    else:
+        found = [choose_device(selector) for selector in selectors] or _local_devices()
     wanted = {normal_arch(arch) for arch in archs}
     chosen = [device for device in found if not wanted or device.arch in wanted]
     if not chosen:
@@ -182,8 +194,12 @@ def find_devices(selectors: Sequence[str] = (), archs: Sequence[str] = ()) -> tu
     return tuple(chosen)
 
 
-def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str]]:
+def known_entries(
+    name: str, device: Device, records: Path | None = None
+) -> tuple[list[KnownEntry], list[str]]:
     """What lookup would answer with on a device, and what is wrong with damaged records.
+
+    With ``records`` what it would answer if that were the only folder.
 
     Raises
     ------
@@ -192,7 +208,7 @@ def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str
     """
     found: dict[Problem, KnownEntry] = {}
     damaged = []
-    for layer, directory in layers():
+    for layer, directory in layers() if records is None else [("records", str(records))]:
         path = Path(directory) / device.folder / f"{name}.json"
         if device.folder not in device_folders(layer, directory) or not path.exists():
             continue
@@ -264,7 +280,7 @@ def _local_devices() -> list[Device]:
 
 def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Target]:
     """What is stale of one kernel on one device: its entries, then what was never tuned."""
-    entries, damaged = known_entries(kernel.name, device)
+    entries, damaged = known_entries(kernel.name, device, question.records)
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
     for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):

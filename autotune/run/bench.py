@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cached_property
+from typing import Protocol
 
 from autotune.arrays import usable_cores
 from autotune.devices.choose import backend
 from autotune.devices.device import Device
-from autotune.kernel.snapshot import origin_of
+from autotune.kernel.snapshot import Origin, origin_of
 from autotune.kernel.source import (
     arguments_fingerprint,
     frozen_sources,
@@ -23,23 +24,89 @@ from autotune.kernel.source import (
     source_fingerprint,
     text_fingerprint,
 )
+from autotune.kernel.spec import Kernel
 from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool
-from autotune.measure.data import RANDOM, inputs_fingerprint, prepare, prepare_both
+from autotune.measure.data import (
+    RANDOM,
+    described,
+    first_of,
+    inputs_fingerprint,
+    prepare,
+    prepare_both,
+)
 from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import Worker
+from autotune.measure.worker import STANDBYS, Worker
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Problem
 
 
+class Place(Protocol):
+    """Where a run compiles and measures."""
+
+    #: Whether what measures finds the data that are made here.
+    shares_disk: bool
+
+    def compilers(self, request: Request) -> CompilerPool:
+        """What compiles for a run."""
+
+    def workers(self, request: Request) -> list[Worker]:
+        """What measures: one for each device of the request, in its order."""
+
+    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
+        """Another device of the model than the first worker's, and what measures on it."""
+
+    def remembered(self, request: Request) -> tuple[str, ...]:
+        """Uuids of further devices whose rows answer for this run."""
+
+    def origin_of(self, kernel: Kernel, known_by: str) -> Origin:
+        """How what measures gets a kernel."""
+
+    def why_no_energy(self, device: Device) -> str:
+        """See `autotune.devices.base.Backend.why_no_energy`."""
+
+
+class Here:
+    """This machine: processes of this one."""
+
+    shares_disk = True
+
+    def compilers(self, request: Request) -> CompilerPool:
+        # One core per device stays free, so that compiling does not disturb the timing; where the
+        # device is the CPU itself the evaluator never compiles and measures at once.
+        spare = len(request.devices) if request.device.leaves_host_free else 0
+        processes = max(1, usable_cores() - spare)
+        return CompilerPool(processes, request.device.backend, on_demand=not spare)
+
+    def workers(self, request: Request) -> list[Worker]:
+        # On a CPU a second process that starts would disturb what is timed.
+        standbys = STANDBYS if request.device.leaves_host_free else 0
+        return [Worker(request.timeout_s, device, standbys) for device in request.devices]
+
+    def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
+        return (request.others[0], workers[1]) if request.others else None
+
+    def remembered(self, request: Request) -> tuple[str, ...]:
+        return tuple(device.uuid for device in request.others)
+
+    def origin_of(self, kernel: Kernel, known_by: str) -> Origin:
+        return origin_of(kernel)
+
+    def why_no_energy(self, device: Device) -> str:
+        return backend(device.backend).why_no_energy(device)
+
+
+HERE = Here()
+
+
 class Bench:
     """The processes of one run, and the jobs and keys of its problems."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
+    def __init__(self, request: Request, place: Place = HERE) -> None:
+        self.request, self.place = request, place
         self.kernel, self.device = request.kernel, request.device
         # Files may be edited while this lasts: what it makes is of, and known by, what they are now.
         own_fingerprint(self.kernel)
@@ -50,19 +117,11 @@ class Bench:
         self._stack.callback(self.kernel.texts.clear)
         self._in_use = self._stack.enter_context(InUse())
         self._beside_s = 0.0
-        # One core per device stays free, so that compiling does not disturb the timing; where the
-        # device is the CPU itself the evaluator never compiles and measures at once.
-        spare = len(request.devices) if self.device.leaves_host_free else 0
-        processes = max(1, usable_cores() - spare)
-        self.compilers = self._stack.enter_context(
-            CompilerPool(processes, self.device.backend, on_demand=not spare)
-        )
+        self.compilers = self._stack.enter_context(place.compilers(request))
         #: One per device of the request, in its order.
-        self.workers = [
-            # On a CPU a second process that starts would disturb what is timed.
-            self._stack.enter_context(Worker(request.timeout_s, device if spare else None))
-            for device in request.devices
-        ]
+        self.workers = place.workers(request)
+        for worker in self.workers:
+            self._stack.enter_context(worker)
 
     @property
     def worker(self) -> Worker:
@@ -102,21 +161,34 @@ class Bench:
         That is beside every budget; ``meanwhile`` is called in a thread where it takes long.
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
+        for worker in self.workers:
+            worker.start()
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
+        job = self.job_without_data(problem)
         with self.beside():
+            if not self.place.shares_disk:
+                names = (first_of(self.kernel), RANDOM)
+                drawn = (described(self.kernel, problem, name, chosen) for name in names)
+                return self._made_there(replace(job, datasets=tuple(drawn)), meanwhile)
             datasets = (
                 (prepare(self.kernel, problem, RANDOM, chosen, inputs, self._in_use),)
                 if inputs
                 else prepare_both(self.kernel, problem, chosen, self._in_use, meanwhile)
             )
-        return replace(self.job_without_data(problem), datasets=datasets)
+        return replace(job, datasets=datasets)
+
+    def _made_there(self, job: Job, meanwhile: Callable[[], object] = lambda: None) -> Job:
+        """A job whose data the first device's machine has made; whoever else measures makes its own."""
+        meanwhile()
+        self.worker.have(has_data, job)
+        return job
 
     def job_without_data(self, problem: Problem) -> Job:
         """A job that says what to compile, and no more."""
         known_by = own_fingerprint(self.kernel)
         request = self.request
-        origin = origin_of(self.kernel)
+        origin = self.place.origin_of(self.kernel, known_by)
         return Job(origin, problem, self.device, (), request.cold, known_by, request.objective)
 
     def scoring(self, problem: Problem) -> Scoring:
@@ -145,11 +217,16 @@ class Bench:
             jobs.append(job)
         else:
             with self.beside():
-                drawn = prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
-            datasets = tuple(
-                drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
-            )
-            jobs.append(replace(job, datasets=datasets))
+                drawn = (
+                    prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
+                    if self.place.shares_disk
+                    else described(self.kernel, job.problem, RANDOM, other)
+                )
+                datasets = tuple(
+                    drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
+                )
+                again = replace(job, datasets=datasets)
+                jobs.append(again if self.place.shares_disk else self._made_there(again))
         return jobs
 
     def scope(self, problem: Problem) -> Scope:
@@ -169,6 +246,10 @@ class Bench:
             timing=self.request.timing.value,
             arch=self.device.arch,
         )
+
+
+def has_data(worker: Worker, job: Job) -> None:
+    """What a process is asked so that the data of a job are there before they are needed."""
 
 
 def size_of(problem: Problem) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from autotune.devices.choose import backend
 from autotune.measure.objective import require
+from autotune.run.bench import HERE, Place
 from autotune.run.limits import limits_for
 from autotune.run.request import Request
 from autotune.run.result import RunResult
@@ -14,7 +14,9 @@ from autotune.search.session import Listener, ignore
 from autotune.store import Store
 
 
-def execute(request: Request, store: Store, listener: Listener = ignore) -> RunResult:
+def execute(
+    request: Request, store: Store, listener: Listener = ignore, place: Place = HERE
+) -> RunResult:
     """Do what is requested; raises what `Run.run` does, and `SpecError` if a hook is wrong.
 
     Raises
@@ -23,9 +25,10 @@ def execute(request: Request, store: Store, listener: Listener = ignore) -> RunR
         If a device cannot be measured for the objective.
     """
     for device in request.devices:
-        require(request.objective, device, backend(device.backend).why_no_energy(device))
+        if request.objective.needs_energy:
+            require(request.objective, device, place.why_no_energy(device))
     for problem in (*request.problems, *request.kernel.edge_problems):
         request.kernel.check_problem(problem)
-    limits = limits_for(request, store, listener)
-    with closing(Run(request, store, listener)) as run:
+    limits = limits_for(request, store, listener, place)
+    with closing(Run(request, store, listener, place)) as run:
         return run.run(limits)

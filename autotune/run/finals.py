@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.devices.binary import Binary
+from autotune.errors import AutotuneError, FleetError
 from autotune.measure.cache import use_up
 from autotune.measure.compiler import CompileJob, compile_job
 from autotune.measure.evaluator import DeviceEvaluator
@@ -31,6 +32,8 @@ _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
 _UNSTEADY_SHARE = 1 / 20
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
+#: Finalists that race again on a second device, and for how long at most.
+_REPEATED, _REPEAT_SECONDS = 4, 10.0
 #: Launches that take longer on a CPU are not run twice at once where shorter ones will do.
 _LONG_MS = 0.3
 
@@ -219,8 +222,8 @@ class Finals:
         ]
         worker, rounds = self.bench.worker, request.effort.rounds
         windows = request.effort.windows if request.objective.needs_energy else 0
-        raced = race(
-            worker, evaluator.job, contenders, rounds, request.seed, seconds, windows=windows
+        raced = worker.have(
+            race, evaluator.job, contenders, rounds, request.seed, seconds, windows=windows
         )
         ours = len(finalists)
         failed = []
@@ -251,6 +254,7 @@ class Finals:
         result = selection.decide(timed, by_vendor, request.seed)
         return replace(
             result,
+            repeat=self._repeated(evaluator.job, result, finalists, seconds),
             vendor_hot_ms=hot,
             vendor_energies=dict(zip(vendors, raced.energies[ours:], strict=True)),
             vendor_costs={
@@ -263,6 +267,42 @@ class Finals:
             launched_by=raced.launched_by,
             clocks=raced.clocks,
         ), failed
+
+    def _repeated(
+        self,
+        job: Job,
+        result: selection.Decision,
+        finalists: Sequence[_Finalist],
+        seconds: float,
+    ) -> selection.Repeat | None:
+        """Race the best again on a second device; None where there is none, or it fails.
+
+        Nobody wins or loses by that: it says how far two devices of the model are apart.
+        """
+        second = self.bench.place.second(self.bench.request, self.bench.workers)
+        if second is None:
+            return None
+        device, worker = second
+        binaries = {finalist.configuration: finalist.binary for finalist in finalists}
+        best = [found.measurement.configuration for found in result.finalists[:_REPEATED]]
+        contenders = [Contender(configuration, binaries[configuration]) for configuration in best]
+        race_s = min(_REPEAT_SECONDS, seconds)
+        rounds, seed = self.bench.request.effort.rounds, self.bench.request.seed
+        try:
+            with self.bench.beside():
+                there = replace(job, device=device)
+                raced = worker.have(race, there, contenders, rounds, seed, race_s)
+        except FleetError:
+            raise
+        except AutotuneError as error:
+            warnings.warn(
+                f"{self.bench.kernel.name} ({job.problem}): the finals were not repeated on "
+                f"{device.name} {device.uuid}: {error}",
+                stacklevel=2,
+            )
+            return None
+        samples = zip(best, raced.samples_ms, strict=True)
+        return selection.Repeat(device.uuid, {chosen: taken for chosen, taken in samples if taken})
 
 
 def _timed(

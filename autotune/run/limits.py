@@ -17,6 +17,7 @@ from autotune.errors import AutotuneError, DeviceError, Interrupted
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.measure.limits import FIELDS, Limits, credible
 from autotune.measure.timing import Timing
+from autotune.run.bench import HERE, Place
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
@@ -57,7 +58,9 @@ def known_limits(device: Device) -> Limits | None:
     return limits if any(limits.rates.values()) else None
 
 
-def limits_for(request: Request, store: Store, listener: Listener = ignore) -> Limits | None:
+def limits_for(
+    request: Request, store: Store, listener: Listener = ignore, place: Place = HERE
+) -> Limits | None:
     """What the results of a run are held against: known, or measured now, once per device.
 
     Before the search, while the device is cool. None for one configuration, and for devices whose
@@ -72,7 +75,7 @@ def limits_for(request: Request, store: Store, listener: Listener = ignore) -> L
         return limits
     listener(Phase(request.problems[0], "limits"))
     try:
-        measure_limits(device, store, missing)
+        measure_limits(device, store, missing, place=place)
     except Interrupted:
         raise
     except AutotuneError as error:
@@ -81,7 +84,11 @@ def limits_for(request: Request, store: Store, listener: Listener = ignore) -> L
 
 
 def measure_limits(
-    device: Device, store: Store, names: Sequence[str] = tuple(_KERNELS), fresh: bool = False
+    device: Device,
+    store: Store,
+    names: Sequence[str] = tuple(_KERNELS),
+    fresh: bool = False,
+    place: Place = HERE,
 ) -> None:
     """Tune the problems of limits, a few measurements each, into the user's records.
 
@@ -112,7 +119,7 @@ def measure_limits(
             fresh=fresh,
             command="autotune doctor --limits",
         )
-        with closing(Run(request, store)) as run:
+        with closing(Run(request, store, place=place)) as run:
             update(Path(user_folder()), record_of(run.run()))
 
 

@@ -121,7 +121,7 @@ def _measured_on(
         if is_right:
             contenders.append(Contender(configuration, binary))
     race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, end - bench.clock_s()))
-    raced = race(bench.worker, job, contenders, _ROUNDS, bench.request.seed, race_s)
+    raced = bench.worker.have(race, job, contenders, _ROUNDS, bench.request.seed, race_s)
     for contender, samples in zip(contenders, raced.samples_ms, strict=True):
         times[contender.configuration] = median(samples) if samples else None
     return times

@@ -46,6 +46,7 @@ from autotune.tuned.record import (
     Provenance,
     RecordedDevice,
     RecordedEnergy,
+    Repeated,
     RunnerUp,
     Triple,
     TunedRecord,
@@ -148,6 +149,7 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         who=os.environ.get("AUTOTUNE_WHO", "")[:200],
         commit=source_commit(request.kernel),
         runners_up=_runners_up(finals, request.seed),
+        repeated=_repeated(finals),
         unsure=selection.why_unsure(finals, result.measured),
     )
 
@@ -166,6 +168,22 @@ def _runners_up(finals: selection.Decision, seed: int) -> tuple[RunnerUp, ...]:
         )
         for finalist in others[:RUNNERS_UP]
         for against in (finals.against_winner(finalist, seed),)
+    )
+
+
+def _repeated(finals: selection.Decision) -> Repeated | None:
+    """The winner on a second device, where it raced there."""
+    samples = finals.repeat.samples_ms if finals.repeat else {}
+    mine = samples.get(finals.winner.measurement.configuration)
+    if finals.repeat is None or mine is None:
+        return None
+    median_ms = median(mine)
+    return Repeated(
+        device_uuid=finals.repeat.device_uuid,
+        median_ms=median_ms,
+        interval_ms=median_interval(mine),
+        ratio=median_ms / finals.winner.median_ms,
+        of_fastest=median_ms / min(map(median, samples.values())),
     )
 
 

@@ -21,7 +21,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
 from autotune.run import selection
-from autotune.run.bench import Bench
+from autotune.run.bench import HERE, Bench, Place
 from autotune.run.finals import Finals
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
@@ -49,10 +49,12 @@ _GUESTS = 2
 class Run(Bench):
     """One run in progress: its processes, its store, its clock."""
 
-    def __init__(self, request: Request, store: Store, listener: Listener = ignore) -> None:
+    def __init__(
+        self, request: Request, store: Store, listener: Listener = ignore, place: Place = HERE
+    ) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
         sanitizer = sanitizer_for(request)
-        super().__init__(request)
+        super().__init__(request, place)
         self.store, self.listener = store, listener
         self._safety = SafetyCheck(self, sanitizer, listener) if sanitizer else None
         #: When the first search began, by `clock_s`.

@@ -92,6 +92,15 @@ class Finalist:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """The best finalists raced again on another device of the model."""
+
+    device_uuid: str
+    #: Of every round; what failed there is missing.
+    samples_ms: Mapping[Configuration, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
 class Decision:
     """The outcome of one problem's finals."""
 
@@ -114,6 +123,8 @@ class Decision:
     #: nothing where that is the time, or a metric, which a library has not.
     vendor_energies: Mapping[str, Sequence[Energy]] = field(default_factory=dict)
     vendor_costs: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    #: None where there is one device.
+    repeat: Repeat | None = None
 
     @property
     def vendor(self) -> str | None:

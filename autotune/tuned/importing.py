@@ -1,7 +1,8 @@
 """What a record from elsewhere must hold before it is merged into the user's own, and which entry stays.
 
 `record.check` says what every record must hold to be read; one that others wrote is held to what a run
-writes: values that are declared, times that have been, and where its kernel is known here, its space.
+writes: values that are declared, times that have been, and where its kernel is known here, its space and
+what the device could do at best.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from autotune.devices.device import BACKENDS, Device
 from autotune.errors import RecordError, SpecError, UsageError
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel
+from autotune.measure.limits import implausible
+from autotune.measure.timing import Timing
 from autotune.tuned.record import (
     EFFORTS,
     Entry,
@@ -32,9 +35,12 @@ from autotune.tuned.record import (
     moment,
 )
 from autotune.tuned.writing import alone, by_rule
+from autotune.values import Problem
 
 #: Clocks of two machines differ by less.
 _CLOCKS_APART = timedelta(days=1)
+#: A rate is written to fewer digits than this tells apart.
+_RATES_APART = 0.01
 #: What signatures of records are for, as ssh-keygen wants it said; and whose they are.
 _SIGNED_AS = "autotune"
 _KEY_KIND = re.compile(r"(sk-)?(ssh|ecdsa)-[\w@.-]+")
@@ -64,6 +70,7 @@ def check_values(record: TunedRecord, kernel: Kernel | None) -> None:
             _check_intervals(entry)
         if kernel is not None:
             _check_space(record, kernel)
+            _check_rates(record, kernel)
     except (SpecError, RecordError):
         raise
     except (ValueError, UsageError) as error:
@@ -241,3 +248,22 @@ def _check_space(record: TunedRecord, kernel: Kernel) -> None:
                 f"{where}: {dict(plan.configuration)} is not in the space that {kernel.file} "
                 "declares; it was tuned with another, or changed since"
             )
+
+
+def _check_rates(record: TunedRecord, kernel: Kernel) -> None:
+    """Entries that are not stale: their times are possible, and their rates follow from them."""
+    device = record.device.planned_for()
+    for entry in record.entries:
+        work = None if entry.stale_reasons else kernel.work_of(Problem(dict(entry.problem)))
+        if work is None:
+            continue
+        where = ", ".join(f"{name}={value}" for name, value in entry.problem.items())
+        if why := implausible(entry.median_ms, work, device, Timing(entry.timing).is_cold):
+            raise ValueError(f"({where}): {why}")
+        moved = work.bytes_read + work.bytes_written
+        for name, amount in (("gb_per_s", moved), ("gflop_per_s", work.flops)):
+            rate, possible = getattr(entry, name) or 0.0, amount / entry.median_ms / 1e6
+            if abs(rate - possible) > _RATES_APART * possible and rate:
+                raise ValueError(
+                    f"({where}): {name} is {rate:.4g}, but {entry.median_ms:.4g} ms make {possible:.4g}"
+                )

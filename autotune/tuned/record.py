@@ -6,7 +6,7 @@ configuration was found. Lookup imports it, so what is heavy is imported where i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
@@ -17,6 +17,7 @@ from autotune.kernel.expression import MAX_INTEGER, OPERATORS, substituted, valu
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
+    from autotune.kernel.spec import Kernel
 
 SCHEMA_VERSION = 1
 FORMAT = "autotune tuned record"
@@ -212,6 +213,18 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     ratio_interval: tuple[Amount, Amount]
 
 
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """The winner in finals that were repeated on another device of the model."""
+
+    device_uuid: str
+    median_ms: Measured
+    interval_ms: tuple[Measured, Measured]
+    #: Its time there over the recorded one: how far the two devices are apart.
+    ratio: Measured
+    #: Its time there over the fastest finalist's there: 1 where it wins there too.
+    of_fastest: Measured
+
+
 class Entry(Plan, frozen=True, kw_only=True):
     """The winner of one problem, and the evidence."""
 
@@ -268,6 +281,8 @@ class Entry(Plan, frozen=True, kw_only=True):
     #: The next best finalists, best first.
     runners_up: tuple[RunnerUp, ...] = ()
     confirmed: Confirmed | None = None
+    #: None where there was one device of the model.
+    repeated: Repeated | None = None
     #: Why it should be tuned again, one sentence each; empty while it is current.
     stale_reasons: tuple[str, ...] = ()
     #: Why its time or its choice may be off by more than is usual; empty where they are sure.
@@ -371,6 +386,31 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shape(self) -> tuple[object, ...]:
         """What records must share to be merged, or asked together: names and kinds of values."""
         return self.fields, {name: type(values[0]) for name, values in self.parameters.items()}
+
+
+def other_kernel(
+    kernel: Kernel, where: str, fields: Iterable[str], parameters: Iterable[str]
+) -> str:
+    """Say, for a person, that what is recorded under a kernel's name is of another; empty: it is not.
+
+    Names alone tell two kernels apart: of one whose source changed entries are stale.
+    """
+    pairs = (
+        ("problem fields", fields, kernel.fields),
+        ("parameters", parameters, kernel.parameters),
+    )
+    apart = [
+        f"{what} {', '.join(there)} there, {', '.join(here)} here"
+        for what, there, here in ((what, list(a), list(b)) for what, a, b in pairs)
+        if set(there) != set(here)
+    ]
+    if not apart:
+        return ""
+    return (
+        f"{where} is of another kernel {kernel.name} than {kernel.file or 'the one declared here'}, "
+        f"or of what it was: {'; '.join(apart)}. Rename one of the two, or tune this one, which "
+        f"takes its place: autotune run {kernel.name}"
+    )
 
 
 def relaid(record: TunedRecord, layout: Mapping[str, int]) -> TunedRecord:

@@ -11,17 +11,18 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
 from autotune.tuned.promise import lowered, rounded
-from autotune.tuned.reading import DamagedRecord, decode, path_of, read
+from autotune.tuned.reading import DamagedRecord, decode, path_of, read, user_folder, warn
 from autotune.tuned.record import (
     EFFORTS,
     FORMAT,
+    TIME,
     Entry,
     FallbackRow,
     Plan,
@@ -31,9 +32,14 @@ from autotune.tuned.record import (
     RunnerUp,
     TunedRecord,
     key_of,
+    other_kernel,
     relaid,
 )
 from autotune.tuned.table import CORRECTED, LookupRow, fastest
+
+if TYPE_CHECKING:
+    from autotune.devices.device import Device
+    from autotune.kernel.spec import Kernel
 
 Configured = TypeVar("Configured", bound=Plan | RunnerUp)
 Placed = TypeVar("Placed", bound=Entry | FallbackRow)
@@ -145,17 +151,27 @@ def _locked_folder(path: Path) -> Iterator[None]:
         ) from error
 
 
-def require_objective(path: Path, objective: str) -> None:
-    """Make sure, before anything is measured, that a record on disk may be merged with another.
+def require_mergeable(out: Path, device: Device, kernel: Kernel, objective: str) -> None:
+    """Make sure, before anything is measured, that a run may be merged with what is on disk.
+
+    Warns of records that the run will replace, since they are of another kernel of that name.
 
     Raises
     ------
     UsageError
-        If it was tuned for something else.
+        If what is in ``out`` was tuned for something else.
     """
-    with contextlib.suppress(RecordError):  # which is told when it is merged
-        if path.exists() and (old := read(path)).objective != objective:
-            raise _other_objective(old, objective)
+    for directory in (out, *([Path(user_folder())] if objective == TIME else [])):
+        path = directory / device.folder / f"{kernel.name}.json"
+        with contextlib.suppress(RecordError):  # which is told when it is merged
+            if not path.exists():
+                continue
+            old = read(path)
+            if directory == out and old.objective != objective:
+                raise _other_objective(old, objective)
+            if told := other_kernel(kernel, str(path), old.fields, old.parameters):
+                warn(told)
+                return
 
 
 def _other_objective(old: TunedRecord, objective: str) -> UsageError:

@@ -1,0 +1,417 @@
+"""A fleet of simulated devices: how evenly it works, and what is lost when machines die.
+
+A real Dask cluster, scheduler, workers, protocol and client, and the searches of a real run; only the
+devices are recorded spaces, which take the recorded time of each configuration to compile and to
+measure, divided by ``--factor``. That sleeps, so that two cores are enough for a hundred of them, as
+long as the factor leaves the client and the scheduler, which do work, enough time.
+
+Every search has so many devices (``--together``), as one kernel of a plan has, and measures so many
+configurations for each of them (``--each``). The efficiency is the time of one device alone over the
+number of devices times their time. Alone it would take hours: what one device does in a cluster of its
+own says which share of the time it is busy, and what all together measured, divided by that share, is how
+long it would take for that. With a share killed, processes of several workers each get
+SIGKILL when a third of the rows is there; then rows are counted in the store: each configuration asked
+for has one.
+
+    python benchmarks/fleet.py                            # 1, 8, 32 and 128 devices, then with some killed
+    python benchmarks/fleet.py --devices 8 --each 20      # a look
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness import RECORDED, command_line, finish, provenance, write
+
+from autotune import Kernel, Launch, Problem
+from autotune.devices.binary import Binary, CompiledFunction
+from autotune.devices.device import Device, for_arch
+from autotune.fleet import address
+from autotune.fleet.client import Elsewhere, Fleet
+from autotune.fleet.worker import FleetPlugin, Host
+from autotune.measure.compiler import Compiled, CompileJob
+from autotune.measure.measurement import Measurement, Status
+from autotune.run.bench import Bench
+from autotune.run.request import Request
+from autotune.run.searching import ProblemSearch
+from autotune.search.recorded import Recording
+from autotune.search.replay import load
+from autotune.search.session import Budget
+from autotune.store import RunInfo, Store
+from autotune.values import Configuration
+
+#: Whose times of measuring are those of a whole benchmark, some tenths of a second.
+SPACES = ("gemm-RTX_3090", "convolution_milo-MI250X")
+#: Compiler processes beside each device.
+COMPILERS = 3
+#: Efficiencies that are asked for, by devices; how much longer a run may take that loses a tenth of them.
+ASKED, ASKED_LONGER = {8: 0.9, 32: 0.85, 128: 0.7}, 0.15
+#: Bytes of a binary: as large as one of sgemm.
+BINARY_BYTES = 40_000
+#: Share of the rows after which machines die.
+KILLED_AFTER = 1 / 3
+
+
+class Simulated:
+    """A recorded space, and what its configurations take."""
+
+    def __init__(self, name: str, factor: float) -> None:
+        self._name, self._factor = name, factor
+
+    @cached_property
+    def recording(self) -> Recording:
+        """The file, read when it is first needed."""
+        return load(RECORDED / f"{self._name}.json.gz")
+
+    def measurement(self, configuration: Configuration) -> Measurement:
+        """What was recorded."""
+        index = self.recording.space.index(configuration)
+        assert index is not None
+        return self.recording.measurements[index]
+
+    def compile_s(self, found: Measurement) -> float:
+        """How long it is compiled."""
+        return found.compile_s / self._factor
+
+    def measure_s(self, found: Measurement) -> float:
+        """How long it is verified and timed."""
+        return (found.verify_s + found.measure_s) / self._factor
+
+    def kernel(self, copy: int) -> Kernel:
+        """A kernel of this space; copies are kernels of their own."""
+        kernel = Kernel(
+            f'// space {self._name} {copy}\nextern "C" __global__ void k() {{}}\n',
+            name=f"{self._name.replace('-', '_')}_{copy}",
+            problems={"cuda": [Problem(space=self._name, copy=copy)]},
+            backends=["cuda"],
+            default=dict(self.recording.space.configuration(0)),
+            **self.recording.space.parameters,
+        )
+
+        @kernel.arguments
+        def arguments(p: Problem, rng: Any) -> dict[str, Any]:
+            return {}
+
+        @kernel.reference
+        def reference() -> None:
+            return None
+
+        @kernel.launch
+        def launch(c: Configuration, p: Problem) -> Launch:
+            return Launch(entry="k", grid=(1,), block=(32,), args=())
+
+        return kernel
+
+
+class SimulatedHost(Host):
+    """A machine whose devices and compilers sleep."""
+
+    spaces: dict[str, Simulated]
+
+    def made(self, key: str, job: Any, device: Device) -> Any:
+        return replace(job, device=device)
+
+    def compile(self, job: CompileJob) -> Compiled:
+        values = dict(job.defines)
+        simulated = self.spaces[job.source.split("space ")[1].split()[0]]
+        parameters = simulated.recording.space.parameters
+        chosen = {
+            name: next(value for value in listed if str(value) == values[name])
+            for name, listed in parameters.items()
+        }
+        found = simulated.measurement(Configuration(chosen))
+        time.sleep(simulated.compile_s(found))
+        self._compiled += 1
+        if found.status is Status.COMPILE_FAILED:
+            return Compiled(None, found.message, found.message, found.compile_s)
+        code = job.key.encode() * (BINARY_BYTES // 64)
+        return Compiled(
+            Binary(code, (CompiledFunction("k"),), "", job.key), "", "", found.compile_s
+        )
+
+    def _worker(self, uuid: str) -> Any:
+        return SimulatedWorker(self.spaces, self.devices[uuid])
+
+
+class SimulatedWorker:
+    """A device whose measurements sleep."""
+
+    def __init__(self, spaces: dict[str, Simulated], device: Device) -> None:
+        self._spaces, self._device = spaces, device
+
+    def prepare(self, job: Any) -> None:
+        """There is nothing to upload."""
+
+    def have(self, task: Callable[..., Any], *args: Any) -> Any:
+        return task(self, *args)
+
+    def measure(self, job: Any, configuration: Configuration, *_: Any) -> Measurement:
+        simulated = self._spaces[job.problem["space"]]
+        found = simulated.measurement(configuration)
+        time.sleep(simulated.measure_s(found))
+        return replace(found, configuration=configuration, device_uuid=self._device.uuid)
+
+
+# ---------------------------------------------------------------------- machines
+
+
+def device_of(number: int) -> Device:
+    """A simulated card."""
+    return replace(
+        for_arch("sm_90"),
+        name="simulated",
+        uuid=f"simulated-{number:03}",
+        driver="none",
+        sm_count=1,
+    )
+
+
+class SimulatedPlugin(FleetPlugin):
+    """Makes a Dask worker one with a simulated device."""
+
+    def __init__(self, number: int, spaces: dict[str, Simulated]) -> None:
+        super().__init__((device_of(number),), COMPILERS)
+        self._spaces = spaces
+
+    def made(self) -> Host:
+        (device,) = self._devices
+        host = SimulatedHost({device.uuid: device}, COMPILERS)
+        host.spaces = self._spaces
+        return host
+
+
+async def serve(scheduler: str, first: int, count: int, factor: float) -> None:
+    """Be some workers, in one process, until the scheduler is gone."""
+    from distributed import Worker
+
+    address.quiet()
+    spaces = {name: Simulated(name, factor) for name in SPACES}
+    for simulated in spaces.values():
+        _ = simulated.recording
+    workers = [
+        Worker(
+            scheduler,
+            name=f"simulated-{number}",
+            nthreads=1 + COMPILERS,
+            plugins=(SimulatedPlugin(number, spaces),),
+            dashboard=False,
+            memory_limit=0,
+        )
+        for number in range(first, first + count)
+    ]
+    await asyncio.gather(*workers)
+    await asyncio.gather(*(worker.finished() for worker in workers))
+
+
+@contextmanager
+def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and workers with so many devices: its address, and processes of about a tenth of them each."""
+    together = math.ceil(devices / 10)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Path(folder, "scheduler.log").open("wb") as log,
+    ):
+        file = Path(folder, "scheduler.json")
+        command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+        options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show"]
+        scheduler = subprocess.Popen(
+            [*command, *options, "--scheduler-file", str(file)], stdout=log, stderr=log
+        )
+        workers: list[subprocess.Popen[bytes]] = []
+        try:
+            while not file.exists():
+                time.sleep(0.1)
+            where = address.find(str(file)).address
+            for first in range(0, devices, together):
+                count = min(together, devices - first)
+                serving = ["--serve", where, str(first), str(count), str(factor)]
+                command = [sys.executable, __file__, *serving]
+                workers.append(subprocess.Popen(command, stdout=log, stderr=log))
+            yield where, workers
+        finally:
+            for process in (*workers, scheduler):
+                process.kill()
+                process.wait()
+
+
+# ---------------------------------------------------------------------- searches
+
+
+def searched(
+    fleet: Fleet,
+    options: argparse.Namespace,
+    spaces: Sequence[Simulated],
+    devices: int,
+    store_file: Path,
+) -> Counter[str]:
+    """Search as many spaces at once as there are devices for; returns how many rows each asked for."""
+    cards = fleet.usable()
+    together = min(options.together, devices)
+    asked: Counter[str] = Counter()
+    failures: list[BaseException] = []
+
+    def one(copy: int) -> None:
+        try:
+            search(copy)
+        except BaseException as error:
+            failures.append(error)
+
+    def search(copy: int) -> None:
+        simulated = spaces[copy % len(spaces)]
+        kernel = simulated.kernel(copy)
+        own = [card.device for card in cards[copy * together : (copy + 1) * together]]
+        request = Request(
+            kernel,
+            own[0],
+            kernel.problems["cuda"],
+            others=tuple(own[1:]),
+            strategy=options.strategy,
+        )
+        budget = Budget(evaluations=options.each * len(own))
+        with (
+            Store.open(f"sqlite:///{store_file}") as store,
+            closing(Bench(request, Elsewhere(fleet))) as bench,
+        ):
+            device = own[0].name
+            run_id = store.begin_run(
+                RunInfo(kernel.name, device, options.strategy, 0, "", "benchmark")
+            )
+            begun = ProblemSearch(bench, store, run_id, lambda event: None)
+            (problem,) = request.problems
+            found = begun.search(problem, simulated.recording.space, budget, [])
+            asked[kernel.name] = len(found.asked)
+            store.finish_run(run_id, "done")
+
+    threads = [
+        threading.Thread(target=one, args=(copy,)) for copy in range(math.ceil(devices / together))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return asked
+
+
+def measured(
+    options: argparse.Namespace, spaces: Sequence[Simulated], devices: int, kills: bool
+) -> dict[str, Any]:
+    """One cluster and its searches, with the rows that the store has in the end."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        cluster(devices, options.factor) as (where, processes),
+        address.connected(address.find(where)) as client,
+    ):
+        client.wait_for_workers(devices, timeout=300)
+        file = Path(folder, "store.sqlite")
+        with Store.open(f"sqlite:///{file}"):
+            pass
+        with Fleet(client) as fleet:
+            total = devices * options.each
+            ended = threading.Event()
+            killer = threading.Thread(
+                target=_kill, args=(file, total, processes[-1], ended), daemon=True
+            )
+            if kills:
+                killer.start()
+            begun, cpu = time.monotonic(), time.process_time()
+            asked = searched(fleet, options, spaces, devices, file)
+            seconds, cpu_s = time.monotonic() - begun, time.process_time() - cpu
+            ended.set()
+            left = len(fleet.usable())
+        with Store.open(f"sqlite:///{file}") as store:
+            stored = list(store.rows())
+    rows = Counter((row.kernel, row.measurement.configuration) for row in stored)
+    busy_s = sum(spaces[0].measure_s(row.measurement) for row in stored)
+    return {
+        "devices": devices,
+        "killed_share": (devices - left) / devices,
+        "seconds": seconds,
+        "busy_share": busy_s / seconds / devices,
+        "rows": sum(rows.values()),
+        "rows_per_s": sum(rows.values()) / seconds,
+        "rows_lost": sum(asked.values()) - len(rows),
+        "rows_twice": sum(rows.values()) - len(rows),
+        "client_cpu_share": cpu_s / seconds,
+    }
+
+
+def _kill(file: Path, total: int, process: subprocess.Popen[bytes], ended: threading.Event) -> None:
+    """Kill a process of workers, with all that it does, when a share of the rows is there."""
+    with Store.open(f"sqlite:///{file}") as store:
+        while not ended.wait(0.2):
+            if len(store.rows()) >= KILLED_AFTER * total:
+                os.kill(process.pid, signal.SIGKILL)
+                return
+
+
+def main() -> None:
+    """Simulate all sizes, print a table and write the JSON."""
+    if sys.argv[1:2] == ["--serve"]:
+        scheduler, first, count, factor = sys.argv[2:]
+        asyncio.run(serve(scheduler, int(first), int(count), float(factor)))
+        return
+    parser = command_line(__doc__, "fleet-simulated.json", None)
+    parser.add_argument("--devices", type=int, nargs="*", default=[8, 32, 128])
+    parser.add_argument("--each", type=int, default=40, help="measurements for each device")
+    parser.add_argument("--together", type=int, default=8, help="devices that share a search")
+    parser.add_argument(
+        "--factor", type=float, default=1.0, help="recorded times are divided by it"
+    )
+    parser.add_argument("--strategy", default="random")
+    options = parser.parse_args()
+    spaces = [Simulated(name, options.factor) for name in SPACES]
+    for simulated in spaces:
+        print(f"{simulated.recording.kernel}: {len(simulated.recording.space)}", flush=True)
+    alone = measured(options, spaces, 1, kills=False)
+    how = {"factor": options.factor, "each": options.each, "strategy": options.strategy}
+    file = options.out / "fleet-simulated.json"
+    for devices in options.devices:
+        whole_s = 0.0
+        for kills in (False, True):
+            row = measured(options, spaces, devices, kills)
+            row["efficiency"] = row["busy_share"] / alone["busy_share"]
+            row["longer"] = row["seconds"] / whole_s - 1 if kills else 0.0
+            whole_s = row["seconds"]
+            row = {**row, "kills": kills, "alone_busy_share": alone["busy_share"], **how}
+            _add(file, row)
+            _judge(row)
+
+
+def _add(file: Path, row: dict[str, Any]) -> None:
+    """Write a row in place of the one of as many devices: sizes may be simulated one by one."""
+    old = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = {(each["devices"], each["kills"]): each for each in (*old, row)}
+    told = {"compilers": COMPILERS, "cores": os.cpu_count(), "spaces": SPACES}
+    write(file, {**provenance(), **told, "rows": [rows[key] for key in sorted(rows)]})
+
+
+def _judge(row: dict[str, Any]) -> None:
+    """Print a row, and whether it is what was asked for."""
+    asked = ASKED.get(row["devices"], 0.0)
+    is_met = row["longer"] <= ASKED_LONGER if row["kills"] else row["efficiency"] >= asked
+    lost = row["rows_lost"] + row["rows_twice"]
+    print({name: round(value, 3) for name, value in row.items() if isinstance(value, float | int)})
+    print(f"{row['devices']} devices: {'met' if is_met and not lost else 'NOT MET'}", flush=True)
+
+
+if __name__ == "__main__":
+    finish(main)

@@ -1,0 +1,346 @@
+"""A fleet on this machine's CPU: two Dask workers, each with the device under a uuid of its own.
+
+What is minimised is a metric of the configuration, so that who wins does not depend on times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_spaces import SOURCE, SPACE, changed
+
+from autotune.cli import run
+from autotune.devices.choose import choose_device
+from autotune.errors import AutotuneError, FleetError
+from autotune.kernel.catalog import find_kernel
+from autotune.measure.compiler import compile_job
+from autotune.measure.measurement import Status
+from autotune.run.request import Request
+from autotune.search.session import Budget
+from autotune.store import Store
+from autotune.values import Configuration, Problem
+
+distributed = pytest.importorskip("distributed")
+
+from autotune.fleet import address  # noqa: E402
+from autotune.fleet.client import Fleet  # noqa: E402
+from autotune.fleet.drive import drive  # noqa: E402
+from autotune.fleet.plan import planned  # noqa: E402
+from autotune.fleet.worker import Claim, FleetPlugin, claim, compile_  # noqa: E402
+
+pytestmark = [pytest.mark.opencl, pytest.mark.usefixtures("opencl_device")]
+
+BLOCKS = (32, 64, 96, 128, 160, 192, 224, 256)
+#: What wins by the metric.
+WINNER = 160
+METRIC = '''
+@scale.metric(better="lower")
+def far(c):
+    """How far a block is from the one that is to win."""
+    return 1 + abs(c.BLOCK - 160)
+
+
+@scale.launch'''
+#: A kernel's functions come with those of a module beside it, which no worker has.
+BESIDE = "def covering(n, block):\n    return -(-n // block)\n"
+
+
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two kernels, in a folder that is not the project's."""
+    folder = tmp_path_factory.mktemp("project") / "spaces"
+    folder.mkdir()
+    text = changed(
+        SPACE,
+        ("BLOCK=(32, 64),", f"BLOCK={BLOCKS},"),
+        ("return ceil_div(p.n, c.BLOCK)", "return _beside.covering(p.n, c.BLOCK)"),
+        ("from autotune import", "import _beside\nfrom autotune import"),
+        ("\n@scale.launch", METRIC),
+    )
+    (folder / "_beside.py").write_text(BESIDE)
+    (folder / "scale.py").write_text(text)
+    (folder / "scale.cu").write_text(SOURCE)
+    (folder / "shrink.py").write_text(
+        text.replace("scale", "shrink").replace("FACTOR = 3", "FACTOR = 0.5")
+    )
+    (folder / "shrink.cu").write_text(SOURCE.replace("scale", "shrink"))
+    return folder
+
+
+def card(number: int) -> FleetPlugin:
+    """This machine's device as one of several."""
+    device = choose_device("opencl:cpu")
+    return FleetPlugin([replace(device, uuid=f"cpu-{number}")], compilers=1)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two workers, which a nanny starts again when they die."""
+    address.quiet()
+    workers = {
+        number: {
+            "cls": distributed.Nanny,
+            "options": {"nthreads": 2, "plugins": (card(number),), "dashboard": False},
+        }
+        for number in range(2)
+    }
+    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False, "host": "127.0.0.1"}}
+    with distributed.SpecCluster(workers=workers, scheduler=scheduler, silence_logs=50) as made:
+        yield made
+
+
+@pytest.fixture
+def fleet(cluster: Any) -> Iterator[Fleet]:
+    with (
+        address.connected(address.find(cluster.scheduler_address)) as reached,
+        Fleet(reached) as found,
+    ):
+        reached.wait_for_workers(2, timeout=60)
+        found.look()
+        yield found
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of the test's own, where tuned records go too."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "autotune" / "store.sqlite"
+
+
+def tuning(spaces: Path, *kernels: str) -> list[str]:
+    command = ["run", *kernels, "--spaces", str(spaces), "--strategy", "exhaustive"]
+    return [*command, "--objective", "far", "--budget", "100evals", "--out", "out", "--json"]
+
+
+def rows(file: Path) -> Counter[tuple[str, Configuration]]:
+    """How many there are of each kernel and configuration."""
+    with Store.open(file) as store:
+        return Counter((row.kernel, row.measurement.configuration) for row in store.rows())
+
+
+def asked(*kernels: str) -> Counter[tuple[str, Configuration]]:
+    """One row of every configuration."""
+    return Counter((name, Configuration(BLOCK=block)) for name in kernels for block in BLOCKS)
+
+
+def winners(document: Any) -> list[int]:
+    """Of each record's only problem."""
+    records = document if isinstance(document, list) else [document]
+    return [record["entries"][0]["configuration"]["BLOCK"] for record in records]
+
+
+def test_two_kernels_on_two_workers_end_as_they_do_alone(
+    cluster: Any, spaces: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Functions and modules travel; each configuration has one row, and finals are held twice."""
+    assert run([*tuning(spaces, "scale", "shrink"), "--fleet", cluster.scheduler_address]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert winners(document) == [WINNER, WINNER]
+    assert rows(store) == asked("scale", "shrink")
+    for record in document:
+        (entry,) = record["entries"]
+        with Store.open(store) as kept:
+            devices = {row.device_uuid for row in kept.rows() if row.kernel == record["kernel"]}
+        assert devices == {entry["device_uuid"]}  # as many kernels as cards: one for each
+        assert {entry["device_uuid"], entry["repeated"]["device_uuid"]} == {"cpu-0", "cpu-1"}
+        assert entry["repeated"]["ratio"] > 0
+    assert run([*tuning(spaces, "scale"), "--device", "opencl:cpu"]) == 0
+    assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
+
+
+def test_what_a_killed_worker_had_is_measured_elsewhere(
+    fleet: Fleet, spaces: Path, store: Path
+) -> None:
+    """Both cards share a search; one worker gets SIGKILL in the middle of it."""
+    kernel = find_kernel("scale", spaces)
+    request = Request(
+        kernel,
+        fleet.usable()[0].device,
+        kernel.problems["opencl"],
+        strategy="exhaustive",
+        budget=Budget(),
+    )
+    victim = fleet.cards["cpu-1"].address
+    (pid,) = fleet.client.run(os.getpid, workers=[victim]).values()
+
+    def kill(event: object) -> None:
+        if pid in alive:
+            alive.remove(pid)
+            os.kill(pid, signal.SIGKILL)
+
+    alive = [pid]
+    (done,) = drive(fleet, planned([request]), str(store), lambda _: kill)
+    assert done.result is not None, done.error
+    (problem,) = done.result.problems
+    assert {row.status for row in problem.measured} <= {Status.OK, Status.STOPPED_EARLY}
+    assert rows(store) == asked("scale")
+    assert not alive and problem.finals is not None
+
+
+def test_a_killed_client_goes_on_where_it_was(
+    cluster: Any, spaces: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [*tuning(spaces, "shrink"), "--fleet", cluster.scheduler_address]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    started = subprocess.Popen(
+        [sys.executable, "-m", "autotune", *command], env=environment, stdout=subprocess.DEVNULL
+    )
+    while not (store.exists() and rows(store)):
+        assert started.poll() is None
+        time.sleep(0.05)
+    started.kill()
+    started.wait()
+    before = rows(store)
+    assert run(command) == 0
+    assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
+    assert rows(store) == asked("shrink") and before <= rows(store)
+
+
+@contextmanager
+def alone(folder: Path, **environment: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A scheduler and a worker of their own, as commands: its address, and its process."""
+    own = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    file = folder / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1"]
+    command += ["--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    options = ["--no-nanny", "--no-dashboard", "--nthreads", "2"]
+    options += ["--preload", "autotune.fleet.worker", "--device", "opencl:cpu", "--compilers", "1"]
+    with subprocess.Popen(command, **quiet) as scheduler:  # type: ignore[call-overload]
+        try:
+            while not file.exists():
+                time.sleep(0.05)
+            # By its address: options of a preload would be taken for that where it is a file's.
+            where = address.find(str(file)).address
+            worker = [sys.executable, "-m", "distributed.cli.dask_worker", where, *options]
+            with subprocess.Popen(worker, env=own, **quiet) as working:  # type: ignore[call-overload]
+                try:
+                    yield str(file), scheduler
+                finally:
+                    working.kill()
+        finally:
+            scheduler.kill()
+
+
+def test_a_lost_scheduler_is_one_message_and_loses_nothing(
+    cluster: Any,
+    spaces: Path,
+    store: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Another fleet goes on; the worker here comes by command, with the preload."""
+    with alone(tmp_path) as (file, scheduler):
+        with address.connected(address.find(file)) as reached:
+            reached.wait_for_workers(1, timeout=60)
+        killer = threading.Thread(target=_kill_after_a_row, args=(store, scheduler))
+        killer.start()
+        code = run([*tuning(spaces, "scale"), "--fleet", file])
+        killer.join()
+    errors = capsys.readouterr().err
+    assert code == 6 == FleetError.exit_code
+    assert errors.count("error:") == 1
+    assert "scheduler of the fleet was lost; what was measured is kept" in errors
+    before = rows(store)
+    assert before
+    assert run([*tuning(spaces, "scale"), "--fleet", cluster.scheduler_address]) == 0
+    assert before.keys() <= rows(store).keys() == asked("scale").keys()
+
+
+def _kill_after_a_row(store: Path, scheduler: subprocess.Popen[bytes]) -> None:
+    while not (store.exists() and rows(store)):
+        time.sleep(0.02)
+    scheduler.kill()
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_who_is_not_there(cluster: Any, spaces: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begun = time.monotonic()
+    assert run([*tuning(spaces, "scale"), "--fleet", "tcp://127.0.0.1:9"]) == 6
+    assert time.monotonic() - begun < 2 * address.CONNECT_TIMEOUT_S
+    where = ["--fleet", cluster.scheduler_address]
+    assert run([*tuning(spaces, "scale"), *where, "--device", "H100"]) == 2
+    assert "unknown model of the fleet 'H100'" in capsys.readouterr().err
+    assert run(tuning(spaces, "scale", "shrink")) == 2
+    assert "2 kernels need --fleet" in capsys.readouterr().err
+    assert run([*tuning(spaces, "scale"), *where, "--max-hours", "1e-9"]) == 1
+    assert "not begun, the time is up" in capsys.readouterr().err
+
+
+def test_a_worker_refuses_who_has_another_version(fleet: Fleet, spaces: Path) -> None:
+    """And says both; a client leaves out a worker that announces another."""
+    kernel = find_kernel("scale", spaces)
+    device = fleet.usable()[0].device
+    (problem,) = kernel.problems["opencl"]
+    job = compile_job(kernel, kernel.default(), problem, device)
+    other = Claim("0.0.1 (sources 00000000)", "3.99")
+    answer = fleet.client.submit(compile_, other, pickle.dumps(job), pure=False).result()
+    assert isinstance(answer, AutotuneError)
+    assert f"{claim()}" in str(answer) and f"{other}" in str(answer)
+
+
+def test_a_worker_of_another_version_is_left_out(tmp_path: Path) -> None:
+    import autotune
+
+    other = tmp_path / "other" / "autotune"
+    package = Path(autotune.__file__).parent
+    other.mkdir(parents=True)
+    for each in package.iterdir():
+        (other / each.name).symlink_to(each)
+    (other / "_changed.py").write_text("")
+    path = os.pathsep.join([str(other.parent), *sys.path])
+    with (
+        alone(tmp_path, PYTHONPATH=path) as (file, _),
+        address.connected(address.find(file)) as reached,
+    ):
+        reached.wait_for_workers(1, timeout=60)
+        with pytest.raises(FleetError, match=r"has autotune .*, this client autotune .*install"):
+            Fleet(reached)
+
+
+def test_a_worker_with_a_full_disk_is_set_aside_and_the_other_goes_on(
+    fleet: Fleet, spaces: Path, store: Path, tmp_path: Path
+) -> None:
+    """Its data sets cannot be written: a limit on the size of files, as a full disk would be."""
+    kernel = find_kernel("scale", spaces)
+    full = fleet.cards["cpu-0"]
+    own = Problem(n=1 << 19)  # of which there are no data yet
+    request = Request(kernel, full.device, (own,), strategy="exhaustive", budget=Budget())
+    elsewhere = str(tmp_path / "cache")
+    fleet.client.run(_limit, 1 << 20, elsewhere, workers=[full.address])
+    try:
+        with pytest.warns(
+            UserWarning, match="failed 3 times and is set aside: .*cannot be written"
+        ):
+            (done,) = drive(fleet, planned([request]), str(store), lambda _: lambda event: None)
+    finally:
+        usual = os.environ["AUTOTUNE_CACHE_DIR"]
+        fleet.client.run(_limit, resource.RLIM_INFINITY, usual, workers=[full.address])
+    assert done.result is not None, done.error
+    (problem,) = done.result.problems
+    assert [row.device_uuid for row in problem.measured] == ["cpu-1"] * len(BLOCKS)
+    assert fleet.usable() == [fleet.cards["cpu-1"]]
+
+
+def _limit(size: int, cache: str) -> None:
+    """In the worker: no file may be larger, and what is kept is kept there."""
+    os.environ["AUTOTUNE_CACHE_DIR"] = cache
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
