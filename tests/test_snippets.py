@@ -445,6 +445,8 @@ def check_row(row: str) -> None:
 def check_named(verb: str, words: list[str]) -> None:
     """A command that need not be complete: it and its options exist."""
     command = group if verb.startswith("-") else command_of(verb)
+    if isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words[0]]
     options = {word.partition("=")[0] for word in [verb, *words] if word.startswith("-")}
     assert options <= options_of(command), f"{verb}: {options - options_of(command)}"
 
