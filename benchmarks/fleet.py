@@ -233,11 +233,13 @@ async def serve(scheduler: str, first: int, count: int, factor: float) -> None:
 def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A scheduler and workers with so many devices: its address, and processes of about a tenth of them each."""
     together = math.ceil(devices / 10)
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Path(folder, "log").open("wb") as log,
+    ):
         file = Path(folder, "scheduler.json")
         command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
         options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--no-show"]
-        log = Path(folder, "scheduler.log").open("wb")
         scheduler = subprocess.Popen(
             [*command, *options, "--scheduler-file", str(file)], stdout=log, stderr=log
         )
