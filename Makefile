@@ -17,7 +17,7 @@ RUN_READY := $(if $(VENV_GIVEN),,$(call stamp,$(RUN_EXTRAS)))
 TEST_READY := $(if $(VENV_GIVEN),,$(call stamp,$(TEST_EXTRAS)))
 DOCS_READY := $(if $(VENV_GIVEN),,$(call stamp,docs))
 
-.PHONY: run test test-gpu docs lint format setup clean
+.PHONY: run test test-gpu test-archs headers docs lint format setup clean
 .DELETE_ON_ERROR:
 
 run: $(RUN_READY)
@@ -29,6 +29,15 @@ test: $(TEST_READY)
 
 test-gpu: $(TEST_READY)
 	$(PY) -m pytest -n 0 -m gpu tests/gpu
+
+# What lookup answers on GPUs that nobody tuned, compiled for each: all kernels, all tuned problems; and for AMD's.
+test-archs: $(TEST_READY)
+	AUTOTUNE_TEST_ARCHS=all $(PY) -m pytest tests/test_other_gpus.py tests/test_amd.py
+
+# What C++ programs include, from the records of all devices.
+headers: $(TEST_READY)
+	for file in spaces/*.py; do $(PY) -m autotune export $$(basename $$file .py) header --from reports \
+	  --out cpp/include/autotune || exit 1; done
 
 # The notice that it silences is of the theme's maker, not of these pages.
 docs: $(DOCS_READY)

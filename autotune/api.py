@@ -30,7 +30,7 @@ from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
 from autotune.store import Store, default_url
 from autotune.store.flat import row_of
-from autotune.tuned.writing import require_objective
+from autotune.tuned.writing import require_mergeable
 from autotune.values import Configuration, Problem, Value
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def tune(
         command="autotune.tune",
     ).with_default_problems()
     folder = Path(out or ("reports" if wanted.is_time else f"reports-{wanted.name}"))
-    require_objective(folder / first.folder / f"{declared.name}.json", wanted.name)
+    require_mergeable(folder, first, declared, wanted.name)
     with (
         Store.open(default_url()) as store,
         progress_of(declared.name, len(request.problems), quiet) as progress,

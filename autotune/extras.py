@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DISTRIBUTION = "kernel-autotune"
 #: Packages by the name that code imports, and the extra of pyproject.toml that installs each.
 _EXTRAS = {
+    "asyncssh": "fleet",
+    "bokeh": "fleet",
     "cloudpickle": "tune",
     "cmaes": "tune",
     "cuda": "nvrtc",

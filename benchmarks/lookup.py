@@ -12,6 +12,14 @@ asked for it. The share of the best speed that the answer gets is held against w
 
     python benchmarks/lookup.py --left-out
 
+How good its answers are on devices that nobody tuned, without a device too. Of two devices with records each is
+asked as if only the other had some, of the configurations that both measured. And each is asked as if its record
+were that of a GPU with fewer or more multiprocessors: by a record of its times, in which rounds and waves hold as
+many blocks as there; once as it is known now (`got`) and once as if the device told nothing of itself (`untold`).
+Rows go into ``results/lookup-elsewhere.json``.
+
+    python benchmarks/lookup.py --elsewhere
+
 And on a device: some of `demands.UNLISTED` are tuned briefly, by `autotune run`, and lookup's answer of the shipped
 records is raced with the winner. Rows go into ``results/lookup-<device>.json``.
 
@@ -54,10 +62,11 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.tasks import Contender
 from autotune.run.recording import refitted
 from autotune.run.selection import PortfolioTimes
+from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache
 from autotune.tuned.reading import Loaded, read
 from autotune.tuned.record import TunedRecord
-from autotune.tuned.table import build_table, distance, pick, place_of
+from autotune.tuned.table import LookupTable, build_table, distance, pick, place_of
 from autotune.values import Configuration, Problem
 
 REPORTS = ROOT / "reports"
@@ -69,6 +78,8 @@ TUNED_BRIEFLY = ("sgemm", "gemv", "reduce", "transpose")
 ROUNDS = 50
 #: What keeps its promise in so many of ten cases is honest.
 AIM = 0.9
+#: Multiprocessors of T4, RTX 3090, A100, B200 and RTX 5090.
+SM_COUNTS = (40, 82, 108, 148, 170)
 
 # ---------------------------------------------------------------------- what it costs
 
@@ -165,6 +176,93 @@ def answer(record: TunedRecord, kernel: Kernel, asked: int, known: Sequence[int]
     winner = record.entry(matrix.problems[asked])
     best_ms = [ms for ms in (columns[asked][best[asked]], winner and winner.median_ms) if ms]
     return judged(row.expected_fraction, min(best_ms) / answer_ms if answer_ms else 0.0)
+
+
+# ---------------------------------------------------------------------- devices that nobody tuned
+
+
+def got(record: TunedRecord, table: LookupTable, asked: int, like: Any) -> float | None:
+    """Share of the best known speed that a table's answer has on a record's device; None if not known."""
+    matrix, arch = record.portfolio, record.device.arch
+    row, _ = pick(table, table.key(matrix.problems[asked]), arch=arch, like=like)
+    if row.plan.configuration not in matrix.configurations:
+        return None
+    answer_ms = matrix.median_ms[matrix.configurations.index(row.plan.configuration)][asked]
+    winner = record.entry(matrix.problems[asked])
+    known_ms = [times[asked] for times in matrix.median_ms] + [winner and winner.median_ms]
+    return round(min(ms for ms in known_ms if ms) / answer_ms, 4) if answer_ms else None
+
+
+def by_another(record: TunedRecord, other: TunedRecord, kernel: Kernel) -> Iterator[dict[str, Any]]:
+    """A row for each problem of a record, answered by another device's."""
+    matrix = other.portfolio
+    kept = [
+        number
+        for number, configuration in enumerate(matrix.configurations)
+        if configuration in record.portfolio.configurations
+    ]
+    times = PortfolioTimes(
+        configurations=tuple(Configuration(dict(matrix.configurations[i])) for i in kept),
+        problems=tuple(Problem(dict(problem)) for problem in matrix.problems),
+        median_ms=tuple(matrix.median_ms[i] for i in kept),
+    )
+    common = [matrix.configurations[i] for i in kept]
+    entries = tuple(entry for entry in other.entries if entry.configuration in common)
+    rest = msgspec.structs.replace(other, entries=entries, fallback=())
+    table = build_table([Loaded("other", other.device.folder, refitted(rest, kernel, times))])
+    for asked, problem in enumerate(record.portfolio.problems):
+        share = got(record, table, asked, record.device)
+        about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}
+        yield {**about, "tuned": other.device.name, "got": share}
+
+
+def by_another_size(record: TunedRecord, sm_count: int) -> Iterator[dict[str, Any]]:
+    """A row for each problem of a record, answered by what it would say of so many multiprocessors."""
+    replace = msgspec.structs.replace
+    device = replace(record.device, name="resized", sm_count=sm_count)
+    move = move_between(record.device, device)
+    assert move is not None
+    predictions = tuple(
+        replace(one, costs=tuple(map(move, one.costs))) for one in record.portfolio.predictions
+    )
+    portfolio = replace(record.portfolio, predictions=predictions)
+    resized = replace(record, device=device, entries=(), portfolio=portfolio)
+    table = build_table([Loaded("resized", device.folder, resized)])
+    for asked, problem in enumerate(record.portfolio.problems):
+        shares = {
+            name: got(record, table, asked, like)
+            for name, like in (("got", record.device), ("untold", None))
+        }
+        about = {"kernel": record.kernel, "device": record.device.name, "problem": dict(problem)}
+        yield {**about, "tuned": f"{sm_count} multiprocessors", **shares}
+
+
+def judge_elsewhere(kernels: Sequence[str], out: Path) -> None:
+    """Ask for each shipped record what others, and it with another size, say; print and write it."""
+    records = [read(file) for file in sorted(REPORTS.glob("*/*.json"))]
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        if kernels and record.kernel not in kernels:
+            continue
+        others = [other for other in records if other.kernel == record.kernel and other != record]
+        for other in others:
+            rows += by_another(record, other, find_kernel(record.kernel))
+        for sm_count in SM_COUNTS if record.portfolio.predictions else ():
+            rows += by_another_size(record, sm_count)
+    print("| kernel | device | tuned | got, geometric mean | worst | untold | worst |")
+    print("|---|---|---|---|---|---|---|")
+    for about in dict.fromkeys((row["kernel"], row["device"], row["tuned"]) for row in rows):
+        mine = [row for row in rows if (row["kernel"], row["device"], row["tuned"]) == about]
+        cells = [*about]
+        for name in ("got", "untold"):
+            shares = [row[name] for row in mine if row.get(name)]
+            mean = statistics.geometric_mean(shares) if shares else None
+            cells += [f"{mean:.3f}", f"{min(shares):.3f}"] if mean else ["–", "–"]
+        print(f"| {' | '.join(cells)} |")
+    write(out / "lookup-elsewhere.json", {**provenance(), "rows": rows})
+
+
+# ---------------------------------------------------------------------- what promises are worth
 
 
 def judged(promised: float | None, got: float | None) -> dict[str, Any]:
@@ -302,6 +400,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20, help="new interpreters per import")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--left-out", action="store_true", help="how good it is, without a device")
+    what.add_argument("--elsewhere", action="store_true", help="on devices that nobody tuned")
     what.add_argument("--unlisted", action="store_true", help="how good it is, on a device")
     parser.add_argument("--kernel", action="append", default=[], help="only this one (repeatable)")
     parser.add_argument(
@@ -310,6 +409,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.left_out:
         judge_left_out(options.kernel, options.out)
+    elif options.elsewhere:
+        judge_elsewhere(options.kernel, options.out)
     elif options.unlisted:
         kernels = [find_kernel(name) for name in options.kernel or TUNED_BRIEFLY]
         device = choose_device(options.device)

@@ -21,7 +21,7 @@ import argparse
 import json
 import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -35,9 +35,9 @@ from typing import Any
 import numpy as np
 from harness import RECORDED, ROOT, command_line, finish
 
-from autotune.measure.evaluator import PER_DEVICE
+from autotune.measure.evaluator import PER_DEVICE, nothing
 from autotune.measure.measurement import Measurement
-from autotune.search.base import Elsewhere, Outlook, Tell, fastest
+from autotune.search.base import AtHand, Elsewhere, Outlook, Tell, fastest
 from autotune.search.names import BudgetSpent, find
 from autotune.search.recorded import Recording
 from autotune.search.replay import load
@@ -69,6 +69,7 @@ class UntilFound:
 
     place: tuple[float, ...] = ()
     elsewhere: Sequence[Elsewhere] = ()
+    compiled: Collection[int] = ()
     outlook: Outlook | None = None
 
     def __init__(self, recording: Recording, budget: int) -> None:
@@ -100,7 +101,9 @@ class UntilFound:
             self.budget = len(self.path)
         return [self.recording.measurements[index] for index in indices]
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
         for number in proposals:
             tell(number, *self.measure([number]))
 
@@ -182,7 +185,9 @@ class TimedSession(UntilFound):
         self._thought_s = time.process_time()
         return [self.recording.measurements[index] for index in indices]
 
-    def stream(self, proposals: Iterable[int], tell: Tell, ahead: int) -> None:
+    def stream(
+        self, proposals: Iterable[int], tell: Tell, ahead: int, at_hand: AtHand = nothing
+    ) -> None:
         awaited: list[int] = []
         source = iter(proposals)
         while True:

@@ -2,16 +2,19 @@
 
 A store of a million rows is made through its own interface: nine tenths are of one kernel on one
 problem, a twentieth the same again of a later run, the rest of another kernel on twenty problems.
-Then every command runs in a process of its own. A store that is there already is used as it is: one
-that an older version made shows what its conversion takes, in ``first_open_s``.
+What there is beyond a million is of further kernels, of twenty problems each. Then 16 processes
+append, a search of the large kernel is resumed, and every command runs in a process of its own. A
+store that is there already is used as it is: one that an older version made shows what its conversion
+takes, in ``first_open_s``.
 
     python benchmarks/store.py                                   # some ten minutes
     python benchmarks/store.py --rows 10000 --out /tmp           # a look
-    python benchmarks/store.py --url postgresql://user:password@host/database
+    python benchmarks/store.py --rows 10000000 --url postgresql://user@host/database
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import random
@@ -23,7 +26,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,18 +37,26 @@ from autotune import __version__
 from autotune.devices.binary import CompiledFunction
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import load_file
+from autotune.kernel.space import enumerate_space
 from autotune.measure.measurement import CheckResult, Measurement, Status
 from autotune.run.bench import Bench
 from autotune.run.request import Request
+from autotune.search.session import Budget, SearchSession
 from autotune.store import RunInfo, Scope, Store
 from autotune.values import Configuration, Problem
 
 #: Values of each of the six parameters of the large kernel.
 VALUES = 10
-#: Rows that are added by one transaction when the store is made.
-BATCH = 50
+#: Rows that are added by one transaction when the store is made, and by the writers.
+FILLED, BATCH = 1000, 50
 #: Rows that are added one by one, as a run does.
 SINGLE = 500
+#: Rows of the large kernel, and of each of its problems where there are more than that.
+LARGE, EACH = 1_000_000, 2500
+#: Processes that append at once, and what each of them does.
+WRITERS, WRITTEN = 16, 2000
+#: Configurations that a resumed search asks for at once.
+ASKED = 512
 SOURCE = """\
 #include "dialect.h"
 KERNEL(64, 1, 0) NAME(GLOBAL const float* x, GLOBAL float* out, int n) {
@@ -84,6 +95,7 @@ def reference(x):
 COMMANDS = {
     "run": "run large --problem n=1000 --budget 20evals --device opencl:cpu",
     "results --best 5": "results --best 5",
+    "results large --best 5": "results large --best 5",
     "results small --best 5": "results small --best 5",
     "report": "report large",
     "export cache": "export small cache",
@@ -115,6 +127,9 @@ def main() -> None:
             added = _filled(store, scopes, options.rows)
             row["fill_s"] = round(time.perf_counter() - begun, 1) if added else None
             row["add_us"] = _one_by_one(store, scopes[1])
+            row["resume_s"] = _resumed(store, folder, scopes[0])
+        row["appended_per_s"] = _appended(url, scopes[1], BATCH)
+        row["appended_one_by_one_per_s"] = _appended(url, scopes[1], 1)
         row["commands"] = {name: _run(command, url, folder) for name, command in COMMANDS.items()}
     merge(options.out / "store.json", row)
 
@@ -143,16 +158,66 @@ def _filled(store: Store, scopes: list[Scope], rows: int) -> bool:
     store.finish_run(first, "done")
     if first > 1:
         return False
-    shares = [(large, rows * 9 // 10), (large, rows // 20)]
-    shares += [(scope, rows // 20 // len(small)) for scope in small]
+    most = min(rows, LARGE)
+    shares = [(large, most * 9 // 10), (large, most // 20)]
+    shares += [(scope, most // 20 // len(small)) for scope in small]
+    for number in range((rows - most) // (EACH * len(small))):
+        shares += [(replace(scope, kernel=f"further_{number}"), EACH) for scope in small]
     for scope, count in shares:
         run = store.begin_run(replace(info, kernel=scope.kernel))
         numbered = _measurements(count)
-        while batch := list(islice(numbered, BATCH)):
-            store.open_attempts(run, scope, [row.configuration for row in batch])
+        while batch := list(islice(numbered, FILLED)):
             store.add_many(run, scope, batch)
         store.finish_run(run, "done")
     return True
+
+
+def _resumed(store: Store, folder: Path, scope: Scope) -> float:
+    """Seconds until a search that is done again knows what it is and has its first answers."""
+    space = enumerate_space(load_file(folder / "spaces" / "large.py"), choose_device("opencl:cpu"))
+    begun = time.perf_counter()
+    session = SearchSession(space, _Nobody(), store, 0, scope, Budget())
+    session.hint(range(ASKED))
+    session.known()
+    return round(time.perf_counter() - begun, 2)
+
+
+class _Nobody:
+    """Measures nothing."""
+
+    def hint(self, configurations: Any) -> None:
+        pass
+
+
+def _appended(url: str, scope: Scope, batch: int) -> float:
+    """Rows per second of `WRITERS` processes at once, an attempt before each row as in a run."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(WRITERS + 1)
+    each = WRITTEN if batch > 1 else WRITTEN // 8
+    processes = [
+        context.Process(target=_write, args=(url, scope, batch, each, number, ready))
+        for number in range(WRITERS)
+    ]
+    for process in processes:
+        process.start()
+    ready.wait()
+    begun = time.perf_counter()
+    for process in processes:
+        process.join()
+    assert all(process.exitcode == 0 for process in processes)
+    return round(WRITERS * each / (time.perf_counter() - begun), 1)
+
+
+def _write(url: str, scope: Scope, batch: int, count: int, number: int, ready: Any) -> None:
+    info = RunInfo(scope.kernel, scope.device_name, "random", number, __version__, "benchmark")
+    with Store.open(url) as store:
+        run = store.begin_run(info)
+        rows = _measurements(count)
+        ready.wait()
+        while some := list(islice(rows, batch)):
+            store.open_attempts(run, scope, [row.configuration for row in some])
+            store.add_many(run, scope, some)
+        store.finish_run(run, "done")
 
 
 def _one_by_one(store: Store, scope: Scope) -> float:
@@ -171,10 +236,8 @@ def _one_by_one(store: Store, scope: Scope) -> float:
 def _measurements(count: int) -> Iterator[Measurement]:
     """Rows as a GPU's search yields them: three of four stopped early, one of fifty wrong."""
     noise = random.Random(count)
-    everyone = list(product(range(VALUES), repeat=6))
-    noise.shuffle(everyone)
-    for number, values in enumerate(everyone[:count]):
-        named = {f"P{i}": value for i, value in enumerate(values)}
+    for number, place in enumerate(noise.sample(range(VALUES**6), count)):
+        named = {f"P{i}": place // VALUES**i % VALUES for i in range(6)}
         status = Status.OK if number % 4 == 0 else Status.STOPPED_EARLY
         time_ms = (1 if status is Status.OK else 3) + noise.random()
         yield Measurement(

@@ -1,4 +1,4 @@
-/* The common subset of CUDA C++ and OpenCL C as macros: knows both languages, and no kernel.
+/* The common subset of CUDA C++, HIP and OpenCL C as macros: knows these languages, and no kernel.
 
    What the subset leaves out: templates, references and `auto` (OpenCL C has none), shared memory that
    is declared outside the kernel function or sized at launch, cp.async, TMA and tensor cores. A kernel
@@ -43,10 +43,12 @@ typedef long i64;
 #define FENCE_DEVICE() \
     atomic_work_item_fence(CLK_GLOBAL_MEM_FENCE, memory_order_acq_rel, memory_scope_device)
 
-/* Built in where the device has cl_khr_subgroup_shuffle and cl_khr_subgroup_shuffle_relative. */
 #define SYNC_WARP() sub_group_barrier(CLK_LOCAL_MEM_FENCE)
+#ifndef __AMDGCN__
+/* Built in where the device has cl_khr_subgroup_shuffle and cl_khr_subgroup_shuffle_relative. */
 #define SHFL_DOWN(value, distance) sub_group_shuffle_down(value, distance)
 #define SHFL_XOR(value, mask) sub_group_shuffle_xor(value, mask)
+#endif
 
 #define FMA(a, b, c) fma(a, b, c)
 #define MAKE2(x, y) ((float2)(x, y))
@@ -77,15 +79,20 @@ static inline void ATOMIC_ADD(volatile __global float* p, float value)
     }
 }
 
-#else /* CUDA C++ */
+#else /* CUDA C++ and HIP */
 
 typedef long long i64;
 
+#ifdef __HIP__ /* in which the second bound counts warps of a SIMD, not blocks of a multiprocessor */
+#define KERNEL_3D(block_x, block_y, block_z, min_blocks) \
+    extern "C" __global__ void __launch_bounds__((block_x) * (block_y) * (block_z))
+#else
 /* min_blocks: how many blocks must fit on one multiprocessor; the compiler limits its registers to that.
    With 0 it aims at full occupancy: 32 registers, if need be by waiting for one load before it issues the
    next. A kernel that keeps many loads in flight says at least 1. */
 #define KERNEL_3D(block_x, block_y, block_z, min_blocks) \
     extern "C" __global__ void __launch_bounds__((block_x) * (block_y) * (block_z), min_blocks)
+#endif
 #define DEVICE static __device__ __forceinline__
 #define RESTRICT __restrict__
 
@@ -106,12 +113,17 @@ typedef long long i64;
 #define SYNC_GLOBAL() __syncthreads()
 #define FENCE_DEVICE() __threadfence()
 
+#ifdef __HIP__
+#define SYNC_WARP() (__builtin_amdgcn_fence(__ATOMIC_ACQ_REL, "wavefront"), __builtin_amdgcn_wave_barrier())
+#define FMA(a, b, c) __builtin_fmaf(a, b, c)
+#else
 /* Since Volta the lanes of a warp may drift apart, so even inside one warp an exchange needs a barrier. */
 #define SYNC_WARP() __syncwarp()
 #define SHFL_DOWN(value, distance) __shfl_down_sync(0xffffffffu, value, distance)
 #define SHFL_XOR(value, mask) __shfl_xor_sync(0xffffffffu, value, mask)
 
 #define FMA(a, b, c) __fmaf_rn(a, b, c)
+#endif
 #define MAKE2(x, y) make_float2(x, y)
 #define MAKE4(x, y, z, w) make_float4(x, y, z, w)
 #define LD2(p) (*(const float2*)(p))
@@ -121,9 +133,15 @@ typedef long long i64;
 #define LDS2(p) LD2(p)
 #define LDS4(p) LD4(p)
 #define STS4(p, v) ST4(p, v)
+#ifdef __HIP__
+#define LD_STREAM(p) (*(p))
+#define LD2_STREAM(p) LD2(p)
+#define LD4_STREAM(p) LD4(p)
+#else
 #define LD_STREAM(p) __ldcs(p) /* read once: first to leave the cache */
 #define LD2_STREAM(p) __ldcs((const float2*)(p))
 #define LD4_STREAM(p) __ldcs((const float4*)(p))
+#endif
 
 #define ATOMIC_INC(p) atomicAdd(p, 1u)
 #define ATOMIC_ADD(p, value) atomicAdd(p, value)
@@ -147,6 +165,24 @@ typedef long long i64;
 #endif
 #endif
 
+#endif
+
+/* AMD's GPUs, through HIP or OpenCL: lanes read one another's registers by number. What comes from beyond
+   the last lane is another lane's; WARP is 64 on CDNA (gfx9), 32 or 64 as compiled on RDNA. */
+#if defined(__AMDGCN__) || defined(__HIP__)
+DEVICE float dialect_of_lane(float value, int lane)
+{
+    union {
+        float value;
+        int bits;
+    } word;
+    word.value = value;
+    word.bits = __builtin_amdgcn_ds_bpermute(4 * lane, word.bits);
+    return word.value;
+}
+#define DIALECT_LANE() ((int)__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)))
+#define SHFL_DOWN(value, distance) dialect_of_lane(value, DIALECT_LANE() + (distance))
+#define SHFL_XOR(value, mask) dialect_of_lane(value, DIALECT_LANE() ^ (mask))
 #endif
 
 #define KERNEL(block_x, block_y, min_blocks) KERNEL_3D(block_x, block_y, 1, min_blocks)

@@ -19,7 +19,7 @@
 
 /* In CUDA the plain accesses are spelled out too. float4 is a structure there, which the compiler may take
    apart and fail to put together again, and then there are four accesses. */
-#if defined(__OPENCL_VERSION__)
+#if defined(__OPENCL_VERSION__) || defined(__HIP__)
 #define GET(p) (*(p))
 #define GET2(p) LD2(p)
 #define GET4(p) LD4(p)
@@ -54,7 +54,7 @@ DEVICE float4 GET4(const float* p)
 }
 #endif
 
-#if defined(__OPENCL_VERSION__)
+#if defined(__OPENCL_VERSION__) || defined(__HIP__)
 #define PUT(p, v) (*(p) = (v))
 #define PUT2(p, v) ST2(p, v)
 #define PUT4(p, v) ST4(p, v)

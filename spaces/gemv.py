@@ -130,7 +130,7 @@ gemv = Kernel(
     SPLIT=(1, 2, 4, 8, 16, 32, 64, 128, 256),  # blocks that share a row
     FINISH=("ticket", "kernel", "atomic"),  # how their sums become one
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
-    WARP=(32, 16),  # threads that run in step: the device's, not a choice
+    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
     # What the kernel finds out about alignment, it finds out at run time.
     layout={
         "view": 0,  # 1: what follows is given, and not that of contiguous arrays

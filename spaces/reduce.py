@@ -90,7 +90,7 @@ reduce = Kernel(
     COLLECT=("words", "pair"),  # cuda: the same, see kernels/reduce_cuda.cu
     SENDER=("block", "warp"),  # pair: who adds its sum to the others'
     MIN_BLOCKS=(1, 2, 4),  # blocks that must fit on one multiprocessor
-    WARP=(32, 16),  # threads that run in step: the device's, not a choice
+    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
 )
 
 

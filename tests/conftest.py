@@ -1,7 +1,7 @@
 """What every test gets: an environment of its own, the same random examples, and no silent skips.
 
 ``AUTOTUNE_TEST_NO_SKIP=1`` (set by ``.ci/run``) turns a skip into a failure, so that a machine that
-should run everything cannot quietly run less. Tests marked ``gpu`` are exempt.
+should run everything cannot quietly run less. Tests marked ``gpu`` or ``slurm`` are exempt.
 """
 
 import os
@@ -40,7 +40,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     With ``-m gpu`` the file is collected, and says that it skips.
     """
     needs_torch = collection_path == Path(__file__).parent / "gpu" / "test_torch.py"
-    is_asked_for = config.option.markexpr != "not gpu"
+    is_asked_for = "not gpu" not in config.option.markexpr
     return True if needs_torch and not is_asked_for and find_spec("torch") is None else None
 
 
@@ -50,7 +50,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Apply AUTOTUNE_TEST_NO_SKIP to one test."""
     report = yield
-    allowed = item.get_closest_marker("gpu")
+    allowed = item.get_closest_marker("gpu") or item.get_closest_marker("slurm")
     if NO_SKIP and report.skipped and not allowed and not hasattr(report, "wasxfail"):
         _fail(report)
     return report
@@ -148,3 +148,12 @@ def opencl_device() -> str:
     if find_spec("pyopencl") is None or not (intel.exists() or any(others)):
         pytest.skip("no OpenCL device; pip install '.[cpu]'")
     return "opencl:cpu"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[object]:
+    """A running PostgreSQL: `postgresql.Server`."""
+    from postgresql import running
+
+    with running() as made:
+        yield made

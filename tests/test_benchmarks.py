@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import runpy
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 from harness import ROOT  # type: ignore[import-not-found]
@@ -18,6 +22,28 @@ def test_every_script_is_on_the_list() -> None:
     listed = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert len(SCRIPTS) > 5
     assert [name for name in SCRIPTS if f"`python benchmarks/{name}`" not in listed] == []
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.py")), ids=lambda file: file.stem)
+def test_what_a_script_imports_of_ours_is_there(file: Path) -> None:
+    """Inside functions too, which nothing but a device may ever run."""
+    imports = [node for node in ast.walk(ast.parse(file.read_text())) if _is_of_ours(node)]
+    missing = [
+        f"{node.module}.{alias.name}"
+        for node in imports
+        for alias in node.names
+        if not hasattr(import_module(node.module), alias.name)
+        and find_spec(f"{node.module}.{alias.name}") is None
+    ]
+    assert missing == []
+
+
+def _is_of_ours(node: ast.AST) -> TypeGuard[ast.ImportFrom]:
+    """An import of the package or of another benchmark; torch is no part of the tests."""
+    if not isinstance(node, ast.ImportFrom) or node.module == "autotune.torch_ops":
+        return False
+    first = (node.module or "").partition(".")[0]
+    return first == "autotune" or (FOLDER / f"{first}.py").is_file()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from tuned_project import NAMES, SHORT, edit_record, enter_copy, no_process, record_file, tuned_once
 
+from autotune import load
 from autotune.cli import run
 from autotune.measure.measurement import Status
 from autotune.retune.drift import Remeasured
 from autotune.retune.gate import Verdict, verdict
 from autotune.run.selection import Ratio
 from autotune.tuned.reading import read
+from autotune.tuned.record import timestamp
 from autotune.values import Configuration
 
 #: No two measurements of one configuration differ by this on an idle or a busy machine.
@@ -55,6 +57,25 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 def verdicts(document: dict[str, Any]) -> dict[str, str]:
     """What each kernel's one entry is now."""
     return {row["kernel"]: row["verdict"] for row in document["checked"]}
+
+
+def test_a_record_of_others_that_disagrees_is_raced(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is wrong here does not win, whatever its record says; what is right is measured."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    document = json.loads(record_file("twin").read_text())
+    (own,) = document["entries"]
+    for block, said in ((1024, "kept, theirs is wrong_result"), (64, "raced here")):
+        items = 2 if own["configuration"]["ITEMS"] == 1 else 1
+        winner = {"configuration": {"BLOCK": block, "ITEMS": items}, "tuned_on": timestamp()}
+        theirs = {**own, **winner, "median_ms": 1e-6, "interval_ms": [1e-6, 1e-6]}
+        (project / "twin.json").write_text(json.dumps({**document, "entries": [theirs]}))
+        assert run(["import", "twin.json", "--race"]) == 0
+        printed = capsys.readouterr().out
+        assert said in printed
+        kept = read(record_file("twin")).entries[0].configuration
+        assert dict(kept) == (theirs if ": replaced" in printed else own)["configuration"]
 
 
 def test_what_holds_passes(project: Path, check: Check) -> None:
@@ -205,3 +226,38 @@ def test_verdicts(now: Remeasured, expected: Verdict) -> None:
     """Slower only where even the lower end of the interval is beyond the threshold."""
     assert verdict(now, threshold=0.05)[0] is expected
     assert expected.is_regression == (expected in (Verdict.SLOWER, Verdict.WRONG))
+
+
+def test_another_kernel_of_a_name_does_not_pass_for_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other parameters: each command names record and space file; other source alone: it is stale."""
+    kernel, space = project / "kernels" / "saxpy.cu", project / "spaces" / "saxpy.py"
+    kernel.write_text("// another\n" + kernel.read_text())
+    assert run(["export", "saxpy"]) == 0
+    assert "1 of 1 entries are stale (its source changed)" in capsys.readouterr().err
+    for file in (kernel, space):
+        file.write_text(file.read_text().replace("ITEMS", "UNITS"))
+    said = (
+        f"is of another kernel saxpy than {space}, or of what it was: parameters BLOCK, ITEMS there, "
+        "BLOCK, UNITS here. Rename one of the two, or tune this one"
+    )
+    for command, code in ((["lookup", "saxpy", "n=5"], 0), (["report", "saxpy"], 0)):
+        assert run(command) == code
+        assert said in capsys.readouterr().err
+    assert run(["export", "saxpy"]) == 2
+    assert said in capsys.readouterr().err
+    assert run(["export", "saxpy", "cache"]) == 2
+    assert "nothing with the parameters of" in capsys.readouterr().err
+    with pytest.warns(RuntimeWarning, match="is of another kernel saxpy than"):
+        chosen = load("saxpy").choice(n=5, device="opencl:cpu")
+    assert chosen.tuned is None
+    assert set(chosen.configuration) == {"BLOCK", "UNITS"}
+    assert run(["run", "saxpy", "--out", "other", *SHORT]) == 0
+    assert said in capsys.readouterr().err
+    assert run(["results", "saxpy", "--best", "1", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "with the parameters BLOCK, ITEMS and BLOCK, UNITS" in err
+    assert {tuple(row["config"]) for row in json.loads(out)} >= {("BLOCK", "UNITS")}
+    (page,) = Path("other").glob("*/saxpy.md")
+    assert "ITEMS" not in page.read_text()

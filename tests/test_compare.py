@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sample_records import KERNEL, PARAMETERS, entry, plan, problem, record
 
@@ -53,6 +54,12 @@ def test_slower_is_what_neither_interval_explains(
 def test_two_devices_have_a_ratio_and_no_regression() -> None:
     (found,) = compared(record([timed(1.0)]), record([timed(3.0)], "Test GPU B", "sm_80"), 0.05)
     assert (found.change, found.ratio) == (Change.OTHER_DEVICE, 3.0)
+
+
+def test_winners_of_two_objectives_are_not_compared() -> None:
+    frugal = msgspec.structs.replace(record([timed(2.0)]), objective="energy")
+    with pytest.raises(UsageError, match="first record is tuned for time, the second for energy"):
+        compared(record([timed(1.0)]), frugal, 0.05)
 
 
 def test_times_that_were_taken_in_two_ways_have_no_ratio() -> None:

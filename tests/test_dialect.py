@@ -1,5 +1,6 @@
 """`dialect.h`: three dimensions and the limits of numbers, the same in CUDA C++ and OpenCL C."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from autotune.devices.choose import backend, choose_device
 from autotune.devices.device import Device, for_arch
 from autotune.kernel.source import flattened
 
+ROOT = Path(__file__).parents[1]
 SOURCE = """
 #include "dialect.h"
 KERNEL_3D(4, 2, 3, 0) k(GLOBAL float* out, int n) {
@@ -20,6 +22,16 @@ KERNEL_3D(4, 2, 3, 0) k(GLOBAL float* out, int n) {
     if (DBL_MAX < 1 || FLT_EPSILON > 1) out[0] = 0.0f;
 }
 """
+
+
+def test_every_word_is_in_the_reference() -> None:
+    header = (ROOT / "kernels" / "dialect.h").read_text()
+    page = (ROOT / "docs" / "spaces.md").read_text().partition("\n## Words of dialect.h\n")[2]
+    words = set(re.findall(r"#define (\w+)|\btypedef .*?(\w+);|static inline \w+ (\w+)\(", header))
+    names = {name for found in words for name in found if name}
+    own = {name for name in names if not name.startswith("DIALECT_")}  # the others join these
+    assert len(own) > 40
+    assert own - set(re.findall(r"`(\w+)", page)) == set()
 
 
 @pytest.fixture

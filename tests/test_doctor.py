@@ -8,13 +8,14 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from tuned_project import edit_record, enter_copy, record_file, tuned_once
 
 from autotune import doctor
 from autotune.doctor import Finding, findings, nvidia, places, records, software
+from autotune.doctor.finding import State
 from autotune.doctor.nvidia import Gpu, Nvidia
 from autotune.errors import DeviceError
 from autotune.extras import install, pip
@@ -83,7 +84,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever is wrong here has a remedy; nothing is printed."""
     found = findings()
     assert {"python", "driver", "store", "cache"} <= {finding.topic for finding in found}
-    assert all(finding.state in ("ok", "warn", "bad") and finding.text for finding in found)
+    assert all(finding.state in get_args(State) and finding.text for finding in found)
     assert [finding for finding in found if finding.state != "ok" and not finding.remedy] == []
     assert capsys.readouterr() == ("", "")
 
@@ -113,7 +114,7 @@ def test_missing_packages_have_their_pip_line(monkeypatch: pytest.MonkeyPatch) -
     for extra in ("tune", "cpu"):
         assert found[f"packages [{extra}]"].state == "bad"
         assert found[f"packages [{extra}]"].remedy == install(extra)
-    assert found["packages [postgres]"].state == "ok"
+    assert found["packages [postgres]"].state == "absent"
     assert found["packages [postgres]"].remedy == install("postgres")
     monkeypatch.setenv("AUTOTUNE_STORE", "postgresql://host/results")
     assert (
@@ -355,7 +356,7 @@ def test_no_opencl(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = software.opencl(NO_GPU)
     assert found == Finding("opencl", "bad", "none here", install("cpu"))
     (beside,) = software.opencl(Nvidia(present=True, gpus=(Gpu(0, "H100", None),)))
-    assert beside.state == "ok"
+    assert beside.state == "absent"
 
 
 class TestRecords:

@@ -53,12 +53,24 @@ NOT_RUN = {
         "names a recorded space, which does not ship; test_replay replays one"
     ),
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune tune-all --hours 8": "tunes for hours; test_retune runs it on two kernels",
+    "autotune tune-all copy ffma gemv --hours 0.5": "the same",
     "autotune check-tuned sgemm --threshold 3 --retune": (
         "needs a kernel that was tuned on this device; test_check_tuned tunes one"
     ),
     "autotune portfolio sgemm": "needs a record of this device; test_portfolio makes one",
     "autotune portfolio sgemm --budget 2m --records reports": (
         "needs a record of this device; test_portfolio makes one"
+    ),
+    **dict.fromkeys(
+        (
+            "autotune fleet start --local --detach",
+            "autotune fleet start --ssh gpu1,gpu2 --tls-ca ca.pem --tls-cert fleet.pem --tls-key fleet.key",
+            "autotune fleet start --slurm 'partition=gpu, arch=sm_90:4, arch=sm_80:8' --insecure",
+            "autotune fleet status",
+            "autotune fleet stop",
+        ),
+        "starts processes that stay; test_cluster does it, and ends them",
     ),
     "autotune retune sgemm --effort full": "searches for ten minutes per problem",
 }
@@ -87,6 +99,9 @@ def test_examples_are_parsed(example: str) -> None:
     _, verb, *arguments = shlex.split(example, comments=True)
     command = autotune.get_command(click.Context(autotune), verb)
     assert command is not None, f"no verb {verb}"
+    if isinstance(command, click.Group):
+        verb, *arguments = arguments
+        command = command.commands[verb]
     command.make_context(verb, arguments)
 
 

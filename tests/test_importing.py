@@ -1,6 +1,7 @@
 """`autotune import`: of what others wrote, only what a run could have written is merged."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,19 @@ from sample_records import PARAMETERS, changed, entry, plan, problem, record, wi
 from autotune.cli import run
 from autotune.devices.device import Device
 from autotune.errors import RecordError
+from autotune.kernel.catalog import find_kernel
 from autotune.kernel.spec import Kernel
+from autotune.retune.stale import recorded_reasons
 from autotune.tuned.importing import check_values
-from autotune.tuned.reading import decode, read_all
+from autotune.tuned.reading import decode, read, read_all
 from autotune.tuned.record import RecordedDevice, TunedRecord
+from autotune.tuned.writing import encode
 from autotune.values import Problem
 
-COPY = Path(__file__).parents[1] / "reports" / "NVIDIA_H200" / "copy.json"
+REPORTS = Path(__file__).parents[1] / "reports"
+COPY = REPORTS / "NVIDIA_H200" / "copy.json"
+#: All but what this machine's CPU left in opencl_*.
+SHIPPED = sorted(REPORTS.glob("[!o]*/*.json"))
 
 
 def device(**changes: Any) -> bytes:
@@ -117,6 +124,45 @@ def test_a_record_of_another_kernel_of_that_name_is_refused(
         check_values(record(), gemm(**changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"median_ms": 1e-5}, "1e-05 ms is below the device's bound of .* for this work"),
+        ({"gb_per_s": 9999.0}, "gb_per_s is 9999, but .* ms make"),
+    ],
+)
+def test_times_and_rates_that_no_device_reaches_are_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a kernel whose work is known; what the record calls stale may have been other work."""
+    made = read(COPY)
+    first, *others = made.entries
+    kernel = find_kernel("copy")
+    for stale in ((), ("the source changed since",)):
+        faked = msgspec.structs.replace(first, stale_reasons=stale, **changes)
+        forged = msgspec.structs.replace(made, entries=(faked, *others))
+        if stale:
+            check_values(forged, kernel)
+        else:
+            with pytest.raises(RecordError, match=message):
+                check_values(forged, kernel)
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_what_ships_is_what_a_run_of_these_sources_could_have_written(file: Path) -> None:
+    """Who contributes a GPU's records changes nothing else: docs/contribute-a-gpu.md."""
+    made, kernel = read(file), find_kernel(file.stem)
+    check_values(made, kernel)
+    assert (file.parent.name, file.stem) == (made.device.folder, made.kernel)
+    assert made.device.backend == "cuda"
+    for known in made.entries:
+        assert recorded_reasons(kernel, made, known) == (), dict(known.problem)
+        assert known.checks is not None
+        assert known.checks.max_error <= known.checks.bound
+    for name in (f"{made.kernel}.hpp", f"{made.kernel}.md"):
+        assert (file.parent / name).is_file()
+
+
 def test_what_a_run_wrote_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shipped record, against the bundled space; with one value changed it is not."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -128,3 +174,119 @@ def test_what_a_run_wrote_is_imported(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "copy.json").write_text(json.dumps(document))
     assert run(["import", str(tmp_path / "copy.json")]) == 1
     assert read_all(mine) == [known]
+
+
+# ---------------------------------------------------------------------- whose, and which of two
+
+
+def put(folder: Path, *entries: Any, name: str = "theirs.json") -> str:
+    """A record of the sample kernel as a file."""
+    (folder / name).write_bytes(encode(record(list(entries))))
+    return str(folder / name)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder of records, empty."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path / "data" / "autotune" / "tuned"
+
+
+def winner(folder: Path) -> Any:
+    (known,) = read_all(folder)
+    return known.entries[0].configuration["BM"]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "stays", "why"),
+    [
+        ({}, {}, 64, "tuned again"),  # of one day the one that is brought
+        ({"tuned_on": "2026-03-02"}, {"tuned_on": "2026-03-01"}, 32, "tuned later here"),
+        ({"effort": "full"}, {"effort": "quick", "tuned_on": "2026-11-20"}, 32, "more effort"),
+        (
+            {"effort": "quick", "tuned_on": "2026-03-02"},
+            {"effort": "full", "tuned_on": "2026-03-01"},
+            64,
+            "tuned again with effort full",
+        ),
+        (
+            {"source": "a" * 64, "tuned_on": "2026-03-02"},
+            {"source": "b" * 64, "tuned_on": "2026-03-01"},
+            32,
+            "of another source",
+        ),
+    ],
+)
+def test_of_two_entries_effort_and_then_the_date_decide(
+    ours: dict[str, Any],
+    theirs: dict[str, Any],
+    stays: int,
+    why: str,
+    mine: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    at = {"tuned_on": "2026-03-01", "effort": "quick"}
+    first = put(tmp_path, entry(problem(64, 64), plan(32), **{**at, **ours}), name="first.json")
+    assert run(["import", first]) == 0
+    capsys.readouterr()
+    who = {"who": "Ada\x1b[1m"}
+    second = put(tmp_path, entry(problem(64, 64), plan(64), **{**at, **theirs, **who}))
+    assert run(["import", second]) == 0
+    printed = capsys.readouterr()
+    assert why in printed.out
+    assert winner(mine) == stays
+    if "source" not in ours:
+        assert "conflict: yours BM=32" in printed.out and "theirs BM=64" in printed.out
+        assert "by Ada\\x1b" in printed.out and "--race" in printed.err
+    assert run(["import", second]) == 0
+    again = "it is the same" if stays == 64 else why
+    assert again in capsys.readouterr().out and winner(mine) == stays
+
+
+def test_only_what_one_card_measured_is_taken(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of = [entry(problem(size, 64), device_uuid=f"GPU-{size}") for size in (8, 16)]
+    file = put(tmp_path, *of)
+    assert run(["import", file, "--from-device", "GPU-3"]) == 1
+    error = capsys.readouterr().err
+    assert "nothing of it was measured on 'GPU-3'" in error and "GPU-16" in error
+    assert not mine.exists()
+    assert run(["import", file, "--from-device", "GPU-16"]) == 0
+    (known,) = read_all(mine)
+    assert [each.problem["m"] for each in known.entries] == [16]
+    assert run(["import", file, "--from-device", known.device.name]) == 0
+    assert len(read_all(mine)[0].entries) == 2
+
+
+def test_only_what_a_trusted_key_signed_is_taken(
+    mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ours", "stranger"):
+        made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
+        subprocess.run(made, check=True)
+    file = put(tmp_path, entry(problem(64, 64), plan(32)))
+    take = ["import", file, "--trusted-key"]
+    assert run([*take, str(tmp_path / "ours.pub")]) == 1
+    assert "ssh-keygen -Y sign -n autotune" in capsys.readouterr().err
+    sign = ["ssh-keygen", "-q", "-Y", "sign", "-n", "autotune", "-f", str(tmp_path / "ours"), file]
+    subprocess.run(sign, check=True, stderr=subprocess.PIPE)
+    assert run([*take, str(tmp_path / "stranger.pub")]) == 1
+    assert "not signed by a key of" in capsys.readouterr().err
+    assert run([*take, file]) == 2 and "expected public keys" in capsys.readouterr().err
+    assert not mine.exists()
+    assert run([*take, str(tmp_path / "ours.pub")]) == 0 and winner(mine) == 32
+    put(tmp_path, entry(problem(64, 64), plan(64)))  # changed since
+    assert run([*take, str(tmp_path / "ours.pub")]) == 1 and winner(mine) == 32
+
+
+def test_filters_are_for_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cache = Path(__file__).parent / "data" / "sgemm-NVIDIA_H100_80GB_HBM3.json.gz"
+    assert run(["import", str(cache), "--race"]) == 2
+    assert "no tuned record" in capsys.readouterr().err
+    file = put(tmp_path, entry(problem(64, 64)))
+    assert run(["import", file]) == 0
+    other = put(tmp_path, entry(problem(64, 64), plan(128)))
+    assert run(["import", other, "--race"]) == 2
+    assert "no kernel that is known here" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -376,6 +377,30 @@ def test_results_tell_the_importance_of_parameters(
     assert capsys.readouterr().out.startswith("kernel,problem,device,parameter,lost_without,alone")
     assert run(["results", "--importance", "--best", "3"]) == 2
     assert "leave out --best" in capsys.readouterr().err
+
+
+def test_importances_that_little_supports_are_hints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(3)
+    noisy = [timed(c, slope(c) * math.exp(0.25 * draw.gauss(0, 1))) for c in GRID]
+    found = insight(noisy)
+    assert found and 0.1 < found.explained < 0.5
+    text = section_of(noisy)
+    assert (
+        "they are hints" in text
+        and "explained: hints" in text
+        and "bar blue" not in text
+        and "bar grey" not in text
+    )
+    monkeypatch.setenv("AUTOTUNE_STORE", str(tmp_path / "store.sqlite"))
+    stored(tmp_path / "store.sqlite", noisy)
+    assert run(["results", "demo", "--importance"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].split()[3].startswith("(")
+    assert "hints at best" in err
+    assert run(["results", "demo", "--best", "1"]) == 0
+    assert "times of the search, each measured once" in capsys.readouterr().err
 
 
 def test_results_say_where_too_little_was_timed(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sample_spaces import write_space
 
-from autotune.devices.base import BoundFill, BoundLaunch
+from autotune.devices.base import BoundFill, BoundLaunch, LaunchError
 from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
@@ -163,6 +163,38 @@ def test_args_pick_names_and_pass_integers_as_32_bits_and_typed_scalars_as_they_
 def test_no_args_at_all_can_be_asked_for():
     (launch,) = bound(Launch((1, 1, 1), (1, 1, 1), 0, "k", ()))
     assert launch.args == ()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (None, r"gives 4 arguments \(x, out, n, work\), the kernel takes 3;"),
+        (("x", "n", "out"), "argument 2, n, is one int32, and the kernel takes an array there"),
+        (
+            ("x", "out", "out"),
+            "argument 3, out, is an array of float16, and the kernel takes one int32",
+        ),
+        (
+            ("out", "x", "n"),
+            "1, out, is an array of float16, and the kernel takes an array of float32",
+        ),
+        (
+            ("x", "out", np.float32(2)),
+            "argument 3, 2.0, is one float32, and the kernel takes one int32",
+        ),
+    ],
+)
+def test_arguments_that_the_kernel_does_not_take_are_named(args, message):
+    binary = replace(BINARY, parameters={"k": ("float32*", "*", "int32"), "any": ("int8*", "", "")})
+
+    def bound(entry, args):
+        step = Launch((1, 1, 1), (1, 1, 1), 0, entry, args)
+        plan = binding.LaunchSequence((step,))
+        return binding.bound(plan, NAMES, BUFFERS, SCALARS, DTYPES, binary)
+
+    with pytest.raises(LaunchError, match=f"k: .*{message}"):
+        bound("k", args)
+    assert bound("k", ("x", "out", "n")) and bound("any", ("x", "out", "n")) and bound("c", args)
 
 
 def test_a_fill_value_takes_the_buffers_type():

@@ -6,6 +6,7 @@ The device of these tests is a formula: ten multiprocessors, tiles of different 
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from autotune.kernel.membership import is_member
 from autotune.run.recording import refitted
 from autotune.run.selection import PortfolioTimes
 from autotune.tuned.fallback import fallback_table
+from autotune.tuned.formula import move_between
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.prediction import Predictor
 from autotune.tuned.reading import Loaded, decode
@@ -30,6 +32,7 @@ from autotune.tuned.record import (
     Plan,
     Portfolio,
     Prediction,
+    RecordedDevice,
     TunedRecord,
 )
 from autotune.tuned.table import build_table, pick
@@ -49,11 +52,11 @@ def tile_plan(configuration: Any, problem: Any = None) -> Plan:
     return plan(bm, grid=(["*", *blocks], 1, 1))
 
 
-def time_ms(bm: int, m: int, n: int) -> float:
+def time_ms(bm: int, m: int, n: int, sm_count: int = SM_COUNT) -> float:
     """A launch, and waves of blocks that take longer where a row of n starts anywhere."""
     blocks = math.ceil(m / bm) * math.ceil(n / bm)
-    rounds = math.ceil(blocks / SM_COUNT)
-    waves = math.ceil(blocks / SM_COUNT / RESIDENT[bm])
+    rounds = math.ceil(blocks / sm_count)
+    waves = math.ceil(blocks / sm_count / RESIDENT[bm])
     late = {32: 1.1, 64: 1.9, 128: 1.1}[bm] if n % 4 else 1.0
     return (0.004 + rounds * bm**1.8 * 1e-6 + waves * 0.0005) * late
 
@@ -120,11 +123,71 @@ def test_sizes_between_those_measured_are_answered_by_waves_and_alignment() -> N
     assert worse["predicted"] < 0.1 * len(asked)
 
 
-def _tiles(known: TunedRecord, asked: Sequence[tuple[int, int]]) -> list[Any]:
+def _tiles(known: TunedRecord, asked: Sequence[tuple[int, int]], like: Any = None) -> list[Any]:
     loaded = [Loaded("test", known.device.folder, known)]
     table = build_table(loaded)
-    rows = [pick(table, (m, n, "float32"), arch="sm_90")[0] for m, n in asked]
+    rows = [pick(table, (m, n, "float32"), arch="sm_90", like=like)[0] for m, n in asked]
     return [row.plan.configuration["BM"] for row in rows]
+
+
+def gpu(name: str, sm_count: int) -> RecordedDevice:
+    """A device of these tests, of which all is known that devices are compared by."""
+    return RecordedDevice(
+        backend="cuda",
+        name=name,
+        arch="sm_90",
+        sm_count=sm_count,
+        shared_bytes_per_block=232448,
+        l2_bytes=1 << 20,
+        peak_gb_per_s=1000.0,
+        peak_gflop_per_s=1000.0,
+    )
+
+
+@pytest.mark.parametrize("sm_count", [3, 7, 16, 24])
+def test_a_device_that_was_not_tuned_is_answered_in_its_own_waves(sm_count: int) -> None:
+    """As for the sizes that were tuned, whose times count as well, so for all others."""
+
+    def lost(asked: Sequence[tuple[int, int]], tiles: Sequence[int]) -> float:
+        pairs = zip(asked, tiles, strict=True)
+        return sum(
+            math.log(time_ms(bm, *at, sm_count) / min(time_ms(t, *at, sm_count) for t in TILES))
+            for at, bm in pairs
+        )
+
+    entries = [
+        entry(problem(m, n), tile_plan({"BM": min(TILES, key=lambda bm: time_ms(bm, m, n))}))
+        for m, n in SIZES
+    ]
+    known = tuned_record(portfolio_of(SIZES))
+    known = msgspec.structs.replace(known, entries=tuple(entries), device=gpu("Tuned", SM_COUNT))
+    rng = random.Random(4)
+    others = [(int(2 ** rng.uniform(5, 11)), int(2 ** rng.uniform(5, 11))) for _ in range(100)]
+    for asked in (SIZES, others):
+        of_the_tuned = lost(asked, _tiles(known, asked))
+        assert 4 * lost(asked, _tiles(known, asked, gpu("Asked", sm_count))) < of_the_tuned
+    same = _tiles(known, SIZES, gpu("Same", SM_COUNT))
+    assert same == [made.configuration["BM"] for made in entries]
+    assert _tiles(known, others, for_arch("sm_90")) == _tiles(known, others)
+
+
+def test_blocks_that_no_longer_fit_come_in_more_waves() -> None:
+    """By threads and shared memory of a multiprocessor; one always runs."""
+    device = gpu("Tuned", 10)
+    four = cost(plan(64, block=(512, 1, 1)), 1, waves=((10, ()), (40, ())))
+    for threads, shared_bytes, resident in (
+        (2048, 0, 4),
+        (1024, 0, 2),
+        (2048, 75_000, 2),
+        (256, 0, 1),
+    ):
+        there = replace(for_arch("sm_86"), sm_count=82, max_threads_per_sm=threads)
+        there = replace(there, shared_bytes_per_sm=160_000)
+        needed = msgspec.structs.replace(four.plan, shared_bytes=shared_bytes)
+        move = move_between(device, there)
+        assert move is not None
+        moved = move(msgspec.structs.replace(four, plan=needed))
+        assert [slots for slots, _ in moved.waves] == [82, 82 * resident]
 
 
 def test_what_was_measured_comes_back() -> None:

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import AutotuneError
-from autotune.measure.process import ENDED, ChildDied, ChildGone, Children, ChildTimeout
+from autotune.measure import process as processes
+from autotune.measure.process import (
+    ENDED,
+    ChildDied,
+    ChildGone,
+    Children,
+    ChildTimeout,
+    begun_early,
+)
 
 LARGE = 10_000_000
 
@@ -264,3 +272,15 @@ def test_they_die_with_their_parent_whatever_they_are_doing():
     processes = [int(pid) for pid in done.stdout.split()]
     assert len(processes) == 3
     wait_until(lambda: not any(map(alive, processes)))
+
+
+def test_what_was_begun_early_is_taken_by_who_begins_so_and_the_rest_ends(children):
+    with begun_early(time.time, os.getpid):
+        begun = dict(processes._early)
+        (unasked,), (early,) = begun.values()
+        assert children.begin(os.getpid) is early
+        assert children.begin(os.getpid) is not early  # of those that begin so there was one
+        assert early.ask(60, abs, -3) == 3
+        wait_until(lambda: unasked.pid)
+    assert not alive(unasked.pid) and not processes._early
+    assert early.ask(60, abs, -4) == 4

@@ -22,6 +22,7 @@ from autotune.cli import run as command
 from autotune.cli import runs
 from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks, for_arch
+from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Removal, Space, enumerate_space
 from autotune.measure.measurement import Measurement, Recheck, Status
 from autotune.report import answer, evidence, setting, wording
@@ -332,6 +333,22 @@ def test_the_portfolio_is_ranked_by_geometric_mean_and_failures_come_last() -> N
     ]
 
 
+def test_no_configuration_of_the_portfolio_beats_an_answer() -> None:
+    """The finals chose the second; that the first was faster in another race is not told."""
+    made = [dict(configuration) for configuration in list(space())[:3]]
+    portfolio = Portfolio(
+        configurations=tuple(made),
+        problems=(dict(SMALL), dict(LARGE)),
+        median_ms=((1.0, 6.0), (1.25, 8.0), (3.0, 4.0)),
+    )
+    known = msgspec.structs.replace(record([entry(SMALL, made[1])]), portfolio=portfolio)
+    assert [row[1:] for row in answer.portfolio(content_of(known, [])).rows] == [
+        ("1.225×", "1.500×", "m=4096, n=4096"),
+        ("1.414×", "2.000×", "m=4096, n=4096"),
+        ("1.549×", "2.400×", "m=512, n=512"),
+    ]
+
+
 def test_more_than_the_limit_is_doubted() -> None:
     fast = entry(SMALL, trials()[4].configuration, limit_fraction=2.1)
     (warning,) = answer.warnings(content_of(record([fast]), []))
@@ -530,6 +547,22 @@ def test_the_command_needs_no_store_where_records_are_named(
     assert {file.name for file in written} == {"copy.md", "copy.svg", "copy.html", "index.html"}
     for file in (file for file in written if file.suffix != ".html"):
         assert file.read_bytes() == (reports / "NVIDIA_H200" / file.name).read_bytes()
+
+
+def test_no_committed_page_is_older_than_its_record(tmp_path: Path) -> None:
+    """Nor than the space file: autotune report --from reports --out reports writes all of them anew."""
+    spaces: dict[tuple[str, str], Space] = {}
+    records = read_all(ROOT / "reports")
+    assert len(records) > 10
+    for known in records:
+        key = known.kernel, known.device.arch
+        if key not in spaces:
+            spaces[key] = enumerate_space(
+                find_kernel(known.kernel, ROOT / "spaces"), for_arch(key[1])
+            )
+        for written in write_markdown(from_rows((), known, spaces[key]), tmp_path):
+            committed = ROOT / "reports" / known.device.folder / written.name
+            assert written.read_text() == committed.read_text(), committed
 
 
 # ---------------------------------------------------------------------- files

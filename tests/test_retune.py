@@ -248,6 +248,24 @@ def test_the_ratio_to_a_record_knows_both_intervals() -> None:
 
 
 @pytest.mark.usefixtures("no_process")
+def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the named folder: the user's own records and those that ship do not count."""
+    (made,) = Path("reports").glob("*/twin.json")
+    made.unlink()
+    command = ["tune-all", *NAMES, "--device", "opencl:cpu", "--hours", "0.0003"]
+    assert run(command) == 0
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()[1:]] == ["twin"]
+    assert read(made).entries[0].effort == "quick"
+    assert f"commit {made.parent}" in told.err
+    assert run(command) == 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "nothing is left to tune" in told.err
+
+
 def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
     """What is stale is listed as left, whatever it needs; the next run goes on."""
     edit_record("saxpy", source="beef")

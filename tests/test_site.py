@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import autotune
+from autotune.cli import _COMMANDS
 from autotune.kernel.spec import Kernel
 
 ROOT = Path(__file__).parents[1]
@@ -25,6 +26,10 @@ REFERENCE = [DOCS / "api.md", DOCS / "spaces.md"]
 MODULES = ("autotune.linalg", "autotune.torch_ops")
 
 Definition = ast.FunctionDef | ast.ClassDef | ast.Module
+#: What the site shows in place of a list: the name, options, and the list.
+DIRECTIVE = re.compile(
+    r"(?m)^<!-- ::: (autotune[\w.]*) ?((?:\n .*)*)\n?-->\n\n((?:- .*\n(?:    .*\n)*)*)"
+)
 FENCED = re.compile(r"(?ms)^ *```.*?^ *```$")
 
 
@@ -53,7 +58,7 @@ def _is_module(path: list[str]) -> bool:
 def shown(page: Path) -> Iterator[str]:
     """Every name that a page shows the docstring of: a class with the members listed, else all public ones."""
     text = page.read_text(encoding="utf-8")
-    for name, options in re.findall(r"^::: (autotune[\w.]*)\n((?: .*\n)*)", text, re.MULTILINE):
+    for name, options, _ in DIRECTIVE.findall(text):
         yield name
         if listed := re.search(r" members:((?:\s+- \w+)+|.*)", options):
             yield from (f"{name}.{member}" for member in re.findall(r"\w+", listed[1]))
@@ -132,6 +137,36 @@ def faults_of_class(node: ast.ClassDef) -> list[str]:
     }
     taken = parameters(makers[0]) if makers else fields
     return undescribed(taken, found.get("Parameters", ""))
+
+
+def listed(page: Path) -> Iterator[tuple[str, str]]:
+    """What stands in a page beneath each name that the site shows the docstring of, and what should."""
+    for name, options, text in DIRECTIVE.findall(page.read_text(encoding="utf-8")):
+        node, members = definition(name), re.search(r" members:((?:\s+- \w+)+|.*)", options)
+        chosen = re.findall(r"\w+", members[1]) if members else []
+        lines = [f"- `{name}`: {summary(node)}"]
+        if isinstance(node, ast.Module):
+            classes = [each for each in node.body if isinstance(each, ast.ClassDef)]
+            lines = [f"- `{name}.{each.name}`: {summary(each)}" for each in classes]
+        lines += [f"    - `{each}`: {summary(definition(f'{name}.{each}'))}" for each in chosen]
+        yield text, "".join(f"{line}\n" for line in lines)
+
+
+def summary(node: Definition) -> str:
+    """The first sentence of a docstring, in one line."""
+    return " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=lambda page: page.name)
+def test_a_page_of_docstrings_reads_without_the_site_too(page: Path) -> None:
+    """GitHub shows no directive: beneath each, which is a comment there, stands what it is about."""
+    for found, expected in listed(page):
+        assert found == expected
+
+
+def test_commands_are_listed_for_whoever_reads_without_the_site() -> None:
+    rows = [f"- `{name}`: {about}" for name, (_, about) in _COMMANDS.items()]
+    assert "\n".join(rows) in (DOCS / "commands.md").read_text(encoding="utf-8")
 
 
 def test_every_public_name_is_shown() -> None:

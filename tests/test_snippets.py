@@ -55,13 +55,20 @@ NOT_RUN = {
     "autotune cache --clear": "would clear what the tests share; test_cli has a cache of its own",
     "autotune check-tuned --retune": "needs a record of this device; test_check_tuned makes one",
     "autotune retune --stale --max-hours 2": "tunes every bundled kernel; test_retune runs it on two",
+    "autotune check-tuned --threshold 5": "the same",
+    "autotune tune-all": "tunes for hours; test_retune runs it on two kernels",
     "autotune check vector_add": "needs what the line above writes; test_migration checks one",
+    "autotune fleet": "starts processes that stay; test_cluster does it, and ends them",
     "autotune run": "searches for a minute; test_readme and test_tutorial shorten it, tests/gpu the rest",
+    "autotune store merge node7.sqlite": "needs two stores; test_store_shared merges such",
     "build/tuned": "needs a GPU; test_cpp builds it",
     "cmake": "test_cpp builds the example and a project of its own",
+    "git": "changes the repository",
+    "python -m pytest": "these tests",
     "g++": "test_cpp compiles against what ships",
     "make": "sets up, tunes and tests for minutes; .ci/run does",
     "nvcc": "test_cpp compiles the same file by CMake",
+    "openssl": "test_cluster makes its certificates so",
     "pip": "installs",
     "pkg-config": "test_cpp asks it",
 }
@@ -129,7 +136,7 @@ def test_no_fence_is_overlooked(page: Path) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_every_block_has_a_check(block: Block) -> None:
-    known = ("sh", "python", "cpp", *PROSE)
+    known = ("sh", "python", "cpp", "sql", *PROSE)  # test_store_shared executes the SQL
     checked = block.language in known or block.is_followed or block.is_excerpt
     assert checked, f"neither {', '.join(known)} nor an excerpt of a source: {block.language!r}"
 
@@ -226,8 +233,12 @@ def check_autotune(arguments: list[str]) -> None:
     if verb.startswith("-"):
         assert verb in options_of(group), verb
         return
+    command = command_of(verb)
+    while isinstance(command, click.Group) and rest and rest[0] in command.commands:
+        verb, *rest = rest
+        command = command.commands[verb]
     with suppress(click.exceptions.Exit):  # --help
-        command_of(verb).make_context(verb, rest)
+        command.make_context(verb, rest)
 
 
 def check_benchmark(script: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

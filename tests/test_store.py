@@ -1,6 +1,6 @@
 """The results store: one contract over SQLite and PostgreSQL, killed writers, and bad input.
 
-PostgreSQL is a real server of this file's own, in a folder under /tmp, gone afterwards.
+PostgreSQL is a real server, of these tests alone.
 """
 
 import json
@@ -9,10 +9,8 @@ import multiprocessing
 import os
 import random
 import resource
-import secrets
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -29,6 +27,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from postgresql import Server, on_server
 
 from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks
@@ -72,92 +71,6 @@ def exact(measurement: Measurement) -> object:
 
 
 # ---------------------------------------------------------------- servers and stores
-
-
-class Server:
-    """A throw-away PostgreSQL: makes databases and runs SQL as its superuser."""
-
-    def __init__(self, folder: Path, programs: Path) -> None:
-        self.password = secrets.token_hex(8)
-        self.folder = folder
-        self._databases = 0
-        (folder / "password").write_text(self.password)
-        # PostgreSQL refuses to run as root. pdeathsig: it goes when this process does.
-        user = "--reuid=postgres --regid=postgres --clear-groups" if os.geteuid() == 0 else ""
-        self._prefix = f"setpriv {user} --pdeathsig=QUIT {programs}"
-        if user:
-            shutil.chown(folder, "postgres", "postgres")
-            shutil.chown(folder / "password", "postgres", "postgres")
-        self._start(
-            f"initdb -D {folder}/data -U tester --pwfile={folder}/password -A scram-sha-256 "
-            "-N --locale=C -E UTF8"
-        ).wait(60)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self._process = self._start(
-            f"postgres -D {folder}/data -p {self.port} -k {folder} -h 127.0.0.1 -F"
-        )
-        self._engine = sa.create_engine(
-            self._url("postgres").replace("postgresql:", "postgresql+psycopg:"),
-            isolation_level="AUTOCOMMIT",
-            poolclass=sa.NullPool,
-        )
-
-    def _start(self, command: str) -> subprocess.Popen[bytes]:
-        with (self.folder / "log").open("a") as log:
-            return subprocess.Popen(
-                f"{self._prefix}/{command}".split(), stdout=log, stderr=log, cwd="/"
-            )
-
-    def _url(self, database: str) -> str:
-        return f"postgresql://tester:{self.password}@127.0.0.1:{self.port}/{database}"
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                return self.sql("SELECT 1")
-            except sa.exc.OperationalError:
-                if time.monotonic() > deadline or self._process.poll() is not None:
-                    raise AssertionError((self.folder / "log").read_text()) from None
-                time.sleep(0.05)
-
-    def sql(self, statement: str) -> None:
-        with self._engine.connect() as connection:
-            connection.exec_driver_sql(statement)
-
-    def database(self, options: str = "") -> str:
-        """Make an empty database; returns its URL."""
-        self._databases += 1
-        self.sql(f"CREATE DATABASE store_{self._databases} {options}")
-        return self._url(f"store_{self._databases}")
-
-    def stop(self) -> None:
-        self._engine.dispose()
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(30)
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
-    """A running PostgreSQL server."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin")) or [
-        Path(shutil.which("initdb") or "")
-    ]
-    if not (found[-1] / "initdb").exists() or not shutil.which("setpriv"):
-        pytest.skip("no PostgreSQL; apt-get install postgresql")
-    folder = Path(tempfile.mkdtemp(prefix="autotune-postgresql-"))
-    made = Server(folder, found[-1])
-    try:
-        made.wait()
-        yield made
-    finally:
-        made.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-on_server = [pytest.mark.postgres, pytest.mark.xdist_group("postgres")]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=on_server)])
@@ -582,28 +495,84 @@ def test_a_newer_schema_is_left_alone(url: str) -> None:
     refused(lambda: Store.open(url), "version 99", "install a newer")
 
 
-def test_a_store_of_version_1_is_converted_once(store: Store, url: str) -> None:
-    """It had no column of configurations; damaged rows stay as they are."""
-    again = replace(numbered(1), message="again")
-    store.add_many(store.begin_run(RUN), SCOPE, [numbered(1), again, numbered(2), numbered(3)])
-    sql(
-        url,
-        "DROP INDEX measurements_by_configuration",
-        "DROP INDEX measurements_by_time",
-        "DROP INDEX measurements_by_age",
-        "DROP INDEX attempts_open_by_configuration",
-        "ALTER TABLE measurements DROP COLUMN configuration",
-        "CREATE INDEX ix_measurements_scope ON measurements (scope)",
-        "CREATE INDEX attempts_open ON attempts (scope) WHERE closed IS NULL",
-        "UPDATE measurements SET measurement = '{' WHERE id = 4",
-        "UPDATE autotune_schema SET version = 1",
+_OLD = """
+CREATE TABLE autotune_schema (version INTEGER NOT NULL);
+INSERT INTO autotune_schema VALUES ({version});
+CREATE TABLE runs (id {id} PRIMARY KEY, kernel TEXT NOT NULL, device_name TEXT NOT NULL,
+ strategy TEXT NOT NULL, seed TEXT NOT NULL, version TEXT NOT NULL, command TEXT NOT NULL,
+ state TEXT NOT NULL, process TEXT NOT NULL, started TEXT NOT NULL, finished TEXT);
+CREATE TABLE attempts (id {id} PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES runs (id),
+ scope TEXT NOT NULL, configuration TEXT NOT NULL, opened TEXT NOT NULL, closed TEXT);
+CREATE TABLE measurements (id {id} PRIMARY KEY, run_id INTEGER NOT NULL REFERENCES runs (id),
+ scope TEXT NOT NULL, kernel TEXT NOT NULL, problem TEXT NOT NULL, device_uuid TEXT NOT NULL,
+ device_name TEXT NOT NULL, arch TEXT NOT NULL, driver TEXT NOT NULL, toolchain TEXT NOT NULL,
+ source TEXT NOT NULL, arguments TEXT NOT NULL, timing TEXT NOT NULL, status TEXT NOT NULL,
+ median_ms DOUBLE PRECISION, measurement TEXT NOT NULL, created TEXT NOT NULL {more});
+CREATE INDEX ix_measurements_run_id ON measurements (run_id);
+{indices}
+INSERT INTO runs (kernel, device_name, strategy, seed, version, command, state, process, started)
+ VALUES ('sgemm', 'Test GPU', 'random', '7', '0.1.0', '', 'running', 'gone', '2026-01-01');
+INSERT INTO attempts (run_id, scope, configuration, opened, closed)
+ VALUES (1, '{scope}', '{open}', '2026-01-01', NULL), (1, '{scope}', '{{}}', '2026', '2026')
+"""
+#: What the second version had beside the first, and its indices.
+_OF_VERSION = {
+    1: (
+        "",
+        "CREATE INDEX ix_measurements_scope ON measurements (scope);"
+        "CREATE INDEX attempts_open ON attempts (scope) WHERE closed IS NULL;",
+    ),
+    2: (
+        ", configuration TEXT DEFAULT '' NOT NULL",
+        "CREATE INDEX measurements_by_age ON measurements (scope, id);"
+        "CREATE INDEX measurements_by_time ON measurements (scope, status, median_ms);"
+        "CREATE INDEX measurements_by_configuration ON measurements (scope, configuration);"
+        "CREATE INDEX attempts_open_by_configuration ON attempts (scope, configuration) "
+        "WHERE closed IS NULL;",
+    ),
+}
+
+
+def make_old(url: str, version: int, rows: list[Measurement]) -> None:
+    """A store as an older version made it; its last row is damaged."""
+    more, indices = _OF_VERSION[version]
+    made = _OLD.format(
+        id="SERIAL" if "://" in url else "INTEGER",
+        version=version,
+        more=more,
+        indices=indices,
+        scope=SCOPE.fingerprint,
+        open=numbered(9).configuration.canonical_json(),
     )
-    for _ in range(2):
-        with Store.open(url) as converted:
+    named = {field.name: getattr(SCOPE, field.name) for field in fields(SCOPE)}
+    shared = {**named, "problem": encode(SCOPE.problem), "scope": SCOPE.fingerprint, "run_id": 1}
+    for row in rows:
+        values = {**shared, "status": str(row.status), "created": "2026-01-01"}
+        values["measurement"] = encode(row) if row is not rows[-1] else "{"
+        if version == 2:
+            known = row is not rows[-1]
+            values["configuration"] = row.configuration.canonical_json() if known else ""
+        texts = ", ".join(f"'{value}'" for value in values.values())
+        made += f";INSERT INTO measurements ({', '.join(values)}) VALUES ({texts})"
+    Path(url).parent.mkdir(exist_ok=True) if "://" not in url else None
+    sql(url, *made.split(";"))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_store_is_converted_once(url: str, version: int) -> None:
+    """Damaged rows stay as they are; a server's tables are converted by who is told to."""
+    again = replace(numbered(1), message="again")
+    make_old(url, version, [numbered(1), again, numbered(2), numbered(3)])
+    if "://" in url:
+        refused(lambda: Store.open(url), f"has version {version}", "autotune store migrate")
+    for may_convert in (True, False):
+        with Store.open(url, may_convert=may_convert) as converted:
             assert dict(converted.remembered(SCOPE)) == {
                 again.configuration: again,
                 numbered(2).configuration: numbered(2),
             }
+            assert converted.interrupted_attempts(SCOPE) == {numbered(9).configuration: 1}
+            assert converted.count(SCOPE.fingerprint) == 4
     with Store.open(url) as converted:
         converted.add(converted.begin_run(RUN), SCOPE, numbered(3))
         assert converted.remembered(SCOPE)[numbered(3).configuration] == numbered(3)
@@ -676,7 +645,7 @@ def test_a_damaged_row_is_named(store: Store, url: str, damage: str) -> None:
 
 def test_a_damaged_problem_is_named(store: Store, url: str) -> None:
     store.add(store.begin_run(RUN), SCOPE, numbered(1))
-    sql(url, """UPDATE measurements SET problem = '{"n": {"m": 1}}'""")
+    sql(url, """UPDATE scopes SET problem = '{"n": {"m": 1}}'""")
     refused(store.rows, "measurement 1 is damaged", "names and values")
 
 
@@ -934,11 +903,3 @@ class TestServer:
             )
             store.add(run, SCOPE, numbered(1))
             assert len(store.rows()) == 1
-
-    def test_a_server_that_goes_away_is_told(self, server: Server) -> None:
-        address = server.database()
-        name = address.rpartition("/")[2]
-        with Store.open(address) as store:
-            run = store.begin_run(RUN)
-            server.sql(f"DROP DATABASE {name} WITH (FORCE)")
-            refused(lambda: store.add(run, SCOPE, numbered(1)), "does not exist", "check that")

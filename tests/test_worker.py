@@ -490,7 +490,7 @@ def test_a_configuration_that_hangs_is_tried_once_and_the_next_is_measured(job):
 def test_processes_stand_by_with_everything_imported(job, device):
     """What takes the place of a process that died has no imports before it, twice in a row too."""
     given = job()
-    with Worker(30.0, standby_for=device) as own:
+    with Worker(30.0, device, standbys=2) as own:
         for _ in range(2):
             assert measured(own, given).status is Status.OK
             for _ in range(2):
@@ -509,7 +509,7 @@ def children():
 
 def test_one_that_was_killed_while_standing_by_takes_no_place(job, device):
     known = children()
-    with Worker(30.0, standby_for=device) as own:
+    with Worker(30.0, device, standbys=2) as own:
         assert measured(own, job()).status is Status.OK
         before = children() - known - {own.pid}
         assert len(before) == 2

@@ -13,7 +13,7 @@ from autotune.kernel.membership import is_member
 from autotune.kernel.source import changed_since
 from autotune.kernel.spec import Kernel
 from autotune.tuned.config import TunedConfig
-from autotune.tuned.lookup import lookup
+from autotune.tuned.lookup import lookup, recorded_for_other
 from autotune.tuned.reading import warn
 from autotune.tuned.table import DEFAULT
 from autotune.values import Configuration, Problem
@@ -106,6 +106,9 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
 
 
 def _recorded(kernel: Kernel, problem: Problem, device: Device) -> TunedConfig | None:
+    if told := recorded_for_other(kernel):
+        warn(f"{told}; until then it runs in its default configuration")
+        return None
     try:
         return lookup(kernel.name, device=device, **problem)
     except UsageError as error:

@@ -41,9 +41,12 @@ _COMMANDS = {
     "import": ("exchange", "Take in a tuned record, or what other tools measured."),
     "compare": ("records", "Compare tuned records, problem by problem."),
     "retune": ("upkeep", "Tune again what went stale, and say why."),
+    "tune-all": ("upkeep", "Tune every bundled kernel on this machine's GPU, to contribute it."),
     "portfolio": ("upkeep", "Measure what won on every tuned problem, for other sizes."),
     "check-tuned": ("upkeep", "Verify and measure what is tuned against its record."),
+    "fleet": ("fleet", "Start, show or stop a cluster of GPUs and compilers to tune on."),
     "schedule": ("upkeep", "Write an entry for cron, systemd, Slurm or GitHub that re-tunes."),
+    "store": ("storage", "Say what the results store holds; convert, merge and thin it."),
     "doctor": ("machine", "Say what works on this machine, and what mends the rest."),
     "completion": ("machine", "Print the script that completes commands in a shell."),
     "cache": ("machine", "Show or remove what is kept so that it need not be made again."),
@@ -138,8 +141,7 @@ def run(arguments: list[str]) -> int:
     except click.exceptions.Exit as ended:
         return int(ended.exit_code)
     except click.ClickException as error:
-        error.show(sys.stderr)
-        return 2
+        return _fail(_usage(error), 2)
     except AutotuneError as error:
         return _fail(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
@@ -201,6 +203,19 @@ def shown(text: str) -> str:
     return "".join(
         letter if letter.isprintable() or letter == "\t" else ascii(letter)[1:-1] for letter in text
     )
+
+
+def _usage(error: click.ClickException) -> str:
+    """What click refuses of a command line, worded as our own refusals are."""
+    from autotune.errors import unknown
+
+    context = getattr(error, "ctx", None)
+    text = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and context:
+        options = (each for each in context.command.get_params(context) if each.opts[0][0] == "-")
+        text = unknown("option", error.option_name, [max(each.opts, key=len) for each in options])
+    command = f"; see: {context.command_path} --help" if context else ""
+    return f"{text[:1].lower()}{text[1:]}{command}"
 
 
 def _words_of(error: OSError) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -13,7 +14,10 @@ from autotune.cli.records import record_of
 from autotune.cli.tables import words
 
 if TYPE_CHECKING:
+    from autotune.kernel.spec import Kernel
+    from autotune.retune.settle import Settled
     from autotune.search.recorded import Names
+    from autotune.tuned.record import Entry, TunedRecord
 
 
 @click.command("import")
@@ -23,6 +27,20 @@ if TYPE_CHECKING:
 @click.option(
     "--problem", metavar="FIELD=N,...", help="The problem, where FILE has no or other fields."
 )
+@click.option(
+    "--from-device", metavar="NAME|UUID", help="Of a record only what was measured on this device."
+)
+@click.option(
+    "--trusted-key",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="KEYS",
+    help="Take a record only where FILE.sig is of one of these SSH public keys.",
+)
+@click.option(
+    "--race",
+    is_flag=True,
+    help="Where a record's winner is another than yours, verify and measure both here.",
+)
 @click.option("--into", type=FOLDER, default=".", help="Folder that gets the spaces/ of a T1 file.")
 @SPACES
 @TRUST
@@ -31,6 +49,9 @@ def import_(
     kernel: str | None,
     device: str | None,
     problem: str | None,
+    from_device: str | None,
+    trusted_key: Path | None,
+    race: bool,
     into: Path,
     spaces: Path | None,
 ) -> None:
@@ -38,6 +59,7 @@ def import_(
 
     A tuned record is merged into yours, so that lookup finds it. What it holds must be values that a
     run could have written; where its kernel is known here, also configurations of that kernel's space.
+    Of a problem that both have the entry of more effort stays, then the later one.
 
     The rest was not verified by autotune, and lookup never answers with it: it is kept beside, runs of
     the kernel try the best of it first, and `results` and `export` show it with --imported.
@@ -46,6 +68,7 @@ def import_(
 
     \b
     autotune import colleague/sgemm.json
+    autotune import colleague/sgemm.json --from-device "NVIDIA H100 80GB HBM3"
     autotune import colleague/gemm-cache.json --kernel sgemm --problem m=4096,n=4096,k=4096
     """
     from autotune.cli.parsing import sizes
@@ -54,6 +77,11 @@ def import_(
     from autotune.values import Problem
 
     content = content_of(file)
+    is_record = not (is_description(content) or is_theirs(content))
+    if not is_record and (from_device or trusted_key or race):
+        raise UsageError(
+            f"{file}: no tuned record; --from-device, --trusted-key and --race are for those"
+        )
     if is_description(content):
         from autotune.cli.described import write_space
 
@@ -73,20 +101,77 @@ def import_(
         raise UsageError(
             f"{file}: no file of other tools; --kernel, --device and --problem are for those"
         )
-    _import_record(file, spaces)
+    _import_record(file, spaces, from_device, trusted_key, race)
 
 
-def _import_record(file: Path, spaces: Path | None) -> None:
+def _import_record(
+    file: Path,
+    spaces: Path | None,
+    from_device: str | None,
+    trusted_key: Path | None,
+    is_race: bool,
+) -> None:
     from autotune.kernel.catalog import known_kernel
-    from autotune.tuned.importing import check_values
-    from autotune.tuned.reading import user_folder
+    from autotune.tuned import importing
+    from autotune.tuned.reading import decode, path_of, read, user_folder
+    from autotune.tuned.record import key_of
     from autotune.tuned.writing import update
 
     record = record_of(file)
-    check_values(record, known_kernel(record.kernel, spaces))
-    merged = update(Path(user_folder()), record)
+    if trusted_key:
+        data = file.read_bytes()
+        importing.require_signature(file, data, trusted_key)
+        record = decode(data, str(file))  # what was signed, whatever is there meanwhile
+    if from_device:
+        record = importing.of_device(record, from_device)
+    kernel = known_kernel(record.kernel, spaces)
+    importing.check_values(record, kernel)
+    mine = path_of(Path(user_folder()), record)
+    ours = read(mine) if mine.exists() else None
+    differing = importing.conflicts(ours, record)
+    settled = _raced(record, kernel, differing) if is_race and differing else {}
+
+    def choose(ours: Entry, theirs: Entry) -> tuple[Literal["kept", "replaced"], str]:
+        found = settled.get(key_of(theirs.problem))
+        return found or importing.by_effort_and_date(ours, theirs)
+
+    merged = update(Path(user_folder()), record, choose)
     for outcome in merged.outcomes:
         click.echo(f"{words(outcome.problem)}: {outcome.action}, {outcome.reason}")
+    for entries in () if is_race else differing:
+        sides = zip(("yours", "theirs"), entries, strict=True)
+        click.echo(shown(f"conflict: {'; '.join(_winner(whose, each) for whose, each in sides)}"))
+    if differing and not is_race:
+        click.echo("settle conflicts on a card of this model: the same with --race", err=True)
+
+
+def _winner(whose: str, entry: Entry) -> str:
+    """One side of a conflict: what won, and who found it when."""
+    by = f" by {entry.who}" if entry.who else ""
+    return (
+        f"{whose} {words(entry.configuration)} {entry.median_ms:.4g} ms "
+        f"({entry.effort}, {entry.tuned_on[:10]}{by})"
+    )
+
+
+def _raced(
+    record: TunedRecord, kernel: Kernel | None, differing: Sequence[tuple[Entry, Entry]]
+) -> Settled:
+    from autotune.errors import DeviceError, UsageError
+    from autotune.retune.mend import Orders
+    from autotune.retune.settle import settle
+    from autotune.retune.stale import find_devices
+
+    if kernel is None:
+        raise UsageError(f"--race: {record.kernel} is no kernel that is known here")
+    here = find_devices()
+    device = next((each for each in here if each.folder == record.device.folder), None)
+    if device is None:
+        raise DeviceError(
+            f"--race: no {record.device.name} here (there is {here[0].name}); import without it"
+        )
+    say = Orders(say=lambda text: click.echo(text, err=True))
+    return settle(kernel, device, record, differing, say)
 
 
 def _import_recorded(file: Path, names: Names, spaces: Path | None) -> None:

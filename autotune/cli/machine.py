@@ -29,7 +29,12 @@ def doctor(limits: bool, device: str | None, as_json: bool) -> None:
     if as_json:
         emit_json([vars(finding) for finding in found])
         return
-    marks = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "bad": ("✗", "red")}
+    marks = {
+        "ok": ("✓", "green"),
+        "absent": ("–", "bright_black"),
+        "warn": ("!", "yellow"),
+        "bad": ("✗", "red"),
+    }
     for finding in found:
         mark, colour = marks[finding.state]
         click.secho(f"{mark} ", fg=colour, nl=False)

@@ -15,6 +15,7 @@ from autotune.cli.tables import print_table, words
 
 if TYPE_CHECKING:
     from autotune.export.measurements import Results
+    from autotune.kernel.spec import Kernel
     from autotune.measure.measurement import Measurement
     from autotune.report.index import Standing
     from autotune.store import Row, Store
@@ -53,6 +54,7 @@ def lookup(
     from autotune.tuned.lookup import lookup as answer
 
     problem = sizes(",".join(fields))
+    _warn_of_other(kernel, spaces)
     found = answer(kernel, arch=arch, device=device, **problem)
     facts: dict[str, Any] = {
         "kernel": kernel,
@@ -64,6 +66,7 @@ def lookup(
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
         "exclusive": found.exclusive,
+        "requires_met": found.requires_met,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
         "objective": found.objective,
@@ -78,12 +81,42 @@ def lookup(
             click.echo(f"  {name}: {facts[name]}")
     if found.objective != "time":
         click.echo(f"  objective: {found.objective}")
+    if not found.requires_met:
+        click.echo("  not valid: nothing that was tuned may be used for this problem and device")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
     for reason in facts["stale_reasons"]:
         click.echo(f"  stale: {reason}")
     if found.unsure:
         click.echo(f"  unsure: {found.unsure}")
+
+
+def _warn_of_other(kernel: str, spaces: Path | None) -> None:
+    """Say that what lookup answers with is of another kernel than the one that is declared here."""
+    from autotune.tuned.lookup import recorded_for_other
+
+    declared = _declared(kernel, spaces)
+    if declared and (told := recorded_for_other(declared)):
+        warn(told)
+
+
+def _told_of_other(record: TunedRecord, spaces: Path | None = None) -> str:
+    """Why a record is of another kernel than the one that is declared here; empty: it is not."""
+    from autotune.tuned.record import other_kernel
+
+    declared = _declared(record.kernel, spaces)
+    where = f"the record of {record.device.name}"
+    return other_kernel(declared, where, record.fields, record.parameters) if declared else ""
+
+
+def _declared(kernel: str, spaces: Path | None) -> Kernel | None:
+    """The kernel of a name, where there is one that can be read."""
+    from autotune.errors import MissingDependencyError, SpecError
+    from autotune.kernel.catalog import known_kernel
+
+    with suppress(MissingDependencyError, SpecError):
+        return known_kernel(kernel, spaces)
+    return None
 
 
 def _changes(kernel: str, made_for: MadeFor | None, spaces: Path | None) -> tuple[str, ...]:
@@ -151,10 +184,17 @@ def results(
         with Store.open(default_url()) as store:
             found = _best(store, best, kernel, device) if best else store.rows(kernel, device)
         rows = [stored_row(row) for row in (_pareto(found) if pareto else found)]
+    if best and rows and not imported:
+        click.echo(
+            "times of the search, each measured once; the winners are decided by finals: autotune "
+            f"lookup {kernel or 'KERNEL'}, autotune report {kernel or 'KERNEL'}",
+            err=True,
+        )
     if kernel and not rows and not imported:
         known = {listing.name for listing in listings()}
         if kernel not in known:
             raise UsageError(unknown("kernel", kernel, sorted(known)))
+    _warn_of_two_kernels(rows)
     if as_json:
         emit_json(rows)
     elif as_csv:
@@ -191,6 +231,21 @@ def results(
     else:
         what = kernel or "anything"
         click.echo(f"no results of {what} yet; run: autotune run {kernel or 'sgemm'}", err=True)
+
+
+def _warn_of_two_kernels(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Say where rows of one name cannot be of one kernel."""
+    names: dict[str, set[tuple[str, ...]]] = {}
+    for row in rows:
+        if "config" in row and row.get("imported_from") is None:
+            names.setdefault(row["kernel"], set()).add(tuple(sorted(row["config"])))
+    for kernel, parameters in names.items():
+        if len(parameters) > 1:
+            sets = " and ".join(sorted(", ".join(each) for each in parameters))
+            warn(
+                f"rows of {kernel} are of two kernels, or of one that changed: with the parameters "
+                f"{sets}; if they are two, rename one"
+            )
 
 
 def _imported_rows(
@@ -268,25 +323,35 @@ def _show_importances(rows: list[dict[str, Any]], kernel: str | None) -> None:
             err=True,
         )
         return
+    from autotune.report.insight import LEAST_SURE
+
+    forms = ["({:.1%})" if row["explained"] < LEAST_SURE else "{:.1%}" for row in rows]
     print_table(
         {
             "kernel": row["kernel"],
             "problem": words(row["problem"]),
             "parameter": row["parameter"],
-            "lost without it": f"{row['lost_without']:.1%}",
-            "alone": f"{row['alone']:.1%}",
+            "lost without it": form.format(row["lost_without"]),
+            "alone": form.format(row["alone"]),
             "model explains": f"{row['explained']:.1%}",
             "device": row["device"],
         }
-        for row in rows
+        for row, form in zip(rows, forms, strict=True)
     )
+    if any(row["explained"] < LEAST_SURE for row in rows):
+        click.echo(
+            f"in brackets: hints at best, since the model explains less than {LEAST_SURE:.0%} of how "
+            "these times vary",
+            err=True,
+        )
 
 
 def _best(store: Store, count: int, kernel: str | None, device: str | None) -> list[Row]:
     """The fastest right rows of each problem, kernel, device and timing, in groups."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for last in store.newest_of_scopes(kernel, device):
-        key = last.kernel, last.device_name, last.timing, last.problem
+        names = frozenset(last.measurement.configuration)  # of two kernels of one name
+        key = last.kernel, names, last.device_name, last.timing, last.problem
         groups.setdefault(key, []).extend(store.fastest(last.scope, count))
     return [
         row
@@ -367,6 +432,8 @@ def report(
     records = _chosen(everything, kernel or "*", device, source)
     with nullcontext() if source else Store.open(default_url()) as store:
         for record in records:
+            if told := _told_of_other(record, spaces):
+                warn(f"{told}; its report leaves out the space that is declared here")
             for file in report_recorded(record, store, spaces, out, single):
                 click.echo(str(file))
     click.echo(str(write_index([_standing(record, spaces) for record in everything], out)))
@@ -545,9 +612,21 @@ def _yours_or_shipped(
     except UsageError:
         if folder is not None:
             raise
+        yours = []
         with suppress(UsageError):
-            return _records(kernel, device, Path(shipped_folder()))
-        raise
+            yours = _records(kernel, device, Path(shipped_folder()))
+        if not yours:
+            raise
+    for record in yours if folder is None else ():
+        if told := _told_of_other(record):
+            raise UsageError(f"{told}; or name the folder of records that you mean: --from DIR")
+        standing = _standing(record, None)
+        if standing.stale_entries:
+            warn(
+                f"{kernel} on {record.device.name}: {standing.stale_entries} of "
+                f"{len(record.entries)} entries are stale ({', '.join(standing.stale)}): tune it "
+                f"again, autotune run {kernel}, or rename it if another kernel of that name was tuned"
+            )
     if folder is None and is_cuda and all(record.device.backend != "cuda" for record in yours):
         with suppress(UsageError):
             return _records(kernel, device, Path(shipped_folder()))
@@ -555,30 +634,38 @@ def _yours_or_shipped(
 
 
 def _measured(kernel: str, device: str | None) -> dict[str, Results]:
-    """What the store has of the latest source, by folder: device, problem, and timing if hot.
+    """What the store has of one source, by folder: device, problem, and timing if hot.
 
-    Cold and hot times, and times of other sources, must not stand in one table.
+    Cold and hot times, and times of other sources, must not stand in one table. It is the declared
+    source where that was measured, else the latest of a kernel with its parameters.
     """
     from autotune.errors import UsageError
     from autotune.export.measurements import Results
     from autotune.kernel.catalog import find_kernel
+    from autotune.kernel.source import source_fingerprint
     from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
 
+    declared = find_kernel(kernel)
+    names, source = set(declared.parameters), source_fingerprint(declared)
     groups: dict[tuple[str, Problem, bool], list[Row]] = {}
     found: dict[str, Results] = {}
     with Store.open(default_url()) as store:
-        for row in store.newest_of_scopes(kernel, device):
+        for row in store.newest_of_scopes(declared.name, device):
+            if set(row.measurement.configuration) != names:
+                continue
             is_cold = Timing(row.timing).is_cold
             groups.setdefault((row.device_name, row.problem, is_cold), []).append(row)
         if not groups:
-            raise UsageError(f"{kernel}: nothing measured yet; run: autotune run {kernel}")
-        parameters = find_kernel(kernel).parameters
+            raise UsageError(
+                f"{kernel}: nothing with the parameters of {declared.file} measured yet; run: "
+                f"autotune run {kernel}"
+            )
         for (name, problem, is_cold), group in groups.items():
             folder = _results_folder(name, problem, is_cold)
             while folder in found:  # x=1-y2 and y=3, x=1 and y=2-y3
                 folder += "_"
-            last = group[-1]
+            last = next((row for row in group if row.source == source), group[-1])
             scopes = [row.scope for row in group if row.source == last.source]
             chosen = [row for scope in scopes for row in store.rows(scope=scope)]
             chosen.sort(key=lambda row: row.id)
@@ -586,7 +673,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
                 kernel=last.kernel,
                 device_name=last.device_name,
                 problem=last.problem,
-                parameters=parameters,
+                parameters=declared.parameters,
                 measurements=[row.measurement for row in chosen],
                 timestamps=[row.created for row in chosen],
             )

@@ -160,15 +160,16 @@ def run(
     autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2
     """
     from autotune.cli import parsing
-    from autotune.search.names import find
-    from autotune.search.session import Budget
 
-    parsed_budget = Budget.parse(budget) if budget else None
     kernel, *further = kernels
     if not fleet and (further or max_hours):
         lone = f"{len(kernels)} kernels" if further else "--max-hours"
         raise UsageError(f"run: {lone} need --fleet; without, one kernel is tuned at a time")
     if device and device.startswith("replay:"):
+        from autotune.search.names import find
+        from autotune.search.session import Budget
+
+        parsed_budget = Budget.parse(budget) if budget else None
         recording = _recording(Path(device.removeprefix("replay:")), kernel, problems)
         allowed = parsing.restriction(kernel, recording.space.parameters, fixed)
         space, chosen = recording.space.restricted(allowed), find(strategy)
@@ -180,11 +181,24 @@ def run(
 
     from autotune.devices.choose import choose_devices
     from autotune.kernel.catalog import find_kernel
+    from autotune.measure import compiler, worker
+    from autotune.measure.process import begun_early
+
+    declared = [find_kernel(name, spaces) for name in dict.fromkeys(kernels)]
+    devices = [] if fleet else choose_devices(device, declared[0].backends)
+    for first in devices[:1]:
+        # They import what they need while this process does, which takes as long.
+        begins = worker.begin_for(first), compiler.begin_for(first.backend)
+        click.get_current_context().with_resource(begun_early(*begins))
+
     from autotune.kernel.source import unfollowed
     from autotune.measure.objective import find as find_objective
     from autotune.run.request import EFFORTS, Request
     from autotune.search.imported import first_to_try
+    from autotune.search.names import find
+    from autotune.search.session import Budget
 
+    parsed_budget = Budget.parse(budget) if budget else None
     find(strategy)
 
     def request(declared: Kernel, devices: Sequence[Device]) -> Request:
@@ -208,7 +222,6 @@ def run(
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
 
-    declared = [find_kernel(name, spaces) for name in dict.fromkeys(kernels)]
     for text in filter(None, map(unfollowed, declared)):
         warn(text)
     for name, imported in ((known.name, first_to_try(known.name)) for known in declared):
@@ -224,7 +237,7 @@ def run(
         hours_s = None if max_hours is None else max_hours * 3600
         _run_on_fleet(fleet, declared, device, request, hours_s, folder, as_json)
         return
-    asked = request(declared[0], choose_devices(device, declared[0].backends))
+    asked = request(declared[0], devices)
     _run(asked.with_default_problems(), folder, live, as_json)
 
 
@@ -238,13 +251,11 @@ def _folder_for(objective: str, out: Path) -> Path:
 def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     from autotune.cli.live import LivePage
     from autotune.cli.progress import RunProgress
-    from autotune.report.publish import publish
     from autotune.run.command import execute
     from autotune.store import Store, default_url
-    from autotune.tuned.writing import require_objective
+    from autotune.tuned.writing import require_mergeable
 
-    path = out / request.device.folder / f"{request.kernel.name}.json"
-    require_objective(path, request.objective.name)
+    require_mergeable(out, request.device, request.kernel, request.objective.name)
     progress = RunProgress(request.kernel.name, len(request.problems), request.objective)
     page = LivePage(progress.standing, request.device.name) if live else None
     with page or nullcontext():
@@ -252,7 +263,11 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
             click.echo(f"live:    {page.url}", err=True)
         with Store.open(default_url()) as store, progress:
             result = execute(request, store, progress)
-        published = publish(result, out) if request.only is None else None
+        published = None
+        if request.only is None:
+            from autotune.report.publish import publish  # what nobody waits for before
+
+            published = publish(result, out)
         if page and published:
             page.end(f"finished; report: {published.html_file or published.markdown_file}")
     if published is None:
@@ -281,7 +296,7 @@ def _run_on_fleet(
     from autotune.errors import AutotuneError, needing
     from autotune.report.publish import publish
     from autotune.store import default_url
-    from autotune.tuned.writing import encode, require_objective
+    from autotune.tuned.writing import encode, require_mergeable
 
     with needing("a fleet"):
         from autotune.fleet import client
@@ -298,8 +313,8 @@ def _run_on_fleet(
             for model in fleet.fitting(kernel, models)
         )
         for task in tasks:
-            path = out / task.request.device.folder / f"{task.request.kernel.name}.json"
-            require_objective(path, task.request.objective.name)
+            asked = task.request
+            require_mergeable(out, asked.device, asked.kernel, asked.objective.name)
         for done in drive(fleet, tasks, default_url(), progress.listener, seconds):
             progress.end(done.request)
             if done.result is None:
@@ -436,6 +451,8 @@ def _say_where(result: RunResult, published: Published) -> None:
     click.echo(f"record:  {published.json_file}", err=True)
     page = f" and {published.html_file.name}" if published.html_file else ""
     click.echo(f"report:  {published.markdown_file}{page}", err=True)
+    index = published.markdown_file.parent.parent / "index.html"
+    click.echo(f"index:   autotune report writes {index}, over all that is tuned", err=True)
 
 
 def _say_repeated(entries: Iterable[Entry | None]) -> None:

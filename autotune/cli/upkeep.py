@@ -203,6 +203,84 @@ def _show_outcomes(outcomes: Iterable[Mended]) -> None:
     )
 
 
+@click.command("tune-all")
+@_KERNELS
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="H",
+    help="Of this command; the sizes that are not tuned yet share it.",
+)
+@click.option(
+    "--device", metavar="NAME", help="cuda:0 or opencl:cpu; default: the first GPU, else the CPU."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of search and inputs."
+)
+@SPACES
+@TRUST
+@_OUT
+def tune_all(
+    kernels: tuple[str, ...],
+    hours: float,
+    device: str | None,
+    seed: int,
+    spaces: Path | None,
+    out: Path,
+) -> None:
+    """Tune KERNELs, or all that are bundled, for all their sizes on one device.
+
+    For whoever has a GPU that has no records yet: see docs/contribute-a-gpu.md. A kernel at a time;
+    what has a current entry in OUT is left alone, so the same command goes on where it ended, or
+    where Ctrl-C ended it. At the end it says what to commit.
+
+    \b
+    autotune tune-all --hours 8
+    autotune tune-all copy ffma gemv --hours 0.5
+    """
+    from autotune.cli.progress import RunProgress
+    from autotune.errors import AutotuneError
+    from autotune.kernel.catalog import bundled_folder, find_kernel, listings
+    from autotune.retune.mend import MendStatus, Orders
+    from autotune.retune.mend import tune_all as tune
+    from autotune.retune.stale import Question, find_devices
+
+    (chosen,) = find_devices((device,) if device else ())[:1]
+    bundled = bundled_folder("spaces")
+    names = kernels or tuple(
+        listing.name
+        for listing in listings(spaces)
+        if listing.file.is_relative_to(bundled)
+        and chosen.backend in find_kernel(listing.name, spaces).backends
+    )
+    question = Question(devices=(chosen,), kernels=names, spaces=spaces, effort="full", records=out)
+    orders = Orders(
+        seconds=hours * 3600,
+        out=out,
+        seed=seed,
+        command=shlex.join(["autotune", "tune-all", *(Path(name).name for name in kernels)]),
+        progress=RunProgress,
+        say=lambda text: click.echo(text, err=True),
+    )
+    outcomes = tune(question, orders)
+    folder = out / chosen.folder
+    if outcomes:
+        _show_outcomes(outcomes)
+    else:
+        click.echo(f"nothing is left to tune on {chosen.name}", err=True)
+    left = sum(one.result is MendStatus.LEFT for one in outcomes)
+    if left:
+        click.echo(f"{left} of {len(outcomes)} left; the same command goes on", err=True)
+    if folder.is_dir():
+        click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
+    failed = [one for one in outcomes if one.result is MendStatus.FAILED]
+    if failed:
+        first = failed[0]
+        raise AutotuneError(f"{len(failed)} not tuned; first {first.kernel}: {first.message}")
+
+
 @click.command("check-tuned")
 @_KERNELS
 @click.option(
@@ -450,6 +528,7 @@ def portfolio(
 COMMANDS = {
     "retune": retune,
     "portfolio": portfolio,
+    "tune-all": tune_all,
     "check-tuned": check_tuned,
     "schedule": schedule,
 }

@@ -296,6 +296,9 @@ class Backend(Protocol):
             With the compiler's log.
         """
 
+    def load_compiler(self) -> None:
+        """Do in this process what the first compile would take longer for than the next."""
+
     def get_ready(self, device: Device) -> None:
         """Do in this process what `open` and the first checks need and what takes no context."""
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Binary:
     log: str
     #: sha256 of all that decides the code; see `autotune.measure.compiler`.
     key: str
+    #: What the functions take, where the compiler says it: for each parameter NumPy's name of its
+    #: type or nothing, with a ``*`` behind it for a pointer.
+    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def entry(self, name: str) -> CompiledFunction | None:
         """CompiledFunction of one function, or None where the binary does not have it."""

@@ -132,6 +132,9 @@ class CudaBackend:
         )
         return Binary(done.code, reported, nvrtc.warnings(done.log), key="")
 
+    def load_compiler(self) -> None:
+        self.toolchain()
+
     def get_ready(self, device: Device) -> None:
         with suppress(ImportError):  # which `open` reports
             import cupy  # noqa: F401

@@ -52,6 +52,12 @@ _OPTIONS, _OPTIONS_BEGIN = ("-w", "-Werror", "-g"), ("-cl-", "-D", "-I")
 #: Sub-group width where the device lets a kernel choose one.
 _CPU_WARP = 16
 _FLUSH_FACTOR = 4
+#: NumPy's names of OpenCL C's types.
+_SCALARS = {
+    **{"char": "int8", "short": "int16", "int": "int32", "long": "int64"},
+    **{"uchar": "uint8", "ushort": "uint16", "uint": "uint32", "ulong": "uint64"},
+    **{"half": "float16", "float": "float32", "double": "float64"},
+}
 #: Why no energy is measured here: a package's counter is of all of its cores and whatever else runs
 #: on them, and Linux lets only root read it (CVE-2020-8694).
 _NO_ENERGY = "energy is measured on NVIDIA GPUs only; RAPL, the counter of a CPU, is not supported"
@@ -121,16 +127,36 @@ class OpenclBackend:
             )
             for kernel in program.all_kernels()
         )
-        return Binary(bytes(code), found, _build_log(program, live), key="")
+        types = {kernel.function_name: _parameters(cl, kernel) for kernel in program.all_kernels()}
+        return Binary(bytes(code), found, _build_log(program, live), key="", parameters=types)
+
+    def load_compiler(self) -> None:
+        for device in self.devices()[:1]:
+            self.compile("__kernel void nothing() {}", {}, (), device)
 
     def get_ready(self, device: Device) -> None:
-        with suppress(ImportError):  # which `open` reports
-            import pyopencl  # noqa: F401
+        with suppress(MissingDependencyError):  # which `open` reports
+            _live_devices()
 
     def open(self, device: Device) -> OpenclExecutor:
         if device.index >= len(_live_devices()):
             raise DeviceError(f"{device.name} ({device.selector}): not there any more")
         return OpenclExecutor(device)
+
+
+def _parameters(cl: Any, kernel: Any) -> tuple[str, ...]:
+    """What a kernel takes; of a parameter whose type has another name, nothing."""
+    try:
+        names = [
+            kernel.get_arg_info(index, cl.kernel_arg_info.TYPE_NAME)
+            for index in range(kernel.num_args)
+        ]
+    except (cl.Error, RuntimeError):  # a compiler may keep it to itself
+        names = [""] * kernel.num_args
+    bases = (_SCALARS.get(name.rstrip("*"), "") for name in names)
+    return tuple(
+        f"{base}{'*' * name.endswith('*')}" for base, name in zip(bases, names, strict=True)
+    )
 
 
 class _Buffer:
@@ -495,7 +521,7 @@ def _device(index: int, live: Any) -> Device:
         uuid=f"opencl-{name}-{live.max_compute_units}",
         index=index,
         driver=live.driver_version,
-        warp_size=_CPU_WARP if is_cpu else 32,
+        warp_size=_CPU_WARP if is_cpu else _wavefront(live),
         sm_count=live.max_compute_units,
         max_threads_per_block=live.max_work_group_size,
         max_threads_per_sm=live.max_work_group_size,
@@ -504,6 +530,12 @@ def _device(index: int, live: Any) -> Device:
         l2_bytes=live.global_mem_cache_size,
         memory_bytes=live.global_mem_size,
     )
+
+
+def _wavefront(live: Any) -> int:
+    """Threads of a GPU that run in step: AMD's driver says how many, others have NVIDIA's 32."""
+    is_told = "cl_amd_device_attribute_query" in live.extensions.split()
+    return int(live.wavefront_width_amd) if is_told else 32
 
 
 def _build_log(program: Any, live: Any) -> str:

@@ -14,7 +14,8 @@ from importlib.metadata import version as _metadata_version
 from typing import Literal, TypeVar
 
 T = TypeVar("T")
-State = Literal["ok", "warn", "bad"]
+#: ``absent``: not installed, and not needed here.
+State = Literal["ok", "absent", "warn", "bad"]
 
 
 @dataclass(frozen=True)

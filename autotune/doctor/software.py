@@ -65,7 +65,7 @@ def packages(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterato
             yield Finding(topic, "bad", text, install(extra))
         elif extra not in other_cuda:
             text = f"not installed: {', '.join(missing)}; optional, for {purpose}"
-            yield Finding(topic, "ok", text, install(extra))
+            yield Finding(topic, "absent", text, install(extra))
 
 
 def cupy(nvidia: Nvidia, version: Callable[[str], str] = version) -> Iterator[Finding]:
@@ -93,7 +93,7 @@ def nvrtc(nvidia: Nvidia) -> Iterator[Finding]:
         found, headers = nvrtc.version(), nvrtc.include_options()
     except Exception as error:  # the binding raises several types where the library is missing
         text = f"CUDA cannot be compiled here ({first_line(error).partition('; run:')[0]})"
-        yield Finding("nvrtc", "bad" if nvidia.present else "ok", text, install(extra))
+        yield Finding("nvrtc", "bad" if nvidia.present else "absent", text, install(extra))
         return
     if 0 < nvidia.cuda[0] < number(found.removeprefix("nvrtc ")):
         text = f"{found} compiles for a newer CUDA than driver {nvidia.driver} runs"
@@ -112,7 +112,7 @@ def opencl(nvidia: Nvidia) -> Iterator[Finding]:
     try:
         opencl = backend("opencl")
     except MissingDependencyError as error:
-        yield Finding("opencl", "ok" if nvidia.gpus else "bad", error.lack, install("cpu"))
+        yield Finding("opencl", "absent" if nvidia.gpus else "bad", error.lack, install("cpu"))
         return
     devices = opencl.devices()
     if devices:
@@ -120,7 +120,7 @@ def opencl(nvidia: Nvidia) -> Iterator[Finding]:
         yield Finding("opencl", "ok", text)
     else:
         text = first_line(opencl.why_unavailable()).partition("; run:")[0]
-        yield Finding("opencl", "ok" if nvidia.gpus else "bad", text, install("cpu"))
+        yield Finding("opencl", "absent" if nvidia.gpus else "bad", text, install("cpu"))
 
 
 def tools(nvidia: Nvidia) -> Iterator[Finding]:
@@ -129,7 +129,7 @@ def tools(nvidia: Nvidia) -> Iterator[Finding]:
         if place:
             yield Finding(name, "ok", place)
         else:
-            yield Finding(name, "ok", f"not found; optional, for {purpose}", installing())
+            yield Finding(name, "absent", f"not found; optional, for {purpose}", installing())
     params = tried((nvidia.proc / "params").read_text, "")
     if find_program("ncu") and nvidia.gpus and os.geteuid() and "RmProfilingAdminOnly: 1" in params:
         text = "only administrators may read hardware counters"

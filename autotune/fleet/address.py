@@ -10,12 +10,13 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import platform
 import shlex
 import socket
 import ssl
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,13 +129,19 @@ def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -
     Raises
     ------
     UsageError
-        If there is no such file, it is damaged, others may change it, or the scheduler is open to
-        whoever reaches it and nobody accepted that.
+        If there is no such file, it is damaged, others may change it, it is of another machine
+        alone, or the scheduler is open to whoever reaches it and nobody accepted that.
     """
     if where and "://" in where:
         place = Place(where, tls, insecure)
     else:
         place = _read(Path(where) if where else default_file(), tls, insecure)
+        if place.host not in ("", platform.node()) and _is_loopback(
+            host_and_port(place.address)[0]
+        ):
+            raise UsageError(
+                f"{place.words}: of that machine alone; run this there, or remove the file if that fleet has ended"
+            )
     refuse_open(place.address, place.is_open_accepted)
     return place
 
@@ -176,7 +183,7 @@ def refuse_open(address: str, is_accepted: bool) -> None:
         return
     raise UsageError(
         f"{address}: without TLS, whoever reaches this scheduler runs code as you on every worker; use TLS "
-        "(autotune fleet start --tls-ca, --tls-cert, --tls-key), or accept that by --insecure"
+        "(--tls-ca, --tls-cert, --tls-key), or accept that by autotune fleet start --insecure: its file says so then"
     )
 
 
@@ -234,7 +241,10 @@ def _greet(place: Place, security: Security) -> None:
     if not place.address.startswith("tls://"):
         context = None
     elif context is None:
-        raise UsageError(f"{place.words}: needs {_OPTIONS} that the fleet was started with")
+        raise UsageError(
+            f"{place.words}: needs {_OPTIONS} that the fleet was started with; its scheduler file names them, "
+            "or Dask's configuration (distributed.comm.tls)"
+        )
     try:
         with (
             socket.create_connection(host_and_port(place.address), CONNECT_TIMEOUT_S) as plain,
@@ -260,10 +270,12 @@ def _greet(place: Place, security: Security) -> None:
 
 
 def is_taken(place: Place) -> bool:
-    """Whether anything listens at a scheduler's address."""
-    with suppress(OSError), socket.create_connection(host_and_port(place.address), _GLANCE_S):
-        return True
-    return False
+    """Whether something listens at a scheduler's address, or may: its host does not answer."""
+    try:
+        socket.create_connection(host_and_port(place.address), _GLANCE_S).close()
+    except OSError as error:
+        return not isinstance(error, ConnectionRefusedError)
+    return True
 
 
 def quiet() -> None:

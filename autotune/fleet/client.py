@@ -553,6 +553,9 @@ class RemoteWorker(Worker):
             self._card.users -= not self._is_guest
             self._card = None
 
+    def start(self) -> None:
+        """Nothing: what a card is measured by is begun over there."""
+
     def prepare(self, job: Job) -> None:
         self._ask(job.problem, "prepare", job)
 

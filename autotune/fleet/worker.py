@@ -35,7 +35,7 @@ from autotune.measure.cache import DATA, InUse
 from autotune.measure.compiler import Compiled, CompileJob, CompilerPool
 from autotune.measure.data import loaded_as, prepare
 from autotune.measure.tasks import Job
-from autotune.measure.worker import Worker
+from autotune.measure.worker import STANDBYS, Worker
 
 #: What a worker is known by: the plugin, and the metric that it announces itself with.
 NAME = "autotune"
@@ -184,7 +184,7 @@ class Host:
         with self._lock:
             if uuid not in self._workers:
                 device = self.devices[uuid]
-                worker = Worker(standby_for=device if device.leaves_host_free else None)
+                worker = Worker(device=device, standbys=STANDBYS if device.leaves_host_free else 0)
                 self._workers[uuid] = self._stack.enter_context(worker)
             return self._workers[uuid]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.devices.base import BoundFill, BoundLaunch
+from autotune.devices.base import BoundFill, BoundLaunch, LaunchError
 from autotune.devices.binary import Binary
 from autotune.devices.device import Device
 from autotune.errors import SpecError
@@ -119,6 +119,13 @@ def bound(
     ``names`` are all arguments and scratch buffers in order: what a launch without ``args`` gets.
     Every name is in ``buffers``, with its element type in ``dtypes``, or in ``scalars``. A binary
     says what entries are called in the code; without, they are called as launches name them.
+
+    Raises
+    ------
+    SpecError
+        If a name is unknown, or an argument no value.
+    LaunchError
+        If a function takes others, where the binary says what it takes.
     """
     result: list[BoundLaunch | BoundFill] = []
     for step in plan.steps:
@@ -131,6 +138,8 @@ def bound(
         entry = binary.symbol(str(step.entry)) if binary else str(step.entry)
         given = names if step.args is None else step.args
         args = tuple(_value(argument, buffers, scalars) for argument in given)
+        if binary and (types := binary.parameters.get(entry)):
+            _check_types(str(step.entry), given, args, types, dtypes)
         grid, block = _as_three(step.grid), _as_three(step.block)
         result.append(BoundLaunch(entry, grid, block, step.shared_bytes, args))
     return result
@@ -232,6 +241,41 @@ def _three(kernel: Kernel, what: str, sizes: Any) -> tuple[int, int, int]:
 def _as_three(sizes: Sequence[Any]) -> tuple[int, int, int]:
     x, y, z = (*(int(size) for size in sizes), 1, 1)[:3]
     return x, y, z
+
+
+def _check_types(
+    entry: str,
+    given: Sequence[Any],
+    args: Sequence[Any],
+    types: Sequence[str],
+    dtypes: Mapping[str, str],
+) -> None:
+    """Compare what a launch gives with what its function takes; passed on, wrong bytes may be right in number."""
+    if len(args) != len(types):
+        names = ", ".join(map(str, given))
+        raise LaunchError(
+            f"{entry}: the launch gives {len(args)} arguments ({names}), the kernel takes {len(types)}; "
+            "`arguments` names them in the kernel's order, workspaces of `scratch` follow"
+        )
+    for number, (name, value, declared) in enumerate(zip(given, args, types, strict=True), 1):
+        is_array = not isinstance(value, np.generic)
+        found = f"{np.dtype(dtypes[name])}*" if is_array else str(value.dtype)
+        if not declared or found == declared:
+            continue
+        # Bytes may be told in many ways; a floating type for another is a mistake.
+        if is_array and declared[-1] == "*" and not ("float" in found and "float" in declared):
+            continue
+        raise LaunchError(
+            f"{entry}: argument {number}, {name}, is {_kind(found)}, and the kernel takes "
+            f"{_kind(declared)} there; mend its value in `arguments`, or their order"
+        )
+
+
+def _kind(parameter: str) -> str:
+    scalar = parameter.rstrip("*")
+    return (
+        f"an array{f' of {scalar}' if scalar else ''}" if scalar != parameter else f"one {scalar}"
+    )
 
 
 def _value(argument: Any, buffers: Mapping[str, Any], scalars: Mapping[str, np.generic]) -> Any:

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
@@ -26,6 +27,8 @@ from autotune.kernel.trust import refuse_foreign
 from autotune.values import Configuration, Problem
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTILINE)
+#: Git answers within this, or is not asked.
+_GIT_S = 10.0
 #: Options of `Kernel` that say what to try or where, not what is computed.
 _SEARCH_OPTIONS = frozenset(
     {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
@@ -142,6 +145,36 @@ def source_fingerprint(kernel: Kernel) -> str:
     """sha256 of all sources of a kernel with their includes."""
     files = map(kernel.find_source, kernel.sources.values())
     return text_fingerprint("\n".join(source_text(kernel, file) for file in files))
+
+
+def source_commit(kernel: Kernel) -> str:
+    """The git commit of a space file and its sources, ``-dirty`` where one of them differs from it.
+
+    Empty where git does not know one of them, or is not there.
+    """
+    if kernel.file is None:
+        return ""
+    files = [kernel.file, *map(kernel.find_source, kernel.sources.values())]
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(kernel.file.parent), "status"]
+    command += ["--porcelain=v2", "--branch", "--untracked-files=all", "--ignored", "--"]
+    try:
+        done = subprocess.run(
+            [*command, *map(str, files)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_GIT_S,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    said = done.stdout.splitlines()
+    commit = next((line.split()[2] for line in said if line.startswith("# branch.oid ")), "")
+    about = [line for line in said if not line.startswith("#")]
+    if not commit.isalnum() or any(line.startswith(("?", "!")) for line in about):
+        return ""
+    return f"{commit}-dirty" if about else commit
 
 
 def arguments_fingerprint(kernel: Kernel, inputs: Iterable[str] = ()) -> str:

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -421,7 +421,7 @@ class CompilerPool:
             self._begun.pop(key, None)
 
     def _new_child(self) -> Child:
-        return self._children.begin(partial(_begin_compiler, self._backend_name))
+        return self._children.begin(begin_for(self._backend_name))
 
     def __enter__(self) -> CompilerPool:
         return self
@@ -438,10 +438,15 @@ class _Wish:
     future: Future[Compiled] = field(default_factory=Future)
 
 
+def begin_for(backend_name: str) -> Callable[[], object]:
+    """What a compiler process begins with."""
+    return partial(_begin_compiler, backend_name)
+
+
 def _begin_compiler(backend_name: str) -> None:
     os.nice(_NICENESS)
     if backend_name:
-        backend(backend_name).toolchain()
+        backend(backend_name).load_compiler()
 
 
 def _cached_file(key: str) -> Path:

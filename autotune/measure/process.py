@@ -14,8 +14,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar
 
@@ -207,6 +207,35 @@ class Child:
         )
 
 
+#: Processes that were begun before anybody asked for them, by what they begin with.
+_early: dict[bytes, list[Child]] = {}
+
+
+@contextmanager
+def begun_early(*begins: Callable[[], object]) -> Iterator[None]:
+    """Begin processes for whoever will ask for some that begin so: they come up while the caller does.
+
+    Those that nobody asked for end with the context.
+    """
+    for begin in begins:
+        child = Child(begin)
+        _early.setdefault(pickle.dumps(begin), []).append(child)
+        child.start()
+    try:
+        yield
+    finally:
+        left = [child for children in _early.values() for child in children]
+        _early.clear()
+        for child in left:
+            child.end()
+
+
+def _taken_early(begin: Callable[[], object] | None) -> Child | None:
+    with suppress(LookupError):
+        return _early[pickle.dumps(begin)].pop()
+    return None
+
+
 class Children:
     """The processes of one owner, who can end all of them at any time, for good."""
 
@@ -226,9 +255,11 @@ class Children:
         with self._lock:
             if self.is_ended:
                 raise AutotuneError(ENDED)
-            child = Child(begin)
+            early = _taken_early(begin)
+            child = early or Child(begin)
             self._all = [child, *(known for known in self._all if not known.is_gone)]
-            child.start()
+            if early is None:
+                child.start()
         return child
 
     def end(self) -> None:

@@ -33,21 +33,28 @@ PREPARE_TIMEOUT_S = 600.0
 MEASURE_TIMEOUT_S = 20.0
 #: Processes that stand by: one that dies without a word is replaced twice within a second, and to
 #: import what a GPU needs takes longer than that.
-_STANDBYS = 2
+STANDBYS = 2
 
 
 class Worker:
     """One process that holds the context of one device.
 
-    Processes with all imported that the device ``standby_for`` needs are kept to take the place of
-    one that ends: a crash then costs a context and an upload, not an interpreter too.
+    Processes begin with all imported that ``device`` needs. So many as ``standbys`` are kept to take
+    the place of one that ends: a crash then costs a context and an upload, not an interpreter too.
     """
 
+    #: Whether it takes tasks of several threads and keeps them for when it is free; else they had better wait.
+    queues = False
+
     def __init__(
-        self, measure_timeout_s: float = MEASURE_TIMEOUT_S, standby_for: Device | None = None
+        self,
+        measure_timeout_s: float = MEASURE_TIMEOUT_S,
+        device: Device | None = None,
+        standbys: int = 0,
     ) -> None:
         self.measure_timeout_s = measure_timeout_s
-        self._standby_for = standby_for
+        self._begin = None if device is None else begin_for(device)
+        self._most_standbys = standbys
         #: Held for a task, as the process does one at a time.
         self._turn = threading.Lock()
         self._children = Children()
@@ -57,8 +64,11 @@ class Worker:
         self.respawns = 0
         self._prepared: Job | None = None
 
-    #: Whether it takes tasks of several threads and keeps them for when it is free; else they had better wait.
-    queues = False
+    def start(self) -> None:
+        """Begin the process, which else happens at the first task; returns at once."""
+        with self._turn:
+            if self._child is None:
+                self._child = self._children.begin(self._begin)
 
     @property
     def pid(self) -> int:
@@ -122,10 +132,10 @@ class Worker:
         AutotuneError
             If the worker was closed.
         """
+        self.start()
         with self._turn:
-            if self._child is None:
-                self._child = self._children.begin()
-            elif not self._child.is_ready:  # killed while idle, or left by a Ctrl-C
+            assert self._child is not None
+            if not self._child.is_ready:  # killed while idle, or left by a Ctrl-C
                 self._replace()
             try:
                 return self._child.ask(timeout_s, task, *args, is_stuck=is_stuck)
@@ -206,12 +216,9 @@ class Worker:
 
     def _keep_standbys(self) -> None:
         """Begin what is missing of the processes that stand by."""
-        if self._standby_for is None:
-            return
         self._standbys = [child for child in self._standbys if child.is_ready]
-        while len(self._standbys) < _STANDBYS:
-            begin = partial(tasks.get_ready, self._standby_for)
-            self._standbys.append(self._children.begin(begin))
+        while len(self._standbys) < self._most_standbys:
+            self._standbys.append(self._children.begin(self._begin))
 
     def _replace(self) -> None:
         """Retire a process that ended or whose context is broken."""
@@ -219,8 +226,14 @@ class Worker:
             self._child.end()
         self._prepared = None
         self._keep_standbys()
-        self._child = self._standbys.pop(0) if self._standbys else self._children.begin()
+        first = self._standbys.pop(0) if self._standbys else None
+        self._child = first or self._children.begin(self._begin)
         self.respawns += 1
+
+
+def begin_for(device: Device) -> Callable[[], object]:
+    """What the process of a device begins with."""
+    return partial(tasks.get_ready, device)
 
 
 def _no_memory(error: MemoryError) -> AutotuneError:

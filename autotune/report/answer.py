@@ -20,7 +20,7 @@ from autotune.report.table import (
     value_text,
 )
 from autotune.run.selection import SURER
-from autotune.tuned.record import TIME, Entry, Promise
+from autotune.tuned.record import TIME, Entry, Promise, Sizes
 from autotune.values import Problem
 
 #: A limit is itself a measurement; what lies further above it than this is an error.
@@ -127,15 +127,21 @@ def winner_resources(content: ReportContent) -> Table:
 
 
 def portfolio(content: ReportContent) -> Table:
-    """The best of the portfolio, as time over each problem's best: in the mean, and at worst."""
+    """The best of the portfolio, as time over that of each problem's answer: in the mean, and at worst.
+
+    The answers are the finals': what this race saw faster than an answer counts as equal to it.
+    """
     matrix = content.record.portfolio
     columns = list(zip(*matrix.median_ms, strict=True)) if matrix.median_ms else []
-    best = [min((ms for ms in column if ms is not None), default=None) for column in columns]
+    best = [
+        _answered_ms(content, problem, column)
+        for problem, column in zip(matrix.problems, columns, strict=False)
+    ]
     names = [wording.one_line(str(Problem(dict(problem)))) for problem in matrix.problems]
     rows = []
     for configuration, times in zip(matrix.configurations, matrix.median_ms, strict=True):
         pairs = zip(times, best, names, strict=True)
-        ratios = [(ms / least, name) for ms, least, name in pairs if ms and least]
+        ratios = [(max(1.0, ms / least), name) for ms, least, name in pairs if ms and least]
         failures = len(times) - len(ratios)
         mean = geometric_mean([ratio for ratio, _ in ratios]) if ratios else math.inf
         worst, where = max(ratios, default=(math.inf, NONE))
@@ -149,6 +155,18 @@ def portfolio(content: ReportContent) -> Table:
     rows.sort(key=lambda ranked: ranked[:2])
     best_rows = [row for _, _, row in rows[:PORTFOLIO_ROWS]]
     return Table.of(best_rows, words="On", wide="Configuration")
+
+
+def _answered_ms(
+    content: ReportContent, problem: Sizes, times_ms: Sequence[float | None]
+) -> float | None:
+    """The time of a problem's answer in the portfolio's race; of the best where it was not in it."""
+    entry, matrix = content.record.entry(problem), content.record.portfolio
+    if entry and entry.configuration in matrix.configurations:
+        answered_ms = times_ms[matrix.configurations.index(entry.configuration)]
+        if answered_ms is not None:
+            return answered_ms
+    return min((ms for ms in times_ms if ms is not None), default=None)
 
 
 def fallback(content: ReportContent) -> Table:

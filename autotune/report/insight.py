@@ -18,8 +18,10 @@ from autotune.report.svg import Figure, Scale
 from autotune.report.table import configuration_text, plural
 
 if TYPE_CHECKING:
-    from autotune.search.insight import Importance, Insight, LeftOut
+    from autotune.search.insight import Insight, LeftOut
 
+#: Share of the variance that a model explains below which what it owes to a parameter is a hint.
+LEAST_SURE = 0.5
 #: So many of what was predicted worst are named.
 NAMED = 3
 #: Pixels: of both figures, of the columns for what is slow and for what failed, of a row of bars.
@@ -43,7 +45,7 @@ def section(content: ReportContent, problem: ProblemContent) -> str:
         "<h3>Can the times be predicted, and from which parameters?</h3>",
         f'<p class="how">{html.escape(_words(found, len(problem.trials)))}</p>',
         f'<div class="figures">{_predictions(found, surprises, problem).inline()}',
-        f"{_bars(found.importances).inline() if found.importances else ''}</div>",
+        f"{_bars(found).inline() if found.importances else ''}</div>",
     ]
     if surprises:
         told = (_surprise_words(content, each) for each in surprises)
@@ -67,9 +69,10 @@ def _words(found: Insight, tried: int) -> str:
     )
     if not found.importances:
         return f"{text} That is too little to say which parameters matter."
+    hint = " So little being explained, they are hints." if found.explained < LEAST_SURE else ""
     return (
         f"{text} Bars: the share that a model loses which is not told the parameter, interactions "
-        "with it included, and the share that it explains alone."
+        f"with it included, and the share that it explains alone.{hint}"
     )
 
 
@@ -206,8 +209,10 @@ def _corners(x: float, y: float, radii: Sequence[float]) -> list[tuple[float, fl
 # ---------------------------------------------------------------------- importances
 
 
-def _bars(importances: Sequence[Importance]) -> Figure:
-    """Two bars for each parameter, those that matter most."""
+def _bars(found: Insight) -> Figure:
+    """Two bars for each parameter, those that matter most; faint where they are hints."""
+    importances, is_hint = found.importances, found.explained < LEAST_SURE
+    told = f"Of {wording.percent(max(0.0, found.explained))} explained"
     drawn, others = importances[:DRAWN_PARAMETERS], importances[DRAWN_PARAMETERS:]
     bottom = _TOP + _ROW * len(drawn)
     figure = Figure(_WIDTH, bottom + (50 if others else 30), "Importance of parameters")
@@ -215,15 +220,18 @@ def _bars(importances: Sequence[Importance]) -> Figure:
     left = 20 + 9.0 * max(map(len, names))
     most = max(max(each.alone, each.total) for each in drawn)
     scale = Scale(0, 100 * max(most, 0.05), left, _WIDTH - 70)
-    for x, name, colour in ((left, "lost without it", "blue"), (left + 130, "alone", "grey")):
-        figure.line(x, _TOP - 18, x + 14, _TOP - 18, f"bar {colour}")
+    figure.text(_WIDTH - 8, _TOP - 14, f"{told}{': hints' if is_hint else ''}", "dim small", "end")
+    fade = "faint " if is_hint else ""
+    total, alone = f"bar {fade}blue", f"bar {fade}grey"
+    for x, name, kind in ((left, "lost without it", total), (left + 130, "alone", alone)):
+        figure.line(x, _TOP - 18, x + 14, _TOP - 18, kind)
         figure.text(x + 20, _TOP - 14, name, "dim small")
     figure.x_axis(scale, bottom, top=_TOP, suffix=" %")
     for row, (each, name) in enumerate(zip(drawn, names, strict=True)):
         y = _TOP + _ROW * (row + 0.5)
         figure.text(left - 8, y + 4, name, "ink", "end")
-        figure.line(left, y - 5, scale(100 * each.total), y - 5, "bar blue")
-        figure.line(left, y + 5, scale(100 * each.alone), y + 5, "bar grey")
+        figure.line(left, y - 5, scale(100 * each.total), y - 5, total)
+        figure.line(left, y + 5, scale(100 * each.alone), y + 5, alone)
         figure.text(_WIDTH - 8, y + 4, wording.percent(each.total), "dim small", "end")
     if others:
         rest = (

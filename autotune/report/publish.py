@@ -25,7 +25,7 @@ from autotune.run.recording import record_of
 from autotune.run.result import RunResult
 from autotune.store import Store
 from autotune.tuned.reading import path_of, user_folder
-from autotune.tuned.record import TIME, TunedRecord
+from autotune.tuned.record import TIME, TunedRecord, other_kernel
 from autotune.tuned.writing import MergedProblem, update
 
 
@@ -120,9 +120,14 @@ def report_recorded(
 
 
 def _space_of(record: TunedRecord, spaces: Path | None) -> Space | None:
-    """The space as it is declared now; None where the device or the kernel is not here."""
+    """The space as it is declared now; None where the device or the kernel is not here.
+
+    Neither where the kernel of that name is another.
+    """
     try:
         kernel = find_kernel(record.kernel, spaces)
+        if other_kernel(kernel, "", record.fields, record.parameters):
+            return None
         if record.device.planned_for().compiles_for_arch:
             return enumerate_space(kernel, for_arch(record.device.arch))
         return enumerate_space(kernel, backend(record.device.backend).devices()[0])

@@ -96,6 +96,8 @@ def provenance(content: ReportContent) -> Table:
         "Toolchain": run.get("toolchain") or about.toolchain,
         "autotune": about.version,
         "Date": run.get("measured") or about.created[:10],
+        "Measured by": listed(filter(None, (entry.who for entry in entries))),
+        "Commit": listed(filter(None, (entry.commit for entry in entries))),
         "Command": run.get("command", ""),
         "Strategy": run.get("strategy") or listed(entry.strategy for entry in entries),
         "Seed": run.get("seed") or listed(str(entry.seed) for entry in entries),

@@ -71,6 +71,8 @@ def from_store(store: Store, record: TunedRecord, space: Space | None = None) ->
     """
     by_problem: dict[Problem, list[Row]] = {}
     for last in store.newest_of_scopes(record.kernel, record.device.name):
+        if not _is_of(last, record):
+            continue
         by_problem.setdefault(last.problem, []).append(last)
     scopes = [
         last.scope
@@ -104,7 +106,7 @@ def from_rows(
     """
     by_problem: dict[Problem, list[Row]] = {}
     for row in rows:
-        if (row.kernel, row.device_name) == (record.kernel, record.device.name):
+        if row.device_name == record.device.name and _is_of(row, record):
             by_problem.setdefault(row.problem, []).append(row)
     chosen = {
         problem: _measured_alike(found, record.entry(problem))
@@ -117,6 +119,12 @@ def from_rows(
     return content_of(
         record, problems, space, _about_rows([row for found in chosen.values() for row in found])
     )
+
+
+def _is_of(row: Row, record: TunedRecord) -> bool:
+    """Whether a row is of the record's kernel, and not of another one of that name."""
+    names = set(row.measurement.configuration), set(row.problem) - set(record.layout)
+    return row.kernel == record.kernel and names == (set(record.parameters), set(record.fields))
 
 
 def _newest(measured: Iterable[Measurement]) -> tuple[Measurement, ...]:

@@ -9,6 +9,7 @@ import copy
 import math
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
@@ -134,6 +135,39 @@ def retune(question: Question, orders: Orders) -> list[Mended]:
             elif again:
                 with Mending(device, orders, until) as mending:
                     outcomes += mending.mend(again)
+    return outcomes
+
+
+def tune_all(question: Question, orders: Orders) -> list[Mended]:
+    """Mend all that a question finds, as `retune` does, within the seconds that are ordered.
+
+    A kernel at a time, each published before the next begins. Its problems have as much time as all
+    that are left have on average, and what one kernel does not need goes to the others; where that
+    is a minute, finals are those of a full run. The same order goes on where another ended.
+
+    Raises
+    ------
+    UsageError, Interrupted
+        See `retune`.
+    """
+    until = Deadline(orders.seconds)
+    found = survey(question)
+    outcomes = [
+        Mended(failure.kernel, "", {}, "", "", MendStatus.FAILED, failure.message)
+        for failure in found.failures
+    ]
+    waiting = Counter(target.kernel.name for target in found.targets)
+    for name in list(waiting):
+        share = until.left / waiting.total()
+        del waiting[name]
+        quick = share < EFFORTS["quick"].seconds_per_problem
+        own = replace(
+            orders,
+            effort=EFFORTS["quick" if quick else "full"],
+            budget=Budget(seconds=max(1.0, share)),
+            seconds=max(0.0, until.left),
+        )
+        outcomes += retune(replace(question, kernels=(name,)), own)
     return outcomes
 
 

@@ -133,7 +133,7 @@ def local_schedule(
         kernels=kernels,
         max_hours=max_hours,
         made_by=shlex.join(["autotune", "schedule", kind, *kernels, "--every", every, *named]),
-        program=_program(),
+        program=program(),
         folder=Path.cwd(),
         settings={name: os.environ[name] for name in SETTINGS if os.environ.get(name)},
     )
@@ -229,7 +229,7 @@ def _filled(template: str, **values: str) -> str:
     return re.sub(r"@([A-Z_]+)@", lambda match: values[match[1]], text)
 
 
-def _program() -> tuple[str, ...]:
+def program() -> tuple[str, ...]:
     """How this autotune is started by a process that has nothing of our environment."""
     script = Path(sys.executable).parent / "autotune"
     return (str(script),) if script.is_file() else (sys.executable, "-m", "autotune")

@@ -137,6 +137,8 @@ class Question:
     max_age_days: float | None = None
     #: False: tune the kernels again whether they are stale or not.
     only_stale: bool = True
+    #: The one folder whose records count; None: all that lookup would ask.
+    records: Path | None = None
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
@@ -192,8 +194,12 @@ def find_devices(
     return tuple(chosen)
 
 
-def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str]]:
+def known_entries(
+    name: str, device: Device, records: Path | None = None
+) -> tuple[list[KnownEntry], list[str]]:
     """What lookup would answer with on a device, and what is wrong with damaged records.
+
+    With ``records`` what it would answer if that were the only folder.
 
     Raises
     ------
@@ -202,7 +208,7 @@ def known_entries(name: str, device: Device) -> tuple[list[KnownEntry], list[str
     """
     found: dict[Problem, KnownEntry] = {}
     damaged = []
-    for layer, directory in layers():
+    for layer, directory in layers() if records is None else [("records", str(records))]:
         path = Path(directory) / device.folder / f"{name}.json"
         if device.folder not in device_folders(layer, directory) or not path.exists():
             continue
@@ -274,7 +280,7 @@ def _local_devices() -> list[Device]:
 
 def _targets(question: Question, kernel: Kernel, device: Device) -> Iterator[Target]:
     """What is stale of one kernel on one device: its entries, then what was never tuned."""
-    entries, damaged = known_entries(kernel.name, device)
+    entries, damaged = known_entries(kernel.name, device, question.records)
     by_problem = {Problem(dict(known.entry.problem)): known for known in entries}
     for problem, known in by_problem.items():
         if set(problem) != set(kernel.fields):

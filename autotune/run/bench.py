@@ -38,7 +38,7 @@ from autotune.measure.data import (
 from autotune.measure.objective import Scoring
 from autotune.measure.tasks import Job
 from autotune.measure.timing import StoppingRule
-from autotune.measure.worker import Worker
+from autotune.measure.worker import STANDBYS, Worker
 from autotune.run.request import Request
 from autotune.store import Scope
 from autotune.values import Problem
@@ -83,10 +83,8 @@ class Here:
 
     def workers(self, request: Request) -> list[Worker]:
         # On a CPU a second process that starts would disturb what is timed.
-        return [
-            Worker(request.timeout_s, device if device.leaves_host_free else None)
-            for device in request.devices
-        ]
+        standbys = STANDBYS if request.device.leaves_host_free else 0
+        return [Worker(request.timeout_s, device, standbys) for device in request.devices]
 
     def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
         return (request.others[0], workers[1]) if request.others else None
@@ -163,6 +161,8 @@ class Bench:
         That is beside every budget; ``meanwhile`` is called in a thread where it takes long.
         """
         self.compilers.start()  # they come up while inputs are made and uploaded
+        for worker in self.workers:
+            worker.start()
         chosen = self.request.seed if seed is None else seed
         inputs = self.request.inputs if seed is None else {}
         job = self.job_without_data(problem)

@@ -5,6 +5,7 @@ Knows the record's schema and the run's results; writes no file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -24,7 +25,7 @@ from autotune.kernel.launches import (
     traced_numbers,
 )
 from autotune.kernel.membership import valid_archs
-from autotune.kernel.source import arguments_fingerprint, source_fingerprint
+from autotune.kernel.source import arguments_fingerprint, source_commit, source_fingerprint
 from autotune.kernel.spec import Fill, Kernel, Launch
 from autotune.measure import limits
 from autotune.measure.measurement import CheckResult, Energy
@@ -144,6 +145,9 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         driver=request.device.driver,
         toolchain=run.toolchain,
         device_uuid=request.device.uuid,
+        sm_mhz=finals.clocks.sm_mhz,
+        who=os.environ.get("AUTOTUNE_WHO", "")[:200],
+        commit=source_commit(request.kernel),
         runners_up=_runners_up(finals, request.seed),
         repeated=_repeated(finals),
         unsure=selection.why_unsure(finals, result.measured),

@@ -59,7 +59,10 @@ class Budget:
                 return cls(evaluations=int(number))
             if seconds is not None and _is_positive(number):
                 return cls(seconds=float(number) * seconds)
-        raise UsageError(f"budget {text!r}: expected for example 90s, 10m, 2h or 200evals")
+        said = "expected for example 90s, 10m, 2h or 200evals"
+        if _is_positive(text):
+            said += f"; its unit is missing: {text}s, {text}m, {text}h or {text}evals"
+        raise UsageError(f"budget {text!r}: {said}")
 
 
 def _is_positive(text: str) -> bool:

@@ -5,11 +5,15 @@
 `address`  where the store is, and a connection to it
 `schema`   the tables, and whether a database is one of ours
 `faults`   what a database's complaint means and what to do about it
+`database` opening, reading and writing the tables
+`merging`  what one store has and another lacks
+`spool`    where runs write while their server is away
 `access`   `Store`: runs, attempts, measurements
+`upkeep`   what a whole store holds; removing what is old
 ========= ==========================================================================
 
 The only SQL of the project: SQLAlchemy Core over a SQLite file, or PostgreSQL where the address is
-a ``postgresql://`` URL. Measurements are only ever added.
+a ``postgresql://`` URL. A run only ever adds measurements; `upkeep` alone removes some.
 """
 
 from autotune.errors import needing

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,23 @@ class Address:
         is_file = self.url.drivername == "sqlite" and self.url.database
         return Path(self.url.database or "") if is_file else None
 
+    @property
+    def holds_secret(self) -> bool:
+        """Whether it was given a password."""
+        return any(self._secrets)
+
+    @property
+    def _secrets(self) -> list[object]:
+        options = (self.url.query.get(name) for name in ("password", "sslpassword"))
+        return [secret for secret in (self.url.password, *options) if secret]
+
+    @property
+    def key(self) -> str:
+        """Names a server's database, whoever asks for it, as a part of a file's name."""
+        query = self.url.query
+        place = self.url.host or query.get("host"), self.url.port or query.get("port")
+        return sha256(repr((*place, self.url.database)).encode()).hexdigest()[:16]
+
     def __str__(self) -> str:
         if self.path:
             return str(self.path)
@@ -80,9 +98,8 @@ class Address:
 
     def without_secrets(self, text: str) -> str:
         """Blank out the password in what a driver says."""
-        options = (self.url.query.get(name) for name in ("password", "sslpassword"))
-        for secret in (self.url.password, *options):
-            text = text.replace(str(secret), "***") if secret else text
+        for secret in self._secrets:
+            text = text.replace(str(secret), "***")
         return text
 
     def engine(self) -> sa.Engine:

@@ -47,7 +47,14 @@ UNREACHABLE = (
     "the server cannot be reached, or does not let this user in; check that it runs, and host, "
     "port, user, password and database"
 )
+#: SQLSTATE codes, by their start, of a server that will do the same some time later: connections,
+#: resources, disks, and a standby that takes over.
+AWAY = ("08", "53", "57P", "58", "25006")
 CHANGED = "the tables are not as this version of autotune left them; name another store"
+
+
+class ServerAway(StoreError):
+    """A server that does not answer, or will not do now what it does at other times."""
 
 
 def explained(error: Exception, address: Address) -> StoreError:
@@ -59,7 +66,15 @@ def explained(error: Exception, address: Address) -> StoreError:
     cause = getattr(error, "orig", None) or error
     said = address.without_secrets(" ".join(str(cause).split()))
     advice = _advice(cause, address).format(wait=address.wait_s, where=address)
-    return StoreError(f"results store {address}: {said}: {advice}")
+    kind = ServerAway if _is_away(error, address) else StoreError
+    return kind(f"results store {address}: {said}: {advice}")
+
+
+def _is_away(error: Exception, address: Address) -> bool:
+    if address.path or not isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    return state is None or state.startswith(AWAY)
 
 
 def _advice(cause: Exception, address: Address) -> str:

@@ -16,7 +16,9 @@ from autotune.store.address import WRITES, Address
 from autotune.values import Configuration
 
 #: Raised whenever a table changes; `prepare` converts what is older and refuses what is newer.
-VERSION = 2
+VERSION = 3
+#: The first with a table of scopes.
+_WITH_SCOPES = 3
 #: Rows that are converted at a time.
 _CONVERTED = 5000
 
@@ -54,7 +56,16 @@ runs = sa.Table(
     sa.Column("finished", Words),
 )
 
-attempts = sa.Table(
+scopes = sa.Table(  # the columns of rows.Scope, which many measurements share
+    "scopes",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    _words("fingerprint", unique=True),  # Scope.fingerprint, of all others
+    *map(_words, ("kernel", "problem", "device_uuid", "device_name", "arch", "driver")),
+    *map(_words, ("toolchain", "source", "arguments", "timing")),
+)
+
+attempts = sa.Table(  # only those that are open: no row has come of them
     "attempts",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
@@ -62,25 +73,15 @@ attempts = sa.Table(
     _words("scope"),  # Scope.fingerprint
     _words("configuration"),  # canonical JSON
     _words("opened"),
-    sa.Column("closed", Words),  # NULL while open
 )
-_is_open = attempts.c.closed.is_(None)
-_open_attempts = sa.Index(
-    "attempts_open_by_configuration",
-    attempts.c.scope,
-    attempts.c.configuration,
-    sqlite_where=_is_open,
-    postgresql_where=_is_open,
-)
+_open_attempts = sa.Index("attempts_by_configuration", attempts.c.scope, attempts.c.configuration)
 
 measurements = sa.Table(
     "measurements",
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False, index=True),
-    _words("scope"),  # Scope.fingerprint, of the columns up to `timing`
-    *map(_words, ("kernel", "problem", "device_uuid", "device_name", "arch", "driver")),
-    *map(_words, ("toolchain", "source", "arguments", "timing")),
+    sa.Column("run_id", sa.ForeignKey("runs.id"), nullable=False),
+    sa.Column("scope_id", sa.ForeignKey("scopes.id"), nullable=False),
     _words("status"),  # this and the next for people who look with sqlite3 or psql
     sa.Column("median_ms", sa.Double),
     _words("measurement"),  # all of it, as JSON: what is read back
@@ -88,21 +89,36 @@ measurements = sa.Table(
     _words("configuration", server_default=""),  # canonical JSON; a part of `measurement`
 )
 _of_measurements = [
-    sa.Index("measurements_by_age", measurements.c.scope, measurements.c.id),
+    sa.Index("measurements_by_run", measurements.c.run_id, measurements.c.id),
+    sa.Index("measurements_by_age", measurements.c.scope_id, measurements.c.id),
     sa.Index(
         "measurements_by_time",
-        *(measurements.c.scope, measurements.c.status, measurements.c.median_ms),
+        *(measurements.c.scope_id, measurements.c.status, measurements.c.median_ms),
     ),
-    sa.Index("measurements_by_configuration", measurements.c.scope, measurements.c.configuration),
+    sa.Index(
+        "measurements_by_configuration", measurements.c.scope_id, measurements.c.configuration
+    ),
 ]
 
 
-def prepare(engine: sa.Engine, address: Address) -> None:
-    """Make the tables where the database is empty, convert older ones; StoreError where it is not ours."""
+def prepare(engine: sa.Engine, address: Address, *, may_convert: bool) -> int:
+    """Make the tables where the database is empty, or convert older ones; returns the version found.
+
+    Raises
+    ------
+    StoreError
+        If it is not ours, of a newer version, or of an older one that may not be converted.
+    """
     with engine.begin() as connection:
         found = _version(connection, address)
     if found == VERSION:
-        return
+        return found
+    if found and not may_convert:
+        raise StoreError(
+            f"results store {address}: its schema has version {found}, and this autotune needs "
+            f"{VERSION}; who owns the tables converts them: autotune store migrate (older versions "
+            "of autotune then refuse it)"
+        )
     with engine.execution_options(**WRITES).begin() as connection:
         if connection.dialect.name == "postgresql":  # SQLite's write lock is held already
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
@@ -111,7 +127,11 @@ def prepare(engine: sa.Engine, address: Address) -> None:
             metadata.create_all(connection, checkfirst=False)
             connection.execute(schema.insert().values(version=VERSION))
         elif found < VERSION:
-            _convert(connection)
+            if found == 1:
+                _with_configurations(connection)
+            _with_scopes(connection)
+            connection.execute(schema.update().values(version=VERSION))
+    return found
 
 
 def _version(connection: sa.Connection, address: Address) -> int:
@@ -130,7 +150,8 @@ def _version(connection: sa.Connection, address: Address) -> int:
             f"results store {address}: its schema has version {version}, and this autotune knows "
             f"{VERSION}; install a newer autotune, or name another store by AUTOTUNE_STORE"
         )
-    missing = {table.name for table in metadata.sorted_tables} - names
+    needed = {table.name for table in metadata.sorted_tables}
+    missing = needed - names - ({scopes.name} if version < _WITH_SCOPES else set())
     if missing or version < 1:
         lost = ", ".join(sorted(missing)) or "its version"
         raise StoreError(
@@ -140,8 +161,8 @@ def _version(connection: sa.Connection, address: Address) -> int:
     return int(version)
 
 
-def _convert(connection: sa.Connection) -> None:
-    """Make version 1 the present one: configurations get a column, and other indices.
+def _with_configurations(connection: sa.Connection) -> None:
+    """Make version 1 the second: configurations get a column.
 
     What a process of an older version adds afterwards has no configuration there: it is listed, but
     not remembered.
@@ -162,11 +183,42 @@ def _convert(connection: sa.Connection) -> None:
             fill.values(configuration=sa.bindparam("text")),
             [{"row": number, "text": _configuration(text)} for number, text in rows],
         )
-    for name in ("ix_measurements_scope", "attempts_open"):
+
+
+def _with_scopes(connection: sa.Connection) -> None:
+    """Make version 2 the third: what many rows share is said once, and only open attempts are kept."""
+    old = (
+        *("ix_measurements_scope", "ix_measurements_run_id", "attempts_open"),
+        *("attempts_open_by_configuration", *(str(index.name) for index in _of_measurements)),
+    )
+    for name in old:
         connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")
-    for index in (_open_attempts, *_of_measurements):
+    connection.exec_driver_sql("ALTER TABLE measurements RENAME TO measurements_before")
+    for table in (scopes, measurements):
+        connection.execute(sa.schema.CreateTable(table))
+    shared = [column.name for column in scopes.c if column.name not in ("id", "fingerprint")]
+    least = ", ".join(f"min({name})" for name in shared)
+    connection.exec_driver_sql(
+        f"INSERT INTO scopes (fingerprint, {', '.join(shared)}) "
+        f"SELECT scope, {least} FROM measurements_before GROUP BY scope"
+    )
+    kept = ", ".join(column.name for column in measurements.c if column.name != "scope_id")
+    theirs = ", ".join(f"old.{name}" for name in kept.split(", "))
+    connection.exec_driver_sql(
+        f"INSERT INTO measurements (scope_id, {kept}) SELECT scopes.id, {theirs} "
+        "FROM measurements_before AS old JOIN scopes ON scopes.fingerprint = old.scope "
+        "ORDER BY old.id"
+    )
+    connection.exec_driver_sql("DROP TABLE measurements_before")
+    for index in (*scopes.indexes, *measurements.indexes):  # quicker than row by row
         index.create(connection)
-    connection.execute(schema.update().values(version=VERSION))
+    if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql(
+            "SELECT setval(pg_get_serial_sequence('measurements', 'id'), max(id)) FROM measurements"
+        )
+    connection.exec_driver_sql("DELETE FROM attempts WHERE closed IS NOT NULL")
+    connection.exec_driver_sql("ALTER TABLE attempts DROP COLUMN closed")
+    _open_attempts.create(connection)
 
 
 def _configuration(measurement: str) -> str:

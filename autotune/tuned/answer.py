@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autotune.devices.device import for_model
 from autotune.errors import UsageError, unknown
 from autotune.kernel.expression import value_of
 from autotune.tuned.config import TunedConfig
@@ -17,6 +18,7 @@ from autotune.tuned.table import (
     LookupRow,
     LookupTable,
     ProblemKey,
+    arch_number,
     is_arch,
     normal_arch,
     pick,
@@ -42,13 +44,14 @@ def answer(
     if disabled:
         return tuned_config(table, table.default, DEFAULT, values, layout)
     folder, arch_name = _folder(table, device), _arch(table, arch)
+    like = for_model(device) if isinstance(device, str) else device
     if arch_name is None and folder not in table.devices:
-        arch_name = normal_arch(getattr(device, "arch", None))
+        arch_name = normal_arch(getattr(like, "arch", None))
     if arch_name is None and device is None:
         # Where no GPU is found, the user's own records of the CPU are what can be meant.
         arch_name = "opencl_cpu" if "opencl_cpu" in table.archs else None
-    row, quality = pick(table, values, folder, arch_name, layout, like=device)
-    return tuned_config(table, row, quality, values, layout)
+    row, quality = pick(table, values, folder, arch_name, layout, like)
+    return tuned_config(table, row, quality, values, layout, arch_name)
 
 
 def tuned_config(
@@ -57,10 +60,16 @@ def tuned_config(
     quality: str,
     problem: ProblemKey,
     layout: Mapping[str, int] | None = None,
+    arch: str | None = None,
 ) -> TunedConfig:
-    """What a row answers for a problem; without a ``layout`` it is that which was tuned."""
+    """What a row answers for a problem; without a ``layout`` it is that which was tuned.
+
+    Every row but the default was picked because it is valid on the architecture.
+    """
     is_plain = layout is None or layout == table.layout
     fields = table.named(problem, layout)
+    is_cuda = arch is not None and arch_number(arch) is not None
+    is_valid = quality != DEFAULT or not is_cuda or row.plan.fits(str(arch))
     is_measured = is_plain and quality in (EXACT, NEAREST_PROBLEM)
     return TunedConfig(
         row.plan.configuration,
@@ -76,7 +85,7 @@ def tuned_config(
         source=row.source,
         exclusive=row.plan.exclusive,
         made_for=row.made_for,
-        requires_met=row.plan.allows(fields),
+        requires_met=is_valid and row.plan.allows(fields),
     )
 
 

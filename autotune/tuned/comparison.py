@@ -54,12 +54,17 @@ def compared(first: TunedRecord, second: TunedRecord, threshold: float) -> list[
     Raises
     ------
     UsageError
-        If the records are of two kernels.
+        If the records are of two kernels, or tuned for two objectives.
     """
     if first.kernel != second.kernel:
         raise UsageError(
             f"these are records of two kernels, {first.kernel} and {second.kernel}: their times say "
             "nothing of each other"
+        )
+    if first.objective != second.objective:
+        raise UsageError(
+            f"{first.kernel}: the first record is tuned for {first.objective}, the second for "
+            f"{second.objective}: winners of two objectives; compare records of one (--objective)"
         )
     problems = {key_of(entry.problem): entry for entry in (*second.entries, *first.entries)}
     order = dict.fromkeys(key_of(entry.problem) for entry in (*first.entries, *second.entries))

@@ -53,7 +53,8 @@ class TunedConfig(Mapping[str, Any]):
     made_for : MadeFor or None
         Fingerprints of what it was tuned for; None where no entry of a problem answers.
     requires_met : bool
-        False only where not even the default may be used for this problem.
+        False only where not even the default may be used: for this problem, or where none of what
+        was tuned is valid on the architecture.
     """
 
     __slots__ = (

@@ -1,17 +1,32 @@
-"""How long a configuration would take for a problem that was never measured.
+"""How long a configuration would take for a problem, or on a device, that was never measured.
 
 Walks what was fitted when the record was made (`autotune.tuned.prediction` says how); knows no
 tables. Only operations that the exported header does bit for bit alike: sums and products of
 doubles in one order, and integers of 64 bits.
+
+On another device blocks come in other waves: as many at a time as its multiprocessors hold. The
+times of a round and of a wave stay what they were. Scaling them by the devices' rates of memory and
+arithmetic was tried from H100 to H200 and back, and chose worse (docs/winners.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 from autotune.kernel.expression import Json, value_of
-from autotune.tuned.record import Cost, Grid, Term
+from autotune.tuned.record import Cost, Grid, Plan, RecordedDevice, Term
+
+if TYPE_CHECKING:
+    from autotune.devices.device import Device
+
+#: A cost of one device as that of another.
+Move: TypeAlias = Callable[[Cost], Cost]
+#: Shared memory that every block takes beside its own, since compute capability 8.0.
+SYSTEM_SHARED_BYTES = 1024
 
 
 def time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
@@ -30,6 +45,34 @@ def time_ms(cost: Cost, multiple: int, fields: Mapping[str, Any]) -> float:
         if fields[name] % multiple:
             total *= factor
     return total
+
+
+def move_between(here: RecordedDevice, there: Any) -> Move | None:
+    """What makes costs of a device those of another, live or recorded; None where they are alike.
+
+    Alike are devices with the same number of multiprocessors, and all of which too little is known.
+    """
+    there = there.planned_for() if isinstance(there, RecordedDevice) else there
+    # A device of a table of architectures says that it has one multiprocessor.
+    if min(here.sm_count, getattr(there, "sm_count", 1)) < 2 or here.sm_count == there.sm_count:
+        return None
+    return lambda cost: _rescheduled(cost, here.sm_count, there)
+
+
+def _rescheduled(cost: Cost, sm_count: int, there: Device) -> Cost:
+    """A cost of a device with so many multiprocessors, in rounds and waves of another."""
+    most = _resident_blocks(cost.plan, there)
+    waves = tuple(
+        (there.sm_count * max(1, min(slots // sm_count, most)), terms)
+        for slots, terms in cost.waves
+    )
+    return msgspec.structs.replace(cost, waves=waves)
+
+
+def _resident_blocks(plan: Plan, device: Device) -> int:
+    """How many blocks of a plan the threads and shared memory of a multiprocessor suffice for."""
+    by_threads = device.max_threads_per_sm // prod(plan.block)
+    return min(by_threads, device.shared_bytes_per_sm // (plan.shared_bytes + SYSTEM_SHARED_BYTES))
 
 
 def _sum_of(terms: Sequence[Term], fields: Mapping[str, Any]) -> float:

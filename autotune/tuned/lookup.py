@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
 from autotune.tuned.config import TunedConfig
 from autotune.tuned.current import current_device, forget
+
+if TYPE_CHECKING:
+    from autotune.kernel.spec import Kernel
 
 #: How long a change of the record files may go unnoticed, in seconds.
 RECHECK_S = 1.0
@@ -40,7 +43,8 @@ def lookup(
         the first visible GPU.
     device : str or Device, optional
         The driver's name of a device, its uuid, or its folder among the records. One that was not
-        tuned is answered by the tuned one that is most like it, where it tells its properties.
+        tuned is answered by the tuned one that is most like it, with waves and tails as its own
+        multiprocessors have them: where it tells its properties, or its name is a common GPU's.
     **problem : int or str
         All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
         have an extent of 0: there is nothing to launch. Fields that say how arrays lie
@@ -110,6 +114,18 @@ def clear_cache() -> None:
     """Forget every record, answer and device that was seen."""
     _cache.clear()
     forget()
+
+
+def recorded_for_other(kernel: Kernel) -> str:
+    """Say that lookup answers for another kernel of that name; empty: it does not, or for none."""
+    from autotune.tuned.record import other_kernel
+
+    environ = os.environ
+    key = (kernel.name, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))
+    table = _refreshed(key, kernel.name).table
+    if table is None:
+        return ""
+    return other_kernel(kernel, table.default.source, table.fields, table.parameters)
 
 
 def _refreshed(key: object, kernel: str) -> _Cached:

@@ -6,7 +6,7 @@ configuration was found. Lookup imports it, so what is heavy is imported where i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
@@ -17,6 +17,7 @@ from autotune.kernel.expression import MAX_INTEGER, OPERATORS, substituted, valu
 
 if TYPE_CHECKING:
     from autotune.devices.device import Device
+    from autotune.kernel.spec import Kernel
 
 SCHEMA_VERSION = 1
 FORMAT = "autotune tuned record"
@@ -270,6 +271,13 @@ class Entry(Plan, frozen=True, kw_only=True):
     driver: str
     toolchain: str
     device_uuid: str
+    #: SM clock under load in the finals; None where the device does not say.
+    sm_mhz: Count | None = None
+    #: Who measured, where ``AUTOTUNE_WHO`` said it; empty where nobody asked to be named.
+    who: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
+    #: where they are in no repository.
+    commit: Annotated[str, msgspec.Meta(max_length=80)] = ""
     #: The next best finalists, best first.
     runners_up: tuple[RunnerUp, ...] = ()
     confirmed: Confirmed | None = None
@@ -378,6 +386,31 @@ class TunedRecord(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shape(self) -> tuple[object, ...]:
         """What records must share to be merged, or asked together: names and kinds of values."""
         return self.fields, {name: type(values[0]) for name, values in self.parameters.items()}
+
+
+def other_kernel(
+    kernel: Kernel, where: str, fields: Iterable[str], parameters: Iterable[str]
+) -> str:
+    """Say, for a person, that what is recorded under a kernel's name is of another; empty: it is not.
+
+    Names alone tell two kernels apart: of one whose source changed entries are stale.
+    """
+    pairs = (
+        ("problem fields", fields, kernel.fields),
+        ("parameters", parameters, kernel.parameters),
+    )
+    apart = [
+        f"{what} {', '.join(there)} there, {', '.join(here)} here"
+        for what, there, here in ((what, list(a), list(b)) for what, a, b in pairs)
+        if set(there) != set(here)
+    ]
+    if not apart:
+        return ""
+    return (
+        f"{where} is of another kernel {kernel.name} than {kernel.file or 'the one declared here'}, "
+        f"or of what it was: {'; '.join(apart)}. Rename one of the two, or tune this one, which "
+        f"takes its place: autotune run {kernel.name}"
+    )
 
 
 def relaid(record: TunedRecord, layout: Mapping[str, int]) -> TunedRecord:

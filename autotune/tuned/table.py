@@ -9,7 +9,8 @@ holds the same table and walks it by the same rule, so that both answer alike:
 4. the kernel's default
 
 Of a device that was not tuned but whose properties are known, those devices come first in 2 and 3
-that are most like it; the header knows architectures only.
+that are most like it, and where it runs another number of blocks at a time, predictions count
+waves and tails as it has them (`autotune.tuned.formula`); the header knows architectures only.
 
 The nearest row has the smallest sum over integer fields of ``|Δ floor(16·log2)|``, ties going to
 the first. Some rows reach only so far. Categorical fields match exactly or the row does not count,
@@ -30,7 +31,7 @@ import msgspec
 
 from autotune.kernel.expression import MAX_INTEGER
 from autotune.tuned.config import MadeFor
-from autotune.tuned.formula import time_ms
+from autotune.tuned.formula import Move, move_between, time_ms
 from autotune.tuned.promise import lowered
 from autotune.tuned.reading import Loaded
 from autotune.tuned.record import (
@@ -44,6 +45,7 @@ from autotune.tuned.record import (
     Promise,
     RecordedDevice,
     Triple,
+    TunedRecord,
     Value,
     moment,
     relaid,
@@ -103,6 +105,8 @@ class LookupRow(NamedTuple):
     grid: Triple | None = None
     #: What answers for other problems in place of the plan.
     prediction: Prediction | None = None
+    #: What each cost of it was measured to take for this problem, 0 where it was not; else empty.
+    measured_ms: tuple[float, ...] = ()
     #: What the entry of this problem was tuned for; None where it has none.
     made_for: MadeFor | None = None
     #: What answers for arrays that lie in ways that the plan does not take, best first.
@@ -205,10 +209,13 @@ def pick(
     fields, is_plain = table.named(problem, layout), layout is None or layout == table.layout
     place = place_of(problem)
     for group, exact, near, foreign in _candidates(table, device, arch, like):
+        move = None if exact == EXACT or group.device is None else move_between(group.device, like)
         hit = group.exact.get(problem)
         if hit and hit.plan.allows(fields) and (foreign is None or hit.plan.fits(foreign)):
+            if move is not None:
+                hit = hit._replace(plan=fastest(hit, fields, foreign, move))
             return hit, exact if is_plain else near
-        found = nearest(group.rows, place, fields, foreign, is_plain)
+        found = nearest(group.rows, place, fields, foreign, is_plain, move)
         if found:
             return found, near
     return table.default, DEFAULT
@@ -220,6 +227,7 @@ def nearest(
     fields: Mapping[str, Any],
     foreign: str | None,
     is_plain: bool = True,
+    move: Move | None = None,
 ) -> LookupRow | None:
     """The nearest of some rows, as it answers for a problem that lies at a place.
 
@@ -237,21 +245,32 @@ def nearest(
     if best is None:
         return None
     shares = (share for within, share in best.promised if best_distance <= within)
-    plan = fastest(best, fields, foreign)
+    plan = fastest(best, fields, foreign, move)
     return best._replace(plan=plan, expected_fraction=next(shares, None))
 
 
-def fastest(row: LookupRow, fields: Mapping[str, Any], foreign: str | None) -> Plan:
-    """The plan that a row's prediction chooses for a problem; the row's own where it has none."""
+def fastest(
+    row: LookupRow, fields: Mapping[str, Any], foreign: str | None, move: Move | None = None
+) -> Plan:
+    """The plan that a row's prediction chooses for a problem; the row's own where it has none.
+
+    With a ``move`` it is that for another device than the row's; what was measured for just this
+    problem then counts as well, as far as the prediction missed it.
+    """
     chosen, least_ms = row.plan, None
     sizes = [value for value in fields.values() if isinstance(value, int)]
     if row.prediction is None or any(abs(size) > MAX_INTEGER for size in sizes):
         return chosen
-    for cost in row.prediction.costs:
+    multiple = row.prediction.multiple
+    for number, cost in enumerate(row.prediction.costs):
+        if row.measured_ms and not row.measured_ms[number]:
+            continue
         if cost.plan.allows(fields) and (foreign is None or cost.plan.fits(foreign)):
             try:
-                predicted_ms = time_ms(cost, row.prediction.multiple, fields)
-            except ValueError:
+                predicted_ms = time_ms(move(cost) if move else cost, multiple, fields)
+                if row.measured_ms:
+                    predicted_ms *= row.measured_ms[number] / time_ms(cost, multiple, fields)
+            except (ValueError, ZeroDivisionError):
                 continue
             if least_ms is None or predicted_ms < least_ms:
                 chosen, least_ms = cost.plan, predicted_ms
@@ -351,7 +370,10 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     fitting = [known for known in loaded if known.record.shape == newest.record.shape]
     for known in loaded:
         if known.record.shape != newest.record.shape:
-            skipped(f"{known.source}: left out: other problem fields or parameters than the newest")
+            skipped(
+                f"{known.source}: left out: other problem fields or parameters than the newest, "
+                f"{newest.source}; if these are two kernels, rename one of them"
+            )
     record = newest.record
     fields = {name: kind == "integer" for name, kind in record.fields.items()}
     # Some may be of before the kernel had layout fields.
@@ -403,8 +425,38 @@ def _add_device(table: LookupTable, loaded: Loaded) -> None:
     for row in corrections:
         if row.problem in taken:
             group.corrected[row.problem] = _with_evidence(row, exact)
+    exact |= _with_predictions(table, record, exact)
     for problem, row in exact.items():
         group.exact.setdefault(problem, row)
+
+
+def _with_predictions(
+    table: LookupTable, record: TunedRecord, exact: Mapping[ProblemKey, LookupRow]
+) -> dict[ProblemKey, LookupRow]:
+    """Winners of problems that a prediction answers for, with it: another device may ask it."""
+    measured = _measured_costs(record.portfolio)
+    columns = {table.key(problem): i for i, problem in enumerate(record.portfolio.problems)}
+    found = {}
+    for row in record.fallback:
+        problem = table.key(row.problem)
+        if row.prediction is not None and problem in exact and problem in columns:
+            times = (times[columns[problem]] or 0.0 for times in measured[row.prediction])
+            prediction = record.portfolio.predictions[row.prediction]
+            found[problem] = exact[problem]._replace(
+                prediction=prediction, measured_ms=tuple(times)
+            )
+    return found
+
+
+def _measured_costs(portfolio: Portfolio) -> list[list[Sequence[float | None]]]:
+    """Of each prediction the times of its costs, by problem; of one never measured there are none."""
+    none = (None,) * len(portfolio.problems)
+    configurations = (frozenset(values.items()) for values in portfolio.configurations)
+    times = dict(zip(configurations, portfolio.median_ms, strict=True))
+    return [
+        [times.get(frozenset(cost.plan.configuration.items()), none) for cost in prediction.costs]
+        for prediction in portfolio.predictions
+    ]
 
 
 def _with_evidence(row: LookupRow, exact: Mapping[ProblemKey, LookupRow]) -> LookupRow:

@@ -9,19 +9,20 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from autotune.errors import RecordError, UsageError
 from autotune.files import write_atomically
 from autotune.tuned.promise import lowered, rounded
-from autotune.tuned.reading import DamagedRecord, decode, path_of, read
+from autotune.tuned.reading import DamagedRecord, decode, path_of, read, user_folder, warn
 from autotune.tuned.record import (
     EFFORTS,
     FORMAT,
+    TIME,
     Entry,
     FallbackRow,
     Plan,
@@ -31,9 +32,14 @@ from autotune.tuned.record import (
     RunnerUp,
     TunedRecord,
     key_of,
+    other_kernel,
     relaid,
 )
 from autotune.tuned.table import CORRECTED, LookupRow, fastest
+
+if TYPE_CHECKING:
+    from autotune.devices.device import Device
+    from autotune.kernel.spec import Kernel
 
 Configured = TypeVar("Configured", bound=Plan | RunnerUp)
 Placed = TypeVar("Placed", bound=Entry | FallbackRow)
@@ -45,6 +51,21 @@ class MergedProblem(msgspec.Struct, frozen=True):
     problem: Mapping[str, int | str]
     action: Literal["added", "replaced", "kept"]
     reason: str
+
+
+#: Which of two entries of one problem stays, the first or the second, and why.
+Choice: TypeAlias = Callable[[Entry, Entry], tuple[Literal["kept", "replaced"], str]]
+
+
+def by_rule(old: Entry, new: Entry) -> tuple[Literal["kept", "replaced"], str]:
+    """The new one, unless it was tuned with less effort from the same source and arguments."""
+    if old.source != new.source:
+        return "replaced", "the source changed since"
+    if old.arguments != new.arguments:
+        return "replaced", "the arguments changed since"
+    if EFFORTS.index(new.effort) < EFFORTS.index(old.effort):
+        return "kept", f"tuned with more effort before ({old.effort}, now {new.effort})"
+    return "replaced", f"tuned again with effort {new.effort}"
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -71,7 +92,7 @@ def write(directory: Path, record: TunedRecord) -> Path:
     return path
 
 
-def update(directory: Path, new: TunedRecord) -> Merged:
+def update(directory: Path, new: TunedRecord, choose: Choice = by_rule) -> Merged:
     """Merge newly tuned problems into the record on disk and write it.
 
     Processes that tune on several devices of one name may do so at once. A damaged file is set
@@ -85,7 +106,7 @@ def update(directory: Path, new: TunedRecord) -> Merged:
     path = path_of(directory, new)
     encode(new)
     with _locked_folder(path):
-        merged = merge(_existing(path), new)
+        merged = merge(_existing(path), new, choose)
         write_atomically(path, encode(merged.record))
     return msgspec.structs.replace(merged, record=_ordered(merged.record))  # as it is read back
 
@@ -130,17 +151,27 @@ def _locked_folder(path: Path) -> Iterator[None]:
         ) from error
 
 
-def require_objective(path: Path, objective: str) -> None:
-    """Make sure, before anything is measured, that a record on disk may be merged with another.
+def require_mergeable(out: Path, device: Device, kernel: Kernel, objective: str) -> None:
+    """Make sure, before anything is measured, that a run may be merged with what is on disk.
+
+    Warns of records that the run will replace, since they are of another kernel of that name.
 
     Raises
     ------
     UsageError
-        If it was tuned for something else.
+        If what is in ``out`` was tuned for something else.
     """
-    with contextlib.suppress(RecordError):  # which is told when it is merged
-        if path.exists() and (old := read(path)).objective != objective:
-            raise _other_objective(old, objective)
+    for directory in (out, *([Path(user_folder())] if objective == TIME else [])):
+        path = directory / device.folder / f"{kernel.name}.json"
+        with contextlib.suppress(RecordError):  # which is told when it is merged
+            if not path.exists():
+                continue
+            old = read(path)
+            if directory == out and old.objective != objective:
+                raise _other_objective(old, objective)
+            if told := other_kernel(kernel, str(path), old.fields, old.parameters):
+                warn(told)
+                return
 
 
 def _other_objective(old: TunedRecord, objective: str) -> UsageError:
@@ -153,12 +184,13 @@ def _other_objective(old: TunedRecord, objective: str) -> UsageError:
 # ---------------------------------------------------------------------- merging
 
 
-def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
+def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -> Merged:
     """Merge newly tuned problems into a record.
 
     An entry is replaced only if its source or arguments are stale, or by one of equal or higher
-    effort. What is said once per record comes from the newer; entries of another source stay,
-    marked stale, as long as they name the parameters and problem fields that the kernel has now.
+    effort; of two that ``choose`` is asked about, as that says. What is said once per record comes
+    from the newer; entries of another source stay, marked stale, as long as they name the parameters
+    and problem fields that the kernel has now.
 
     Raises
     ------
@@ -176,7 +208,7 @@ def merge(old: TunedRecord | None, new: TunedRecord) -> Merged:
     if old.shape != new.shape:
         return _all_of(new, "replaced", "parameters or problem fields changed since")
     old = relaid(old, new.layout)
-    outcomes = tuple(_outcome(old.entry(entry.problem), entry) for entry in new.entries)
+    outcomes = tuple(_outcome(old.entry(entry.problem), entry, choose) for entry in new.entries)
     kept = {key_of(outcome.problem) for outcome in outcomes if outcome.action == "kept"}
     taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
     sources = {entry.source for entry in new.entries}
@@ -199,18 +231,10 @@ def _all_of(new: TunedRecord, action: Literal["added", "replaced"], reason: str)
     return Merged(new, tuple(MergedProblem(e.problem, action, reason) for e in new.entries))
 
 
-def _outcome(old: Entry | None, new: Entry) -> MergedProblem:
+def _outcome(old: Entry | None, new: Entry, choose: Choice) -> MergedProblem:
     if old is None:
         return MergedProblem(new.problem, "added", "not tuned before")
-    if old.source != new.source:
-        return MergedProblem(new.problem, "replaced", "the source changed since")
-    if old.arguments != new.arguments:
-        return MergedProblem(new.problem, "replaced", "the arguments changed since")
-    if EFFORTS.index(new.effort) < EFFORTS.index(old.effort):
-        return MergedProblem(
-            new.problem, "kept", f"tuned with more effort before ({old.effort}, now {new.effort})"
-        )
-    return MergedProblem(new.problem, "replaced", f"tuned again with effort {new.effort}")
+    return MergedProblem(new.problem, *choose(old, new))
 
 
 def _aged(entry: Entry, sources: Set[str]) -> Entry:

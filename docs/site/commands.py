@@ -10,6 +10,8 @@ from autotune.cli import autotune
 EXAMPLES = re.compile(r"^\x08\n((?:.+\n?)+)", re.MULTILINE)
 
 context = click.Context(autotune)
-commands = [autotune.get_command(context, name) for name in autotune.list_commands(context)]
+verbs = [autotune.get_command(context, name) for name in autotune.list_commands(context)]
+groups = [verb for verb in verbs if isinstance(verb, click.Group)]
+commands = [*verbs, *(command for group in groups for command in group.commands.values())]
 for command in (autotune, *filter(None, commands)):
     command.help = EXAMPLES.sub(r"```sh\n\1\n```\n", cleandoc(command.help or ""))

@@ -27,6 +27,8 @@ LANGUAGES = {
 
 #: Code, which holds no links, or the text and the target of a link into the repository.
 LINK = re.compile(r"(?ms)^ *```.*?^ *```|`[^`\n]*`|\[([^]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+#: What mkdocstrings and mkdocs-click write, hidden from GitHub, and the list that stands there in its place.
+DIRECTIVE = re.compile(r"(?m)^<!-- (::: .*(?:\n .*)*?)\s*-->\n\n(?:- .*\n(?: .*\n)*)+")
 #: GitHub's way of an image for each scheme, which knows nothing of the site's switch.
 PICTURE = re.compile(
     r'<picture>\s*<source [^>]*dark[^>]* srcset="([^"]+)">\s*<img src="([^"]+)"([^>]*)>\s*</picture>'
@@ -55,6 +57,8 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     if file.suffix in LANGUAGES:
         page.meta["search"] = {"exclude": True}
         return f"# {file.relative_to(ROOT)}\n\n~~~~{LANGUAGES[file.suffix]}\n{markdown}\n~~~~\n"
+
+    markdown = DIRECTIVE.sub(lambda found: f"{found[1]}\n", markdown)
 
     def address(target: str) -> str:
         return os.path.relpath(uri_of((file.parent / target).resolve()), here)

@@ -244,7 +244,8 @@ class TestExecutingOnCuda(ExecutorContract):
                 executor.timer(module, steps, cold=True)(1)
             return cupy.cuda.runtime.memGetInfo()[0]
 
-        assert free_after(50) - free_after(1000) < 8 << 20
+        # Other processes may take memory of the device meanwhile; a leak shows each time.
+        assert min(free_after(50) - free_after(500) for _ in range(3)) < 4 << 20
 
     def test_hot_samples_find_in_the_l2_cache_what_cold_ones_do_not(self, executor):
         count = executor.device.l2_bytes // 4 // 16

@@ -572,7 +572,9 @@ constexpr config elsewhere(int where_, const problem& asked_) {
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
   }
-  return config_of(0, quality::kernel_default, -1, asked_);
+  config unlike_ = config_of(0, quality::kernel_default, -1, asked_);
+  if (where_ > 0 && !fits(plans[0], where_)) unlike_.requires_met = false;
+  return unlike_;
 }
 
 }  // namespace detail

@@ -1,0 +1,93 @@
+"""Shipped kernels on GPUs that nobody tuned: what answers is valid there, and compiles for them."""
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from autotune.calling.choice import choose
+from autotune.devices.device import Device, for_model
+from autotune.errors import NothingValidError
+from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import launch_sequence
+from autotune.kernel.membership import is_member
+from autotune.measure.compiler import compiled_for
+from autotune.tuned.lookup import lookup
+from autotune.tuned.reading import read
+from autotune.values import Configuration, Problem
+
+REPORTS = Path(__file__).parent.parent / "reports"
+RECORDS = [read(file) for file in sorted(REPORTS.glob("*H200/*.json"))]
+#: One of each architecture, by the driver's name, with a kernel that is compiled for it.
+GPUS = {
+    "Tesla T4": "copy",
+    "NVIDIA A100-SXM4-40GB": "gemv",
+    "NVIDIA GeForce RTX 3090": "sgemm",
+    "NVIDIA L40S": "transpose",
+    "NVIDIA B200": "reduce",
+    "NVIDIA GeForce RTX 5090": "prefetch",
+}
+#: `make test-archs`: every kernel and problem is compiled for each, which takes two minutes.
+EVERY = os.environ.get("AUTOTUNE_TEST_ARCHS") == "all"
+
+
+@pytest.fixture(autouse=True)
+def shipped_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of this machine's; a constant folder, so that the tables are made once."""
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(REPORTS))
+    monkeypatch.setenv("XDG_DATA_HOME", str(REPORTS / "none"))
+
+
+def device_of(model: str) -> Device:
+    """A GPU by its data sheet."""
+    device = for_model(model)
+    assert device is not None
+    return device
+
+
+@pytest.mark.filterwarnings("ignore:.*nothing is recorded")
+@pytest.mark.parametrize("model", GPUS)
+def test_answers_are_valid_on_gpus_that_nobody_tuned(model: str) -> None:
+    """For tuned problems; lookup says so where nothing that was tuned is."""
+    device = device_of(model)
+    compiled: set[tuple[str, Configuration]] = set()
+    for record in RECORDS:
+        kernel = find_kernel(record.kernel)
+        for entry in record.entries[:: 1 if EVERY else 4]:
+            problem = Problem(dict(entry.problem))
+            found = lookup(kernel.name, device=model, **problem)
+            if found.quality == "default":
+                assert found.requires_met == is_member(kernel, found, device)
+            else:
+                assert (found.quality, found.expected_fraction) == ("nearest_arch", None)
+                assert is_member(kernel, found, device)
+            try:
+                chosen = choose(kernel, problem, device).configuration
+            except NothingValidError as error:
+                assert (kernel.name, model) == ("sgemm_tf32x3", "Tesla T4"), error
+                continue
+            assert kernel.allows(chosen, problem)
+            if found.requires_met:
+                assert chosen == Configuration(dict(found))
+            wanted = EVERY or (kernel.name == GPUS[model] and not compiled)
+            if wanted and (kernel.name, chosen) not in compiled:
+                compiled.add((kernel.name, chosen))
+                assert_fits(kernel.name, chosen, problem, device)
+    assert compiled
+
+
+def assert_fits(name: str, configuration: Configuration, problem: Problem, device: Device) -> None:
+    """It compiles, and every launch keeps the limits of the device."""
+    kernel = find_kernel(name)
+    binary = compiled_for(kernel, configuration, problem, device)
+    for launch in launch_sequence(kernel, configuration, problem, device).launches:
+        function = binary.entry(launch.entry)
+        assert function is not None
+        threads = math.prod(launch.block)
+        assert threads <= device.max_threads_per_block
+        # Registers are handed out to warps, eight a thread at a time.
+        registers = 8 * math.ceil((function.registers or 0) / 8) * 32 * math.ceil(threads / 32)
+        assert registers <= device.registers_per_sm
+        shared_bytes = launch.shared_bytes + (function.shared_bytes or 0)
+        assert shared_bytes <= device.shared_bytes_per_block
