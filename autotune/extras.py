@@ -38,6 +38,7 @@ _EXTRAS = {
     "pyopencl": "cpu",
     "scipy": "tune",
     "sqlalchemy": "tune",
+    "threadpoolctl": "tune",
     "torch": "torch",
 }
 
