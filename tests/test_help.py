@@ -45,6 +45,9 @@ NOT_RUN = {
     "autotune cache --clear data": "the same",
     "autotune doctor --limits": "takes a minute; test_limits runs it",
     "autotune run sgemm": "searches for a minute",
+    "autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2": (
+        "needs a fleet; test_fleet tunes on one"
+    ),
     "autotune run softmax": "searches for a minute; test_readme runs it with a budget",
     "autotune run sgemm --problem m=1000,n=1000,k=1000 --budget 2m --strategy optuna:tpe": (
         "searches for two minutes"
