@@ -75,9 +75,6 @@ NOT_RUN = {
         ),
         "starts processes that stay; test_cluster does it, and ends them",
     ),
-    "autotune run sgemm transpose --fleet tls://host:8786 --max-hours 2": (
-        "needs a fleet; test_fleet has one"
-    ),
     "autotune retune sgemm --effort full": "searches for ten minutes per problem",
 }
 
