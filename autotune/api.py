@@ -272,9 +272,11 @@ def tune(
             result = execute(request, store, told)
         else:
             from autotune.fleet.client import Elsewhere
+            from autotune.fleet.plan import planned
 
             with members:
-                result = execute(request, store, told, Elsewhere(members))
+                (task,) = planned([request])
+                result = execute(task.request, store, told, Elsewhere(members))
     return Tuned(result, publish(result, folder) if request.only is None else None)
 
 

@@ -38,6 +38,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import dask
 from harness import RECORDED, command_line, finish, provenance, write
 
 from autotune import Kernel, Launch, Problem
@@ -202,6 +203,14 @@ async def serve(scheduler: str, first: int, count: int, factor: float) -> None:
     from distributed import Worker
 
     address.quiet()
+    # What each worker does many times a second for its dashboard is of a host's worth of them here.
+    dask.config.set(
+        {
+            "distributed.worker.profile.enabled": False,
+            "distributed.admin.tick.interval": "2s",
+            "distributed.admin.system-monitor.interval": "10s",
+        }
+    )
     spaces = {name: Simulated(name, factor) for name in SPACES}
     for simulated in spaces.values():
         _ = simulated.recording
@@ -226,7 +235,7 @@ def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.
     together = math.ceil(devices / 10)
     with (
         tempfile.TemporaryDirectory() as folder,
-        Path(folder, "scheduler.log").open("wb") as log,
+        Path(folder, "log").open("wb") as log,
     ):
         file = Path(folder, "scheduler.json")
         command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,10 +46,23 @@ def planned(requests: Iterable[Request]) -> list[Task]:
     """
     tasks = []
     for request in requests:
+        name = request.kernel.name
         if request.inputs:
             raise UsageError(
-                f"{request.kernel.name}: inputs of a file stay on this machine; a fleet draws them: "
-                "leave --inputs out, or tune with --device"
+                f"{name}: inputs of a file stay on this machine, and a fleet draws its own: leave "
+                "--inputs out, or tune with --device"
+            )
+        if request.sanitize:
+            raise UsageError(
+                f"{name}: compute-sanitizer runs on this machine, not in a fleet; tune without "
+                f"--sanitize, then on one GPU: autotune run {name} --config … --sanitize"
+            )
+        if request.effort.sanitizes and request.device.has_nvidia_tools and request.only is None:
+            warnings.warn(
+                f"{name}: in a fleet finalists are not run under compute-sanitizer, which --effort "
+                f"{request.effort.name} does on one machine; for a winner run there: "
+                f"autotune run {name} --config … --sanitize",
+                stacklevel=2,
             )
         tasks.append(Task(request.with_default_problems()))
     return sorted(tasks, key=lambda task: task.length, reverse=True)

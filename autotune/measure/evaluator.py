@@ -153,8 +153,12 @@ class DeviceEvaluator:
         try:
             while True:
                 batch.take_up(any(lane.begun for lane in self._lanes))
+                begun = 0
                 while (lane := self._idlest()) and batch.has_ready:
                     self._begin(lane, batch, begin)
+                    begun += 1
+                if begun and self.has_room:
+                    continue  # the next may be compiled as well, and be for another device
                 if batch.compiling == 0 and not any(lane.begun for lane in self._lanes):
                     return
                 lane = batch.next_done()

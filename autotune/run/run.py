@@ -53,7 +53,7 @@ class Run(Bench):
         self, request: Request, store: Store, listener: Listener = ignore, place: Place = HERE
     ) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
-        sanitizer = sanitizer_for(request)
+        sanitizer = sanitizer_for(request) if place.shares_disk else ""
         super().__init__(request, place)
         self.store, self.listener = store, listener
         self._safety = SafetyCheck(self, sanitizer, listener) if sanitizer else None
