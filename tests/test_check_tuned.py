@@ -69,7 +69,10 @@ def test_a_record_of_others_that_disagrees_is_raced(
     for block, said in ((1024, "kept, theirs is wrong_result"), (64, "raced here")):
         items = 2 if own["configuration"]["ITEMS"] == 1 else 1
         winner = {"configuration": {"BLOCK": block, "ITEMS": items}, "tuned_on": timestamp()}
-        theirs = {**own, **winner, "median_ms": 1e-6, "interval_ms": [1e-6, 1e-6]}
+        said_ms = own["median_ms"] / 2
+        times = {"median_ms": said_ms, "interval_ms": [said_ms, said_ms]}
+        rates = {name: 2 * own[name] for name in ("gb_per_s", "gflop_per_s") if own[name]}
+        theirs = {**own, **winner, **times, **rates}
         (project / "twin.json").write_text(json.dumps({**document, "entries": [theirs]}))
         assert run(["import", "twin.json", "--race"]) == 0
         printed = capsys.readouterr().out

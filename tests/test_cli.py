@@ -69,7 +69,7 @@ def fails(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str
         (["rnu", "sgemm"], "unknown command 'rnu'; did you mean 'run'?"),
         (["lookup", "sgemm", "m"], "expected NAME=VALUE"),
         (["run", "sgemm", "--bugdet", "9s"], "unknown option '--bugdet'; did you mean '--budget'?"),
-        (["run"], "missing argument 'KERNEL'; see: autotune run --help"),
+        (["run"], "missing argument 'KERNEL...'; see: autotune run --help"),
         (["results", "sgem"], "did you mean 'sgemm'"),
         (["runs", "sgem"], "did you mean 'sgemm'"),
         (["export", "sgemm", "fortran"], "unknown format"),

@@ -199,6 +199,8 @@ def run(
     from autotune.search.session import Budget
 
     parsed_budget = Budget.parse(budget) if budget else None
+    for text in filter(None, map(unfollowed, declared)):
+        warn(text)
     find(strategy)
 
     def request(declared: Kernel, devices: Sequence[Device]) -> Request:
@@ -222,8 +224,6 @@ def run(
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
 
-    for text in filter(None, map(unfollowed, declared)):
-        warn(text)
     for name, imported in ((known.name, first_to_try(known.name)) for known in declared):
         if imported and not config:
             text = "configurations that were imported are tried first, and verified like any other"

@@ -26,6 +26,7 @@ PURPOSES = {
     "cuda12": "measuring on an NVIDIA GPU",
     "nvrtc": "compiling CUDA without a GPU",
     "torch": "kernels as operators of torch",
+    "fleet": "tuning on many machines",
     "postgres": "a results store on a server",
     "test": "the tests",
     "docs": "building the documents",

@@ -54,7 +54,7 @@ def rows(home: Path) -> Counter[str]:
             # On a GPU whose limits nobody knows yet a run begins with those of other kernels.
             query = (
                 "select json_extract(measurement, '$.configuration') from measurements "
-                "where kernel = 'saxpy'"
+                "join scopes on scopes.id = scope_id where kernel = 'saxpy'"
             )
             found = database.execute(query).fetchall()
     except sqlite3.OperationalError:  # being made right now
