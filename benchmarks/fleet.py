@@ -58,8 +58,9 @@ from autotune.search.session import Budget
 from autotune.store import RunInfo, Store
 from autotune.values import Configuration
 
-#: Whose times of measuring are those of a whole benchmark, some tenths of a second.
-SPACES = ("gemm-RTX_3090", "convolution_milo-MI250X")
+#: One space for all searches, as one device alone is what they are compared with. Its times of measuring
+#: are those of a whole benchmark, some tenths of a second.
+SPACES = ("gemm-RTX_3090",)
 #: Compiler processes beside each device.
 COMPILERS = 3
 #: Efficiencies that are asked for, by devices; how much longer a run may take that loses a tenth of them.

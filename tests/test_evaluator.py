@@ -1,6 +1,7 @@
 """From configurations to measurements: compiled, pruned, measured, in the order asked."""
 
 import os
+import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
@@ -333,6 +334,24 @@ def test_while_a_gpu_would_wait_for_compilers_it_gets_what_is_at_hand(evaluator,
             row.configuration for row in made.measure(at_hand[:1], at_hand=left.pop)
         ] == at_hand[:1]
         assert left == at_hand
+
+
+def test_every_gpu_has_work_where_nothing_must_be_compiled(evaluator, worker, monkeypatch):
+    """As on resuming: one whose next is ready must not wait for the other's last."""
+    both_at_work = threading.Barrier(2)
+
+    def measured(self, lane, configuration, known, before):
+        both_at_work.wait(timeout=30)  # broken where one works alone
+        return known
+
+    monkeypatch.setattr(DeviceEvaluator, "_measured", measured)
+    blocks = tuple(1 << power for power in range(15, 19))  # too large: never compiled
+    gpu = replace(for_arch("sm_90"), uuid="first")
+    made = evaluator(
+        ("(32, 64)", str(blocks)), device=gpu, others=[(replace(gpu, uuid="second"), worker)]
+    )
+    asked = [Configuration(BLOCK=block) for block in blocks]
+    assert {row.configuration for row in made.measure(asked)} == {*asked}
 
 
 def test_the_binary_of_a_configuration_or_none(evaluator):
