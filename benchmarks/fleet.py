@@ -277,7 +277,7 @@ def searched(
     asked: Counter[str] = Counter()
     failures: list[BaseException] = []
 
-    def one(copy: int) -> None:
+    def tried(copy: int) -> None:
         try:
             search(copy)
         except BaseException as error:
@@ -310,7 +310,8 @@ def searched(
             store.finish_run(run_id, "done")
 
     threads = [
-        threading.Thread(target=one, args=(copy,)) for copy in range(math.ceil(devices / together))
+        threading.Thread(target=tried, args=(copy,))
+        for copy in range(math.ceil(devices / together))
     ]
     for thread in threads:
         thread.start()

@@ -223,7 +223,8 @@ def by_another_size(record: TunedRecord, sm_count: int) -> Iterator[dict[str, An
     move = move_between(record.device, device)
     assert move is not None
     predictions = tuple(
-        replace(one, costs=tuple(map(move, one.costs))) for one in record.portfolio.predictions
+        replace(prediction, costs=tuple(map(move, prediction.costs)))
+        for prediction in record.portfolio.predictions
     )
     portfolio = replace(record.portfolio, predictions=predictions)
     resized = replace(record, device=device, entries=(), portfolio=portfolio)

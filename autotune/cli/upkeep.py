@@ -270,12 +270,12 @@ def tune_all(
         _show_outcomes(outcomes)
     else:
         click.echo(f"nothing is left to tune on {chosen.name}", err=True)
-    left = sum(one.result is MendStatus.LEFT for one in outcomes)
+    left = sum(outcome.result is MendStatus.LEFT for outcome in outcomes)
     if left:
         click.echo(f"{left} of {len(outcomes)} left; the same command goes on", err=True)
     if folder.is_dir():
         click.echo(f"commit {folder}; how: docs/contribute-a-gpu.md", err=True)
-    failed = [one for one in outcomes if one.result is MendStatus.FAILED]
+    failed = [outcome for outcome in outcomes if outcome.result is MendStatus.FAILED]
     if failed:
         first = failed[0]
         raise AutotuneError(f"{len(failed)} not tuned; first {first.kernel}: {first.message}")
