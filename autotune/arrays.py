@@ -82,7 +82,8 @@ def narrowed(array: NDArray[Any], dtype: DTypeLike) -> NDArray[Any] | None:
                 equal &= wide < beyond
             if not equal.all():
                 equal |= np.isnan(short) & np.isnan(wide)
-                same = same and bool(equal.all())
+                if not equal.all():  # only ever to False: another thread may have said so meanwhile
+                    same = False
 
     in_pieces(narrow, len(cuts), 1)
     return result if same else None

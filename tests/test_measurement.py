@@ -293,7 +293,11 @@ def test_what_workspaces_keep_of_other_data_makes_no_right_result(measured, body
     ids=["every seventh", "least so far", "first poison", "looked up by input"],
 )
 def test_one_that_passed_its_search_is_found_out_after_the_race(measured, finalist, edits, message):
-    assert measured(edits=edits[0], source=edits[1]).status is Status.OK
+    for _ in range(5):  # by chance the last launch of a search may be a wrong one
+        found = measured(edits=edits[0], source=edits[1])
+        if found.status is Status.OK:
+            break
+    assert found.status is Status.OK
     with pytest.raises(WrongResult, match=message):
         finalist(*edits)
 

@@ -556,6 +556,8 @@ def test_no_committed_page_is_older_than_its_record(tmp_path: Path) -> None:
     assert len(records) > 10
     for known in records:
         key = known.kernel, known.device.arch
+        if known.device.backend != "cuda":
+            continue  # of a run on this machine
         if key not in spaces:
             spaces[key] = enumerate_space(
                 find_kernel(known.kernel, ROOT / "spaces"), for_arch(key[1])

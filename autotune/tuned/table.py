@@ -380,7 +380,15 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     layout = {name: value for known in fitting for name, value in known.record.layout.items()}
     layout |= record.layout
     record = relaid(record, layout)
-    default = LookupRow((), (), record.default, newest.source)
+    # A record of a CPU does not know where a configuration for GPUs is valid.
+    knowing = (
+        known.record.default.archs
+        for known in fitting
+        if known.record.default.archs is not None
+        and known.record.default.configuration == record.default.configuration
+    )
+    plan = msgspec.structs.replace(record.default, archs=next(knowing, record.default.archs))
+    default = LookupRow((), (), plan, newest.source)
     table = LookupTable(record.kernel, fields, default, layout, objective)
     entries: dict[str, dict[ProblemKey, Entry]] = {}
     for known in fitting:
