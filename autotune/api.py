@@ -271,12 +271,12 @@ def tune(
         if members is None:
             result = execute(request, store, told)
         else:
-            from autotune.fleet.client import Elsewhere
+            from autotune.fleet.client import FleetSite
             from autotune.fleet.plan import planned
 
             with members:
                 (task,) = planned([request])
-                result = execute(task.request, store, told, Elsewhere(members))
+                result = execute(task.request, store, told, FleetSite(members))
     return Tuned(result, publish(result, folder) if request.only is None else None)
 
 

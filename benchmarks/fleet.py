@@ -45,7 +45,7 @@ from autotune import Kernel, Launch, Problem
 from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import Device, for_arch
 from autotune.fleet import address
-from autotune.fleet.client import Elsewhere, Fleet
+from autotune.fleet.client import Fleet, FleetSite
 from autotune.fleet.worker import FleetPlugin, Host
 from autotune.measure.compiler import Compiled, CompileJob
 from autotune.measure.measurement import Measurement, Status
@@ -297,7 +297,7 @@ def searched(
         budget = Budget(evaluations=options.each * len(own))
         with (
             Store.open(f"sqlite:///{store_file}") as store,
-            closing(Bench(request, Elsewhere(fleet))) as bench,
+            closing(Bench(request, FleetSite(fleet))) as bench,
         ):
             device = own[0].name
             run_id = store.begin_run(

@@ -25,11 +25,11 @@ from autotune.cli import parsing
 from autotune.devices.choose import choose_devices
 from autotune.devices.device import Device
 from autotune.fleet import client
-from autotune.fleet.client import Elsewhere
+from autotune.fleet.client import FleetSite
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.kernel.spec import Kernel
-from autotune.run.bench import HERE, Place
+from autotune.run.bench import LOCAL, Site
 from autotune.run.request import Request
 from autotune.values import Configuration, Problem
 
@@ -67,9 +67,9 @@ def main() -> None:
             configurations = sampled(
                 kernel, space, problem, options.configurations, seed=options.seed
             )
-            _turns(turns, "fleet", Elsewhere(fleet), cards, problem, configurations, kernel, space)
+            _turns(turns, "fleet", FleetSite(fleet), cards, problem, configurations, kernel, space)
             if local and number % options.local_every == 0:
-                _turns(turns, "local", HERE, local, problem, configurations, kernel, space)
+                _turns(turns, "local", LOCAL, local, problem, configurations, kernel, space)
     rows = [row for row in (_row(name, turns) for name in ("fleet", "local")) if row]
     head = {**provenance(cards[0]), "uuids": [card.uuid for card in cards], "kernel": kernel.name}
     result = {**head, "asked": LEAST_RATIO, "seed": options.seed, "rows": rows, "turns": turns}
@@ -92,7 +92,7 @@ def main() -> None:
 def _turns(
     turns: list[dict[str, Any]],
     name: str,
-    place: Place,
+    site: Site,
     devices: Sequence[Device],
     problem: Problem,
     configurations: list[Configuration],
@@ -101,10 +101,10 @@ def _turns(
 ) -> None:
     """Measure one size on one card and on two."""
     alone = Request(kernel, devices[0], (problem,))
-    compiled(alone, configurations, place)
+    compiled(alone, configurations, site)
     for count in (1, 2):
         request = replace(alone, others=tuple(devices[1:count]))
-        turn = measured(request, space, configurations, place)
+        turn = measured(request, space, configurations, site)
         turns.append({"place": name, "problem": dict(problem), **turn})
         print(
             f"{problem}: {name}, {count}: {turn['seconds']:.2f} s, {turn['per_s']:.1f}/s, of "

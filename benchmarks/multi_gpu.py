@@ -32,7 +32,7 @@ from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.compiler import compile_job
 from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
-from autotune.run.bench import HERE, Bench, Place, stopping_rule
+from autotune.run.bench import LOCAL, Bench, Site, stopping_rule
 from autotune.run.request import Request
 from autotune.search.simple import in_given_order
 from autotune.values import Configuration
@@ -44,11 +44,11 @@ TURNS = (1, 2, 2, 1)
 
 
 def measured(
-    request: Request, space: Space, configurations: list[Configuration], place: Place = HERE
+    request: Request, space: Space, configurations: list[Configuration], site: Site = LOCAL
 ) -> dict[str, Any]:
     """One turn: measure all on the devices of the request."""
     begun = time.monotonic()
-    with closing(Bench(request, place)) as bench:
+    with closing(Bench(request, site)) as bench:
         (problem,) = request.problems
         job = bench.job(problem)
         for device, worker in zip(request.devices, bench.workers, strict=True):
@@ -85,11 +85,11 @@ def measured(
     }
 
 
-def compiled(request: Request, configurations: list[Configuration], place: Place = HERE) -> float:
+def compiled(request: Request, configurations: list[Configuration], site: Site = LOCAL) -> float:
     """Compile all beforehand; returns the seconds that it took."""
     begun = time.monotonic()
     (problem,) = request.problems
-    with closing(Bench(request, place)) as bench:
+    with closing(Bench(request, site)) as bench:
         jobs = [
             compile_job(request.kernel, configuration, problem, request.device)
             for configuration in configurations

@@ -27,7 +27,7 @@ from distributed import Scheduler
 from autotune.cli import run
 from autotune.errors import FleetError, UsageError
 from autotune.fleet import address
-from autotune.fleet.address import Place, Tls, connected, find, refuse_open
+from autotune.fleet.address import Endpoint, Tls, connected, find, refuse_open
 from autotune.fleet.cluster import SlurmGroup, slurm_workers, ssh_workers
 
 # ---------------------------------------------------------------------- addresses
@@ -60,16 +60,16 @@ def test_what_is_no_address_is_said(text: str) -> None:
 
 def test_a_scheduler_file_says_all_that_is_needed(tmp_path: Path) -> None:
     file = tmp_path / "fleet.json"
-    place = Place(
+    scheduler = Endpoint(
         "tcp://10.0.0.1:8786",
         Tls("/ca", "/cert", "/key"),
         is_open_accepted=True,
         host="login",
         asked=3,
     )
-    place.write(file)
-    assert find(str(file)) == replace(place, file=file)
-    replace(place, is_open_accepted=False).write(file)
+    scheduler.write(file)
+    assert find(str(file)) == replace(scheduler, file=file)
+    replace(scheduler, is_open_accepted=False).write(file)
     with pytest.raises(UsageError, match="--insecure"):
         find(str(file))
     file.write_text(
@@ -77,17 +77,17 @@ def test_a_scheduler_file_says_all_that_is_needed(tmp_path: Path) -> None:
             {"type": "Scheduler", "address": "tcp://127.0.0.1:1", "workers": {}, "started": 1.5}
         )
     )
-    assert find(str(file)) == Place("tcp://127.0.0.1:1", file=file)  # Dask's own
+    assert find(str(file)) == Endpoint("tcp://127.0.0.1:1", file=file)  # Dask's own
 
 
 def test_another_machines_loopback_is_not_ours(tmp_path: Path) -> None:
     file = tmp_path / "fleet.json"  # in a home that both have
-    Place("tcp://127.0.0.1:1", host="login7", process=1, started="today").write(file)
+    Endpoint("tcp://127.0.0.1:1", host="login7", process=1, started="today").write(file)
     with pytest.raises(
         UsageError, match=r"on login7, process 1\): of that machine alone; run this there"
     ):
         find(str(file))
-    Place("tls://192.0.2.1:1", host="login7").write(file)
+    Endpoint("tls://192.0.2.1:1", host="login7").write(file)
     assert find(str(file)).host == "login7"
 
 
@@ -105,7 +105,7 @@ def test_a_scheduler_file_that_others_may_write_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "fleet.json"
-    Place("tcp://127.0.0.1:1").write(file)
+    Endpoint("tcp://127.0.0.1:1").write(file)
     file.chmod(0o666)
     with pytest.raises(UsageError, match=r"anybody may write it.*--trust"):
         find(str(file))
@@ -189,7 +189,7 @@ def test_nobody_there_and_somebody_else_there(
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         where = f"tcp://127.0.0.1:{bound.getsockname()[1]}"
-        Place(where, host=platform.node(), process=4, started="2026-11-22T12:00:00+00:00").write(
+        Endpoint(where, host=platform.node(), process=4, started="2026-11-22T12:00:00+00:00").write(
             tmp_path / "f.json"
         )
         with pytest.raises(
@@ -316,18 +316,23 @@ def test_a_fleet_is_started_shown_and_stopped(
     options = ["--device", "opencl:cpu", "--compilers", "0"]
     begun = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
     assert begun.returncode == 0, begun.stderr
-    place = find(None)
+    scheduler = find(None)
     try:
-        assert f"{place.address}, 1 worker; scheduler file: {tmp_path}" in begun.stdout
-        for child in psutil.Process(place.process).children(recursive=True):
+        assert f"{scheduler.address}, 1 worker; scheduler file: {tmp_path}" in begun.stdout
+        for child in psutil.Process(scheduler.process).children(recursive=True):
             assert "secret" not in str(child.environ())
         assert run(["fleet", "start", "--local", *options]) == 2
         assert "a fleet runs here already" in capsys.readouterr().err
-        elsewhere = ["--file", str(tmp_path / "2.json"), "--port", place.address.rpartition(":")[2]]
+        elsewhere = [
+            "--file",
+            str(tmp_path / "2.json"),
+            "--port",
+            scheduler.address.rpartition(":")[2],
+        ]
         assert run(["fleet", "start", "--local", *options, *elsewhere]) == 2
         assert re.search(r"--port \d+: taken on 127\.0\.0\.1", capsys.readouterr().err)
 
-        with connected(place) as client:
+        with connected(scheduler) as client:
             (clock_s,) = client.run(time.time).values()
         assert clock_s > time.time() + 80_000
         assert run(["fleet", "status", "--json"]) == 0

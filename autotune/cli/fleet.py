@@ -17,7 +17,7 @@ from autotune.cli.tables import print_table
 from autotune.errors import AutotuneError, FleetError, UsageError
 
 if TYPE_CHECKING:
-    from autotune.fleet.address import Place
+    from autotune.fleet.address import Endpoint
 
 #: How long a detached fleet may take to start: ssh to many hosts, or a busy file system.
 _START_S = 300.0
@@ -167,11 +167,13 @@ def _devices(selectors: tuple[str, ...]) -> list[Any]:
     return next((found for name in BACKENDS if (found := backend(name).devices())), [])
 
 
-def _say_ready(place: Place) -> None:
-    click.echo(f"fleet: {place.address}, {_workers(place.asked)}; scheduler file: {place.file}")
-    if place.dashboard:
-        click.echo(f"dashboard: {place.dashboard}")
-    click.echo("tune on it: autotune run KERNEL --fleet " + str(place.file), err=True)
+def _say_ready(scheduler: Endpoint) -> None:
+    click.echo(
+        f"fleet: {scheduler.address}, {_workers(scheduler.asked)}; scheduler file: {scheduler.file}"
+    )
+    if scheduler.dashboard:
+        click.echo(f"dashboard: {scheduler.dashboard}")
+    click.echo("tune on it: autotune run KERNEL --fleet " + str(scheduler.file), err=True)
 
 
 def _workers(count: int) -> str:
@@ -198,8 +200,8 @@ def _detached(file: Path) -> None:
     deadline_s = time.monotonic() + _START_S
     try:
         while time.monotonic() < deadline_s and child.poll() is None:
-            if file.exists() and (place := find(str(file), insecure=True)).process == child.pid:
-                _say_ready(place)
+            if file.exists() and (scheduler := find(str(file), insecure=True)).process == child.pid:
+                _say_ready(scheduler)
                 return
             time.sleep(0.1)
     except BaseException:  # Ctrl-C, too: what nobody waited for is not left behind
@@ -238,16 +240,18 @@ def status(
     from autotune.fleet.address import Tls, connected, find
     from autotune.fleet.status import workers
 
-    place = find(where, Tls.given(tls_ca, tls_cert, tls_key), insecure=insecure)
-    with connected(place) as client:
+    scheduler = find(where, Tls.given(tls_ca, tls_cert, tls_key), insecure=insecure)
+    with connected(scheduler) as client:
         rows = workers(client)
     if as_json:
-        emit_json({**_facts(place), "workers": rows})
+        emit_json({**_facts(scheduler), "workers": rows})
         return
-    here = f"{len(rows)} of {_workers(place.asked)}" if place.asked else _workers(len(rows))
-    click.echo(f"fleet {place.words}: {here}")
-    if place.dashboard:
-        click.echo(f"dashboard {place.dashboard}" + (f" on {place.host}" if place.host else ""))
+    here = f"{len(rows)} of {_workers(scheduler.asked)}" if scheduler.asked else _workers(len(rows))
+    click.echo(f"fleet {scheduler.words}: {here}")
+    if scheduler.dashboard:
+        click.echo(
+            f"dashboard {scheduler.dashboard}" + (f" on {scheduler.host}" if scheduler.host else "")
+        )
     if not rows:
         click.echo("no worker is there yet; jobs may wait in their queue: squeue --me", err=True)
         return
@@ -257,9 +261,9 @@ def status(
             click.echo(f"set aside: {row['name']} at {row['address']}: {row['set_aside']}")
 
 
-def _facts(place: Place) -> dict[str, Any]:
+def _facts(scheduler: Endpoint) -> dict[str, Any]:
     names = ("address", "dashboard", "host", "process", "started", "file")
-    return {**{name: getattr(place, name) for name in names}, "asked": place.asked}
+    return {**{name: getattr(scheduler, name) for name in names}, "asked": scheduler.asked}
 
 
 def _lines(row: dict[str, Any]) -> list[dict[str, object]]:
@@ -310,20 +314,20 @@ def stop(
     """
     from autotune.fleet.address import Tls, connect, find, is_taken
 
-    place = find(where, Tls.given(tls_ca, tls_cert, tls_key), insecure=insecure)
-    if place.file and not is_taken(place):
-        place.file.unlink()
-        click.echo(f"{place.words}: had ended already; its scheduler file is removed")
+    scheduler = find(where, Tls.given(tls_ca, tls_cert, tls_key), insecure=insecure)
+    if scheduler.file and not is_taken(scheduler):
+        scheduler.file.unlink()
+        click.echo(f"{scheduler.words}: had ended already; its scheduler file is removed")
         return
-    connect(place).shutdown()
+    connect(scheduler).shutdown()
     deadline_s = time.monotonic() + _STOP_S
-    while is_taken(place) or (place.file and place.host and place.file.exists()):
+    while is_taken(scheduler) or (scheduler.file and scheduler.host and scheduler.file.exists()):
         if time.monotonic() > deadline_s:
             raise AutotuneError(
-                f"{place.words}: still ending after {_STOP_S:.0f} s; process {place.process} does it"
+                f"{scheduler.words}: still ending after {_STOP_S:.0f} s; process {scheduler.process} does it"
             )
         time.sleep(0.1)
-    click.echo(f"{place.words}: stopped")
+    click.echo(f"{scheduler.words}: stopped")
 
 
 COMMANDS = {"fleet": fleet}

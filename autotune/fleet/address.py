@@ -91,7 +91,7 @@ class Tls:
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """A scheduler, as its file or an address on the command line says."""
 
     address: str
@@ -123,7 +123,7 @@ class Place:
         return f"{self.address} (of {self.file}{f', started{ago}' if ago else ''})"
 
 
-def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -> Place:
+def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -> Endpoint:
     """The scheduler of a scheduler file or an address; default: the file that ``fleet start`` writes.
 
     Raises
@@ -133,20 +133,20 @@ def find(where: str | None, tls: Tls | None = None, *, insecure: bool = False) -
         alone, or the scheduler is open to whoever reaches it and nobody accepted that.
     """
     if where and "://" in where:
-        place = Place(where, tls, insecure)
+        scheduler = Endpoint(where, tls, insecure)
     else:
-        place = _read(Path(where) if where else default_file(), tls, insecure)
-        if place.host not in ("", platform.node()) and _is_loopback(
-            host_and_port(place.address)[0]
+        scheduler = _read(Path(where) if where else default_file(), tls, insecure)
+        if scheduler.host not in ("", platform.node()) and _is_loopback(
+            host_and_port(scheduler.address)[0]
         ):
             raise UsageError(
-                f"{place.words}: of that machine alone; run this there, or remove the file if that fleet has ended"
+                f"{scheduler.words}: of that machine alone; run this there, or remove the file if that fleet has ended"
             )
-    refuse_open(place.address, place.is_open_accepted)
-    return place
+    refuse_open(scheduler.address, scheduler.is_open_accepted)
+    return scheduler
 
 
-def _read(file: Path, tls: Tls | None, insecure: bool) -> Place:
+def _read(file: Path, tls: Tls | None, insecure: bool) -> Endpoint:
     if not file.exists():
         raise UsageError(
             f"{file}: no such scheduler file; run: autotune fleet start --local, "
@@ -165,7 +165,7 @@ def _read(file: Path, tls: Tls | None, insecure: bool) -> Place:
         accepted = insecure or own.pop("is_open_accepted", False) is True
         known = {**own, "address": str(own["address"])}
         known |= {"file": file, "is_open_accepted": accepted}
-        return Place(**known, tls=tls or (Tls(**files) if files else None))
+        return Endpoint(**known, tls=tls or (Tls(**files) if files else None))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"{file}: not a scheduler file: {error}") from error
 
@@ -203,7 +203,7 @@ def _is_loopback(host: str) -> bool:
 
 
 @contextmanager
-def connected(place: Place) -> Iterator[Client]:
+def connected(scheduler: Endpoint) -> Iterator[Client]:
     """A client of a scheduler, closed at the end; the scheduler goes on.
 
     Raises
@@ -213,41 +213,43 @@ def connected(place: Place) -> Iterator[Client]:
     UsageError
         If one side does not accept the other's certificate.
     """
-    client = connect(place)
+    client = connect(scheduler)
     try:
         yield client
     finally:
         client.close()
 
 
-def connect(place: Place) -> Client:
+def connect(scheduler: Endpoint) -> Client:
     """A client of a scheduler, for who closes it; raises as `connected` does."""
     with needing("a fleet"):
         quiet()
         from distributed import Client, Security
-    security = place.tls.security() if place.tls else Security()  # of Dask's own configuration
-    _greet(place, security)
+    security = (
+        scheduler.tls.security() if scheduler.tls else Security()
+    )  # of Dask's own configuration
+    _greet(scheduler, security)
     try:
         return Client(
-            place.address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False
+            scheduler.address, security=security, timeout=CONNECT_TIMEOUT_S, set_as_default=False
         )
     except OSError as error:
-        raise FleetError(f"{place.words}: the scheduler was lost: {error}; {GO_ON}") from error
+        raise FleetError(f"{scheduler.words}: the scheduler was lost: {error}; {GO_ON}") from error
 
 
-def _greet(place: Place, security: Security) -> None:
+def _greet(scheduler: Endpoint, security: Security) -> None:
     """Wait for a scheduler's first byte, which it sends unasked: what speaks against it is told apart only here."""
     context = security.get_connection_args("client")["ssl_context"]
-    if not place.address.startswith("tls://"):
+    if not scheduler.address.startswith("tls://"):
         context = None
     elif context is None:
         raise UsageError(
-            f"{place.words}: needs {_OPTIONS} that the fleet was started with; its scheduler file names them, "
+            f"{scheduler.words}: needs {_OPTIONS} that the fleet was started with; its scheduler file names them, "
             "or Dask's configuration (distributed.comm.tls)"
         )
     try:
         with (
-            socket.create_connection(host_and_port(place.address), CONNECT_TIMEOUT_S) as plain,
+            socket.create_connection(host_and_port(scheduler.address), CONNECT_TIMEOUT_S) as plain,
             context.wrap_socket(plain) if context else plain as line,
         ):
             if not line.recv(1):
@@ -255,24 +257,24 @@ def _greet(place: Place, security: Security) -> None:
     except ssl.SSLError as error:
         if error.reason == "WRONG_VERSION_NUMBER":
             raise UsageError(
-                f"{place.words}: what listens there has no TLS; a scheduler without begins with tcp://"
+                f"{scheduler.words}: what listens there has no TLS; a scheduler without begins with tcp://"
             ) from error
         raise UsageError(
-            f"{place.words}: certificates do not match ({error.reason}); give {_OPTIONS} "
+            f"{scheduler.words}: certificates do not match ({error.reason}); give {_OPTIONS} "
             "that the fleet was started with"
         ) from error
     except (TimeoutError, ConnectionResetError) as error:
         raise FleetError(
-            f"{place.words}: no scheduler answers there ({error}); one with TLS begins with tls://; {GO_ON}"
+            f"{scheduler.words}: no scheduler answers there ({error}); one with TLS begins with tls://; {GO_ON}"
         ) from error
     except OSError as error:
-        raise FleetError(f"{place.words}: {error.strerror or error}; {GO_ON}") from error
+        raise FleetError(f"{scheduler.words}: {error.strerror or error}; {GO_ON}") from error
 
 
-def is_taken(place: Place) -> bool:
+def is_taken(scheduler: Endpoint) -> bool:
     """Whether something listens at a scheduler's address, or may: its host does not answer."""
     try:
-        socket.create_connection(host_and_port(place.address), _GLANCE_S).close()
+        socket.create_connection(host_and_port(scheduler.address), _GLANCE_S).close()
     except OSError as error:
         return not isinstance(error, ConnectionRefusedError)
     return True

@@ -1,6 +1,6 @@
 """A fleet as its client sees it: cards of each model, compilers, and runs that use them.
 
-`Elsewhere` is where a `Run` compiles and measures: its loop, its finals and its store are those of one
+`FleetSite` is where a `Run` compiles and measures: its loop, its finals and its store are those of one
 machine. What is asked of a card that is lost, or whose machine fails, is asked of another.
 """
 
@@ -674,8 +674,8 @@ class _RemoteCompilers(Children):
         return child
 
 
-class Elsewhere:
-    """Where a run measures that has some cards of a fleet; see `autotune.run.bench.Place`."""
+class FleetSite:
+    """Where a run measures that has some cards of a fleet; see `autotune.run.bench.Site`."""
 
     shares_disk = False
 

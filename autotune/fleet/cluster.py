@@ -29,7 +29,7 @@ from autotune.arrays import usable_cores
 from autotune.devices.device import Device, for_arch
 from autotune.errors import FleetError, UsageError
 from autotune.files import data_folder
-from autotune.fleet.address import ROLES, Place, Tls, find, is_taken, refuse_open
+from autotune.fleet.address import ROLES, Endpoint, Tls, find, is_taken, refuse_open
 
 #: A worker that says nothing for so long is lost: its host may vanish without closing its connections.
 LOST_AFTER_S = 60
@@ -254,7 +254,7 @@ def slurm_workers(groups: Sequence[SlurmGroup], python: str, tls: Tls | None) ->
 
 
 def serve(
-    workers: Workers, listening: Listening, file: Path, ready: Callable[[Place], None]
+    workers: Workers, listening: Listening, file: Path, ready: Callable[[Endpoint], None]
 ) -> None:
     """Run a fleet until somebody stops it; ``ready`` is told where it is, once its workers are started.
 
@@ -275,7 +275,7 @@ def serve(
         os.environ.pop(name, None)
     os.environ["DASK_LOGGING__DISTRIBUTED"] = "warning"  # of workers here and in jobs
     cluster = _cluster(workers, listening)
-    place = Place(
+    scheduler = Endpoint(
         address=cluster.scheduler.address,
         tls=listening.tls,
         is_open_accepted=listening.is_open_accepted,
@@ -287,10 +287,10 @@ def serve(
         file=file,
     )
     try:
-        place.write(file)
-        ready(place)
+        scheduler.write(file)
+        ready(scheduler)
         mended_s = time.monotonic()
-        while cluster.scheduler.status is Status.running and _is_of(file, place):
+        while cluster.scheduler.status is Status.running and _is_of(file, scheduler):
             time.sleep(_LOOK_EVERY_S)
             if time.monotonic() - mended_s > _MEND_EVERY_S:
                 _mend(cluster)
@@ -299,7 +299,7 @@ def serve(
         # A scheduler that was stopped is asked once more by Dask, which would wait for it.
         with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
             cluster.close(timeout=_CLOSE_S)
-        if _is_of(file, place):
+        if _is_of(file, scheduler):
             file.unlink()
 
 
@@ -312,10 +312,10 @@ def _refuse_second(file: Path) -> None:
         )
 
 
-def _is_of(file: Path, place: Place) -> bool:
+def _is_of(file: Path, scheduler: Endpoint) -> bool:
     """Whether a file still names a fleet: one that was started in the same moment may have replaced it."""
     try:
-        return find(str(file), insecure=True).address == place.address
+        return find(str(file), insecure=True).address == scheduler.address
     except UsageError:
         return False
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from autotune.errors import AutotuneError, FleetError, Interrupted
-from autotune.fleet.client import Card, Elsewhere, Fleet, Model
+from autotune.fleet.client import Card, Fleet, FleetSite, Model
 from autotune.fleet.plan import Task
 from autotune.run.command import execute
 from autotune.run.request import Request
@@ -137,7 +137,7 @@ class _Driver:
         try:
             with Store.open(self._url) as store:
                 outcome = Outcome(
-                    request, execute(request, store, listener, Elsewhere(self._fleet))
+                    request, execute(request, store, listener, FleetSite(self._fleet))
                 )
         except Interrupted as error:
             outcome = error

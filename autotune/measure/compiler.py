@@ -268,7 +268,9 @@ class CompilerPool:
         AutotuneError
             If the processes were ended.
         """
-        before = compiled_before(job)
+        with self._lock:
+            is_begun = job.key in self._begun
+        before = None if is_begun else compiled_before(job)
         with self._lock:
             if self._children.is_ended:
                 raise AutotuneError(ENDED)

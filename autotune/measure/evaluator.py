@@ -154,7 +154,7 @@ class DeviceEvaluator:
             while True:
                 batch.take_up(any(lane.begun for lane in self._lanes))
                 begun = 0
-                while (lane := self._idlest()) and batch.has_ready:
+                while (lane := self._idlest()) and batch.supply():
                     self._begin(lane, batch, begin)
                     begun += 1
                 if begun and self.has_room:
@@ -300,12 +300,11 @@ class _Batch:
             taken = self._taken(islice(self._source, 1))
             self._compilers.is_all_asked = self._is_dry = not taken
             self._await(taken)
-            if not self.done.empty() or (self._evaluator.has_room and self.has_ready):
+            if not self.done.empty() or (self._evaluator.has_room and self.supply()):
                 return  # a device comes first
 
-    @property
-    def has_ready(self) -> bool:
-        """Whether there is something for a device; while others compile, what is at hand."""
+    def supply(self) -> bool:
+        """Have something ready for a device, what is at hand while others compile; whether there is anything."""
         if not self.ready and self.compiling:
             self._await(self._taken(islice(iter(self._at_hand, None), 1)))
         return bool(self.ready)

@@ -33,7 +33,7 @@ from autotune.report.publish import amend, publish
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
-from autotune.run.bench import HERE, Bench, Place
+from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Effort, Request
 from autotune.run.result import RunResult
@@ -262,7 +262,7 @@ class Mending(ExitStack):
             except UsageError as error:  # its objective is not declared any more
                 yield from ((target, error) for target in listed)
                 continue
-            bench = Bench(request, self._place)
+            bench = Bench(request, self._site)
             with self._progress(request) as listener, closing(bench):
                 for target in listed:
                     now = None if self.until.is_past else _remeasured(bench, listener, target)
@@ -330,7 +330,7 @@ class Mending(ExitStack):
                 cards = self.orders.fleet.others(self.device)
                 request = replace(request, others=tuple(cards))
             with self._progress(request) as listener:
-                result = execute(request, self.store, listener, self._place)
+                result = execute(request, self.store, listener, self._site)
             return self._published(targets, result)
         except Interrupted:
             raise
@@ -374,13 +374,13 @@ class Mending(ExitStack):
     # ------------------------------------------------------------------ requests
 
     @property
-    def _place(self) -> Place:
+    def _site(self) -> Site:
         """Where it is measured."""
         if self.orders.fleet is None:
-            return HERE
-        from autotune.fleet.client import Elsewhere
+            return LOCAL
+        from autotune.fleet.client import FleetSite
 
-        return Elsewhere(self.orders.fleet)
+        return FleetSite(self.orders.fleet)
 
     def _request(self, targets: Sequence[Target], effort: Effort) -> Request:
         first = targets[0]

@@ -44,7 +44,7 @@ from autotune.store import Scope
 from autotune.values import Problem
 
 
-class Place(Protocol):
+class Site(Protocol):
     """Where a run compiles and measures."""
 
     #: Whether what measures finds the data that are made here.
@@ -69,7 +69,7 @@ class Place(Protocol):
         """See `autotune.devices.base.Backend.why_no_energy`."""
 
 
-class Here:
+class LocalSite:
     """This machine: processes of this one."""
 
     shares_disk = True
@@ -99,14 +99,14 @@ class Here:
         return backend(device.backend).why_no_energy(device)
 
 
-HERE = Here()
+LOCAL = LocalSite()
 
 
 class Bench:
     """The processes of one run, and the jobs and keys of its problems."""
 
-    def __init__(self, request: Request, place: Place = HERE) -> None:
-        self.request, self.place = request, place
+    def __init__(self, request: Request, site: Site = LOCAL) -> None:
+        self.request, self.site = request, site
         self.kernel, self.device = request.kernel, request.device
         # Files may be edited while this lasts: what it makes is of, and known by, what they are now.
         own_fingerprint(self.kernel)
@@ -117,9 +117,9 @@ class Bench:
         self._stack.callback(self.kernel.texts.clear)
         self._in_use = self._stack.enter_context(InUse())
         self._beside_s = 0.0
-        self.compilers = self._stack.enter_context(place.compilers(request))
+        self.compilers = self._stack.enter_context(site.compilers(request))
         #: One per device of the request, in its order.
-        self.workers = place.workers(request)
+        self.workers = site.workers(request)
         for worker in self.workers:
             self._stack.enter_context(worker)
 
@@ -167,7 +167,7 @@ class Bench:
         inputs = self.request.inputs if seed is None else {}
         job = self.job_without_data(problem)
         with self.beside():
-            if not self.place.shares_disk:
+            if not self.site.shares_disk:
                 names = (first_of(self.kernel), RANDOM)
                 drawn = (described(self.kernel, problem, name, chosen) for name in names)
                 return self._made_there(replace(job, datasets=tuple(drawn)), meanwhile)
@@ -188,7 +188,7 @@ class Bench:
         """A job that says what to compile, and no more."""
         known_by = own_fingerprint(self.kernel)
         request = self.request
-        origin = self.place.origin_of(self.kernel, known_by)
+        origin = self.site.origin_of(self.kernel, known_by)
         return Job(origin, problem, self.device, (), request.cold, known_by, request.objective)
 
     def scoring(self, problem: Problem) -> Scoring:
@@ -219,14 +219,14 @@ class Bench:
             with self.beside():
                 drawn = (
                     prepare(self.kernel, job.problem, RANDOM, other, in_use=self._in_use)
-                    if self.place.shares_disk
+                    if self.site.shares_disk
                     else described(self.kernel, job.problem, RANDOM, other)
                 )
                 datasets = tuple(
                     drawn if dataset.name == RANDOM else dataset for dataset in job.datasets
                 )
                 again = replace(job, datasets=datasets)
-                jobs.append(again if self.place.shares_disk else self._made_there(again))
+                jobs.append(again if self.site.shares_disk else self._made_there(again))
         return jobs
 
     def scope(self, problem: Problem) -> Scope:

@@ -32,8 +32,8 @@ _RACE_SECONDS, _LEAST_RACE_SECONDS = 60.0, 2.0
 _UNSTEADY_SHARE = 1 / 20
 #: Finalists that are verified, however little time there is.
 _LEAST_FINALISTS = 3
-#: Finalists that race again on a second device, and for how long at most.
-_REPEATED, _REPEAT_SECONDS = 4, 10.0
+#: Finalists that race again on a second device, and for how long at most: this share of the race, or this.
+_REPEATED, _REPEAT_SHARE, _REPEAT_SECONDS = 4, 0.2, 10.0
 #: Launches that take longer on a CPU are not run twice at once where shorter ones will do.
 _LONG_MS = 0.3
 
@@ -279,19 +279,18 @@ class Finals:
 
         Nobody wins or loses by that: it says how far two devices of the model are apart.
         """
-        second = self.bench.place.second(self.bench.request, self.bench.workers)
+        second = self.bench.site.second(self.bench.request, self.bench.workers)
         if second is None:
             return None
         device, worker = second
         binaries = {finalist.configuration: finalist.binary for finalist in finalists}
         best = [found.measurement.configuration for found in result.finalists[:_REPEATED]]
         contenders = [Contender(configuration, binaries[configuration]) for configuration in best]
-        race_s = min(_REPEAT_SECONDS, seconds)
+        race_s = min(_REPEAT_SECONDS, _REPEAT_SHARE * seconds)
         rounds, seed = self.bench.request.effort.rounds, self.bench.request.seed
         try:
-            with self.bench.beside():
-                there = replace(job, device=device)
-                raced = worker.have(race, there, contenders, rounds, seed, race_s)
+            there = replace(job, device=device)
+            raced = worker.have(race, there, contenders, rounds, seed, race_s)
         except FleetError:
             raise
         except AutotuneError as error:

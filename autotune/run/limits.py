@@ -17,7 +17,7 @@ from autotune.errors import AutotuneError, DeviceError, Interrupted
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.measure.limits import FIELDS, Limits, credible
 from autotune.measure.timing import Timing
-from autotune.run.bench import HERE, Place
+from autotune.run.bench import LOCAL, Site
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
@@ -59,7 +59,7 @@ def known_limits(device: Device) -> Limits | None:
 
 
 def limits_for(
-    request: Request, store: Store, listener: Listener = ignore, place: Place = HERE
+    request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
 ) -> Limits | None:
     """What the results of a run are held against: known, or measured now, once per device.
 
@@ -75,7 +75,7 @@ def limits_for(
         return limits
     listener(Phase(request.problems[0], "limits"))
     try:
-        measure_limits(device, store, missing, place=place)
+        measure_limits(device, store, missing, site=site)
     except Interrupted:
         raise
     except AutotuneError as error:
@@ -88,7 +88,7 @@ def measure_limits(
     store: Store,
     names: Sequence[str] = tuple(_KERNELS),
     fresh: bool = False,
-    place: Place = HERE,
+    site: Site = LOCAL,
 ) -> None:
     """Tune the problems of limits, a few measurements each, into the user's records.
 
@@ -119,7 +119,7 @@ def measure_limits(
             fresh=fresh,
             command="autotune doctor --limits",
         )
-        with closing(Run(request, store, place=place)) as run:
+        with closing(Run(request, store, site=site)) as run:
             update(Path(user_folder()), record_of(run.run()))
 
 

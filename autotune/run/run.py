@@ -21,7 +21,7 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
 from autotune.run import selection
-from autotune.run.bench import HERE, Bench, Place
+from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
@@ -50,11 +50,11 @@ class Run(Bench):
     """One run in progress: its processes, its store, its clock."""
 
     def __init__(
-        self, request: Request, store: Store, listener: Listener = ignore, place: Place = HERE
+        self, request: Request, store: Store, listener: Listener = ignore, site: Site = LOCAL
     ) -> None:
         # Told before anything is searched, where compute-sanitizer is wanted and is not there.
-        sanitizer = sanitizer_for(request) if place.shares_disk else ""
-        super().__init__(request, place)
+        sanitizer = sanitizer_for(request) if site.shares_disk else ""
+        super().__init__(request, site)
         self.store, self.listener = store, listener
         self._safety = SafetyCheck(self, sanitizer, listener) if sanitizer else None
         #: When the first search began, by `clock_s`.

@@ -126,7 +126,7 @@ class ProblemSearch:
                 listener=self.listener,
                 # One configuration by name is to be timed, though it may have been stopped early.
                 fresh=bench.request.fresh or only is not None,
-                others=bench.place.remembered(bench.request),
+                others=bench.site.remembered(bench.request),
                 scoring=None if bench.request.objective.is_time else bench.scoring(problem),
                 place=place,
                 elsewhere=elsewhere,
