@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Condition, Thread
 
+from autotune.errors import AutotuneError
 from autotune.measure.measurement import Measurement
 from autotune.store.access import Store
 from autotune.store.rows import Scope
+
+#: Most rows that wait: what a process that is killed may have measured and not kept.
+WAITING = 8
 
 
 class Appender:
     """A thread that appends rows in the order in which they come, all that wait in one transaction.
 
-    A context manager, which at its end has appended all. What is begun after a row was given and
-    killed before it was appended has lost that row: its attempt is open, and it is measured again.
+    A context manager, which at its end has appended all. A row that waits when the process is killed is
+    lost: its attempt is open, and it is measured again.
     """
 
     def __init__(self, store: Store, run_id: int, scope: Scope) -> None:
         self._store, self._run_id, self._scope = store, run_id, scope
-        self._thread = ThreadPoolExecutor(1)
-        self._lock = threading.Lock()
+        self._changed = Condition()
         self._waiting: list[Measurement] = []
-        self._is_at_it = False
-        self._appended: Future[None] | None = None
+        self._error: AutotuneError | None = None
+        self._is_over = False
+        self._thread = Thread(target=self._append, daemon=True)
 
     def add(self, measurement: Measurement) -> None:
         """Have a row appended soon.
@@ -33,27 +36,39 @@ class Appender:
         StoreError
             If one before it could not be.
         """
-        if self._appended is not None and self._appended.done():
-            self._appended.result()
-        with self._lock:
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._waiting) < WAITING or self._error)
+            if self._error:
+                raise self._error
             self._waiting.append(measurement)
-            if not self._is_at_it:
-                self._is_at_it = True
-                self._appended = self._thread.submit(self._append)
+            self._changed.notify_all()
 
     def _append(self) -> None:
-        while True:
-            with self._lock:
-                rows, self._waiting = self._waiting, []
-                if not rows:
-                    self._is_at_it = False
-                    return
-            self._store.add_many(self._run_id, self._scope, rows)
+        while rows := self._next():
+            try:
+                self._store.add_many(self._run_id, self._scope, rows)
+            except AutotuneError as error:
+                with self._changed:
+                    self._waiting, self._error = [*rows, *self._waiting], error
+                    self._changed.notify_all()
+                return
+
+    def _next(self) -> list[Measurement]:
+        """All that waits; nothing at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_over)
+            rows, self._waiting = self._waiting, []
+            self._changed.notify_all()
+        return rows
 
     def __enter__(self) -> Appender:
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
-        if self._appended is not None:
-            self._appended.result()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._thread.join()
+        # Once more, where that failed: the lock that another process had may be free again.
+        self._store.add_many(self._run_id, self._scope, self._waiting)
