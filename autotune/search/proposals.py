@@ -38,7 +38,8 @@ FEWER = 1000
 QUANTILE, LEAST = 0.5, 0.2
 #: Points of a fit, and points conditioned on: the best half of what is measured, others at random.
 FIT, GIVEN = 150, 300
-#: One of so many proposals is the neighbour of the best of which least is expected.
+#: One of so many proposals is the neighbour of the best of which least is expected; where other places
+#: say what is good in general, twice as many.
 LOCAL_EVERY = 8
 #: A new fit when so many results, and this part of all, have come since the last.
 REFIT_LEAST, REFIT_EVERY = 4, 8
@@ -305,7 +306,8 @@ class Proposer:
         return int(self._rng.choice(self._some(1)))
 
     def _likeliest(self, compiled: bool | None) -> int:
-        local = self._timed > 0 and self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
+        every = LOCAL_EVERY // 2 if self._elsewhere else LOCAL_EVERY
+        local = self._timed > 0 and self._proposed % every == every - 1
         with one_thread():
             return self._current_view().choose(self.outcomes, local, compiled)
 
