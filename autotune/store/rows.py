@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import cache, cached_property
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -143,10 +143,16 @@ def encode(value: Any) -> str:
 def decode(text: str, kind: type[Value]) -> Value:
     """Read what `encode` made of a value of this kind; ValueError where it is damaged."""
     try:
-        # Lax, so that "nan" is a float; `_fields` leaves a configuration's values as they are.
-        return msgspec.convert(json.loads(text), kind, strict=False, dec_hook=_fields)
+        decoded: Value = _decoder(cast(Any, kind)).decode(text)
+        return decoded
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    # Lax, so that "nan" is a float; `_fields` leaves a configuration's values as they are.
+    return msgspec.json.Decoder(kind, strict=False, dec_hook=_fields)
 
 
 def _plain(value: Any) -> Any:
