@@ -142,9 +142,12 @@ def encode(value: Any) -> str:
 
 def decode(text: str, kind: type[Value]) -> Value:
     """Read what `encode` made of a value of this kind; ValueError where it is damaged."""
+    decoder = _decoder(cast(Any, kind))
     try:
-        decoded: Value = _decoder(cast(Any, kind)).decode(text)
-        return decoded
+        if "\\ud" not in text:
+            return cast(Value, decoder.decode(text))
+        # It may hold half a surrogate pair, of bytes that were no text, which msgspec refuses.
+        return msgspec.convert(json.loads(text), kind, strict=False, dec_hook=_fields)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
