@@ -215,7 +215,8 @@ def test_one_that_gives_other_bits_in_another_run_is_out(worker, job, compare_ru
     out = {place: (failure.status, failure.message) for place, failure in raced.failures.items()}
     why = "declared deterministic, but run 2 on the same data gave other bits in out"
     assert out == ({1: (Status.NOT_DETERMINISTIC, why)} if compare_runs else {})
-    assert raced.identical_runs == ((100, 0, 0) if compare_runs else (0, 0, 0))
+    assert raced.identical_runs[1:] == (0, 0)
+    assert (3 <= raced.identical_runs[0] <= 100) == compare_runs
 
 
 def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tmp_path):

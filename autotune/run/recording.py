@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -260,8 +261,12 @@ def _with_fallback(
         median_ms=measured.median_ms,
     )
 
+    @cache
+    def planned(configuration: Configuration, problem: Problem) -> Plan:
+        return _plan(kernel, configuration, problem, device)
+
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
-        return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
+        return planned(Configuration(dict(values)), Problem(dict(problem)))
 
     found = {key_of(entry.problem): (entry.configuration, entry.median_ms) for entry in entries}
     winners = [found.get(key_of(problem)) for problem in measured.problems]

@@ -341,12 +341,10 @@ def _is_slower(finalist: Finalist, best: Finalist, contenders: int) -> bool:
 def _entitled(ranked: Sequence[Finalist]) -> Sequence[Finalist]:
     """Who may win: those that are deterministic, where their best is hardly slower than the best of all."""
     repeating = [finalist for finalist in ranked if finalist.deterministic]
-    if (
-        not repeating
-        or np.median(_by_round(repeating[0].rounds, ranked[0].rounds)) > 1 + DETERMINISM
-    ):
+    if not repeating:
         return ranked
-    return repeating
+    costs = np.median(_by_round(repeating[0].rounds, ranked[0].rounds))
+    return repeating if costs <= 1 + DETERMINISM else ranked
 
 
 def _eligible(tied: Sequence[Finalist], best: Finalist) -> list[Finalist]:
