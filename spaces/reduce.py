@@ -49,6 +49,8 @@ reduce = Kernel(
     ],
     seeds=[
         # small vectors: one launch, loads spread over all multiprocessors, two trips to the L2 cache
+        single(32, 8),
+        single(64, 8, LOAD="stream"),
         single(128, 1),
         single(128, 4, LOAD="stream"),
         single(128, 16, LOAD="stream"),
@@ -83,7 +85,7 @@ reduce = Kernel(
     default=blocks_of(256, 4, 4, "ticket", WAVES=8),
     opt_in={"COLLECT": ("pair",)},
     VARIANT=("portable", "cuda"),
-    BLOCK=(32, 64, 128, 256, 512, 768, 1024),  # threads per block; fewer than 128: pair
+    BLOCK=(32, 64, 128, 256, 512, 768, 1024),  # threads per block; fewer than 128: cuda
     VEC=(1, 2, 4),  # floats per load
     ITEMS=(1, 2, 4, 8, 16),  # loads in flight per thread
     LOAD=("plain", "stream", "bypass"),  # hints to the caches; bypass: cuda, see kernels/vectors.h
@@ -142,9 +144,9 @@ def pairs_are_added_at_once(COLLECT, device):
 
 
 @reduce.constraint
-def small_blocks_come_in_pairs(VARIANT, BLOCK, COLLECT):
-    """Blocks of fewer than 128 threads are for small vectors, where pair is the fastest."""
-    return BLOCK >= 128 or (VARIANT == "cuda" and COLLECT == "pair")
+def small_blocks_are_launched_once(VARIANT, BLOCK):
+    """Blocks of fewer than 128 threads are for small vectors, where a single launch is the fastest."""
+    return BLOCK >= 128 or VARIANT == "cuda"
 
 
 @reduce.constraint
