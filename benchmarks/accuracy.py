@@ -176,7 +176,7 @@ class Exact:
 #: Products and sums that are measured, and data sets of a sum; fewer of the largest.
 PRODUCTS = ((512, 512, 64), (1024, 1024, 1024), (4096, 4096, 4096))
 SUMS = (2**16, 2**18, 2**20, 2**22, 10**7 + 3, 2**24, 2**26, 2**28, 5 * 10**8, 2**30)
-_DATA_SETS, _LEAST_DATA_SETS, _MOST_ELEMENTS = 64, 8, 2**30
+_DATA_SETS, _LEAST_DATA_SETS, _MOST_ELEMENTS = 64, 16, 2**30
 
 
 def products(cupy: Any) -> Iterator[dict[str, Any]]:

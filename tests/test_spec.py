@@ -21,6 +21,7 @@ from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Fill, Kernel, Launch, Out
 from autotune.run.command import execute
+from autotune.run.recording import default_plan
 from autotune.run.request import Request
 from autotune.store import Store
 from autotune.values import Configuration, Problem
@@ -390,6 +391,14 @@ def test_a_kernel_says_which_configurations_give_the_same_bits() -> None:
     k.deterministic(lambda c, p: p.n > 9)
     with pytest.raises(SpecError, match="deterministic: AttributeError"):
         k.is_deterministic(tiled, half)
+
+
+def test_a_default_is_deterministic_if_it_is_for_every_problem() -> None:
+    """It answers for all of them."""
+    for name, expected in (("copy", False), ("gemv", True)):
+        bundled = find_kernel(name)
+        made = default_plan(bundled, bundled.first_problem("cuda"), DEVICE)
+        assert made.deterministic == expected, name
 
 
 @pytest.mark.parametrize("answer", ["False", None, np.zeros(2)], ids=str)

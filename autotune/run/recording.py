@@ -86,7 +86,7 @@ def record_of(run: RunResult) -> TunedRecord:
         },
         parameters=dict(kernel.parameters),
         layout=dict(kernel.layout),
-        default=_plan(kernel, kernel.default(), example, device),
+        default=default_plan(kernel, example, device),
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
@@ -279,6 +279,14 @@ def verified_layouts(kernel: Kernel) -> list[Problem]:
     """The ways in which arrays lie, beside the one that is tuned, that a winner is verified on."""
     others = (kernel.layout_of(edge) for edge in kernel.edge_problems)
     return [kernel.filled(layout) for layout in dict.fromkeys(others) if layout]
+
+
+def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
+    """The plan of the default, which is deterministic if it is so for every problem."""
+    configuration = kernel.default()
+    always = all(kernel.is_deterministic(configuration, each) for each in kernel.all_problems())
+    plan = _plan(kernel, configuration, problem, device)
+    return msgspec.structs.replace(plan, deterministic=always)
 
 
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:

@@ -254,7 +254,7 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 0, -1, 1023ULL, true},
     {1024, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {1024, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
     {512, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::bypass, STORE_value::plain, 4, {512, 1, 1}, 0, false, false, 0, -1, 226ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
@@ -266,8 +266,7 @@ inline constexpr plan plans[] = {
     {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
     {1024, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::stream, STORE_value::stream, 1, {1024, 1, 1}, 0, false, false, 4, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::stream, STORE_value::plain, 4, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {512, 1, 8, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, false, 0, -1, 1023ULL, true},
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 0, -1, 1023ULL, true}
+    {512, 1, 8, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, false, 0, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -395,10 +394,10 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{384, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{416, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{448, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{480, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
+    {{384, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{416, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{448, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{480, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
     {{416, mode_value::write, 0, 0}, 1, 2147483647, 0, 0, -1},
     // NVIDIA_H100_80GB_HBM3, deterministic
     {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},

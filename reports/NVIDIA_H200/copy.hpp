@@ -254,7 +254,7 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 0, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
     {256, 2, 8, GRID_MODE_value::stride, 4, PEEL_value::none_, LOAD_value::stream, STORE_value::plain, 4, {256, 1, 1}, 0, false, false, 2, -1, 1023ULL, true},
     {128, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 4, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
@@ -267,7 +267,7 @@ inline constexpr plan plans[] = {
     {256, 2, 16, GRID_MODE_value::stride, 4, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, false, 5, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::stream, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
     {256, 2, 16, GRID_MODE_value::stride, 8, PEEL_value::shift, LOAD_value::plain, STORE_value::stream, 1, {256, 1, 1}, 0, false, false, 6, -1, 1023ULL, true},
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 0, -1, 1023ULL, true}
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -394,11 +394,11 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 25}, 6, 2147483647, 0, 2, -1},
     {{416, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
     {{416, mode_value::copy, 16, 25}, 6, 2147483647, 0, 2, -1},
-    {{384, mode_value::read, 0, 0}, 13, 2147483647, 2, 3, -1},
-    {{416, mode_value::read, 0, 0}, 13, 2147483647, 2, 3, -1},
-    {{448, mode_value::read, 0, 0}, 13, 2147483647, 2, 3, -1},
-    {{480, mode_value::read, 0, 0}, 13, 2147483647, 2, 3, -1},
-    {{416, mode_value::write, 0, 0}, 0, 2147483647, 0, 0, -1},
+    {{384, mode_value::read, 0, 0}, 0, 2147483647, 2, 3, -1},
+    {{416, mode_value::read, 0, 0}, 0, 2147483647, 2, 3, -1},
+    {{448, mode_value::read, 0, 0}, 0, 2147483647, 2, 3, -1},
+    {{480, mode_value::read, 0, 0}, 0, 2147483647, 2, 3, -1},
+    {{416, mode_value::write, 0, 0}, 13, 2147483647, 0, 0, -1},
     // NVIDIA_H200, deterministic
     {{384, mode_value::copy, 0, 0}, 3, 2147483647, 0, 2, -1},
     {{416, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
@@ -412,7 +412,7 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 25}, 6, 2147483647, 0, 2, -1},
     {{416, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
     {{416, mode_value::copy, 16, 25}, 6, 2147483647, 0, 2, -1},
-    {{416, mode_value::write, 0, 0}, 0, 2147483647, 0, 0, -1},
+    {{416, mode_value::write, 0, 0}, 13, 2147483647, 0, 0, -1},
     {{0, mode_value::copy, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 

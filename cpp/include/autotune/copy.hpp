@@ -273,7 +273,7 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 0, -1, 1023ULL, true},
     {1024, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {1024, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
     {512, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::bypass, STORE_value::plain, 4, {512, 1, 1}, 0, false, false, 0, -1, 226ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
@@ -286,7 +286,6 @@ inline constexpr plan plans[] = {
     {1024, 4, 2, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::stream, STORE_value::stream, 1, {1024, 1, 1}, 0, false, false, 4, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::stream, STORE_value::plain, 4, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
     {512, 1, 8, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {512, 1, 1}, 0, false, false, 0, -1, 1023ULL, true},
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 0, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
     {256, 2, 8, GRID_MODE_value::stride, 4, PEEL_value::none_, LOAD_value::stream, STORE_value::plain, 4, {256, 1, 1}, 0, false, false, 5, -1, 1023ULL, true},
     {128, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 4, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
@@ -296,7 +295,8 @@ inline constexpr plan plans[] = {
     {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::stream, STORE_value::plain, 2, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
     {256, 2, 16, GRID_MODE_value::stride, 4, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, false, 6, -1, 1023ULL, true},
     {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::stream, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {256, 2, 16, GRID_MODE_value::stride, 8, PEEL_value::shift, LOAD_value::plain, STORE_value::stream, 1, {256, 1, 1}, 0, false, false, 7, -1, 1023ULL, true}
+    {256, 2, 16, GRID_MODE_value::stride, 8, PEEL_value::shift, LOAD_value::plain, STORE_value::stream, 1, {256, 1, 1}, 0, false, false, 7, -1, 1023ULL, true},
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -397,23 +397,23 @@ inline constexpr exact_row exact_rows[] = {
     {{1073741824, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{16777216, mode_value::copy, 0, 0}, 14, 1.0, {0, 0, 0}},
-    {{16777216, mode_value::read, 0, 0}, 15, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 0}, 16, 1.0, {0, 0, 0}},
+    {{16777216, mode_value::copy, 0, 0}, 13, 1.0, {0, 0, 0}},
+    {{16777216, mode_value::read, 0, 0}, 14, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 1}, 8, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 2}, 3, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 3}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 0}, 16, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 0}, 15, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 1, 1}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 0}, 17, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 0}, 16, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 18, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::read, 0, 0}, 19, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 20, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::copy, 0, 0}, 16, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::read, 0, 0}, 21, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::copy, 0, 0}, 22, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::read, 0, 0}, 23, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 3, 0}, 17, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::read, 0, 0}, 18, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::write, 0, 0}, 19, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::read, 0, 0}, 20, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::copy, 0, 0}, 21, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::read, 0, 0}, 22, 1.0, {0, 0, 0}},
     // sm_90
     {{16777216, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{16777216, mode_value::read, 0, 0}, 2, 1.0, {0, 0, 0}},
@@ -447,19 +447,19 @@ inline constexpr exact_row exact_rows[] = {
     {{268435456, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     // NVIDIA_H200, deterministic
-    {{16777216, mode_value::copy, 0, 0}, 14, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 0, 0}, 16, 1.0, {0, 0, 0}},
+    {{16777216, mode_value::copy, 0, 0}, 13, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 1}, 8, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 2}, 3, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 3}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 1, 0}, 16, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 0}, 15, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 1, 1}, 3, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 2, 0}, 17, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 0}, 16, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 2, 3}, 8, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::copy, 3, 0}, 18, 1.0, {0, 0, 0}},
-    {{67108864, mode_value::write, 0, 0}, 20, 1.0, {0, 0, 0}},
-    {{268435456, mode_value::copy, 0, 0}, 16, 1.0, {0, 0, 0}},
-    {{1073741824, mode_value::copy, 0, 0}, 22, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 3, 0}, 17, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::write, 0, 0}, 19, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::copy, 0, 0}, 15, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::copy, 0, 0}, 21, 1.0, {0, 0, 0}},
     // sm_90, deterministic
     {{16777216, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
     {{67108864, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
@@ -491,29 +491,29 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{384, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{416, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{448, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{480, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
+    {{384, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{416, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{448, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{480, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
     {{416, mode_value::write, 0, 0}, 1, 2147483647, 0, 0, -1},
     // NVIDIA_H200
-    {{384, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{448, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{480, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 25, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 16}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 25}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 25}, 17, 2147483647, 4, 6, -1},
-    {{384, mode_value::read, 0, 0}, 13, 2147483647, 6, 7, -1},
-    {{416, mode_value::read, 0, 0}, 13, 2147483647, 6, 7, -1},
-    {{448, mode_value::read, 0, 0}, 13, 2147483647, 6, 7, -1},
-    {{480, mode_value::read, 0, 0}, 13, 2147483647, 6, 7, -1},
-    {{416, mode_value::write, 0, 0}, 0, 2147483647, 0, 0, -1},
+    {{384, mode_value::copy, 0, 0}, 15, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{448, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{480, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 16, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 25, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 16}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 25}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 16, 25}, 16, 2147483647, 4, 6, -1},
+    {{384, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
+    {{416, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
+    {{448, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
+    {{480, mode_value::read, 0, 0}, 0, 2147483647, 6, 7, -1},
+    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
     // sm_90
     {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
@@ -527,11 +527,11 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{384, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{416, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{448, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{480, mode_value::read, 0, 0}, 13, 2147483647, 3, 4, -1},
-    {{416, mode_value::write, 0, 0}, 0, 2147483647, 0, 0, -1},
+    {{384, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{416, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{448, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{480, mode_value::read, 0, 0}, 0, 2147483647, 3, 4, -1},
+    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
     // NVIDIA_H100_80GB_HBM3, deterministic
     {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
@@ -547,19 +547,19 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::write, 0, 0}, 1, 2147483647, 0, 0, -1},
     // NVIDIA_H200, deterministic
-    {{384, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{448, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{480, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 25, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 16}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 25}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 0, 0}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::copy, 16, 25}, 17, 2147483647, 4, 6, -1},
-    {{416, mode_value::write, 0, 0}, 0, 2147483647, 0, 0, -1},
+    {{384, mode_value::copy, 0, 0}, 15, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{448, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{480, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 16, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 25, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 16}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 25}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 0, 0}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::copy, 16, 25}, 16, 2147483647, 4, 6, -1},
+    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
     // sm_90, deterministic
     {{384, mode_value::copy, 0, 0}, 1, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
@@ -573,7 +573,7 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::copy, 0, 25}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 0, 0}, 9, 2147483647, 0, 3, -1},
     {{416, mode_value::copy, 16, 25}, 9, 2147483647, 0, 3, -1},
-    {{416, mode_value::write, 0, 0}, 0, 2147483647, 0, 0, -1},
+    {{416, mode_value::write, 0, 0}, 23, 2147483647, 0, 0, -1},
     {{0, mode_value::copy, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -806,17 +806,17 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
-static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0, demand::deterministic).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0, demand::deterministic).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0).plan == 14);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0, demand::deterministic).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0, demand::deterministic).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
@@ -830,47 +830,47 @@ static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).plan
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3, demand::deterministic).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0, demand::deterministic).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0, demand::deterministic).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1, demand::deterministic).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0, demand::deterministic).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0, demand::deterministic).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3, demand::deterministic).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0, demand::deterministic).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0, demand::deterministic).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0, demand::deterministic).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0, demand::deterministic).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0, demand::deterministic).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0, demand::deterministic).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
-static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0, demand::deterministic).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0, demand::deterministic).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).plan == 23);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0, demand::deterministic).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
