@@ -314,6 +314,7 @@ class Kernel(Hooks):
         self._check_macros()
         self.seeds = tuple(self._checked_partial("seeds", seed) for seed in seeds)
         self.default_values = self._checked_partial("default", default or {})
+        #: Values that are tried without asking, of parameters that have others.
         self.usual: dict[str, tuple[Value, ...]] = self._checked_opt_in(opt_in or {})
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []

@@ -439,6 +439,8 @@ def deterministic_only(table: LookupTable) -> LookupTable:
             plans = (plan, *plans)
         if not plans:
             return None
+        # A view may take some other layout alone.
+        plans = tuple(sorted(plans, key=lambda plan: not plan.allows(table.named(row.problem))))
         costs = row.prediction.costs if row.prediction and row.measured_ms else ()
         return row._replace(
             plan=plans[0],
