@@ -10,9 +10,8 @@ for both.
 What Kernel Tuner cannot express is left out of the list, so that it has the best chance that it
 can have: one kernel function per configuration, at most 48 KB of shared memory, no compiler option
 that depends on the configuration. So: of ``sgemm`` the portable register tiles without a cap on
-registers; of ``reduce`` what ends by an atomic or by the last block (its ticket resets itself, and
-Kernel Tuner zeroes ``out`` before it verifies; what later launches add up there nobody looks at); of
-``transpose`` the tiles in shared memory. ``convolution`` (a space of its own beside this file, made for this)
+registers; of ``reduce`` what ends by the last block (its ticket resets itself); of ``transpose`` the
+tiles in shared memory. ``convolution`` (a space of its own beside this file, made for this)
 is all compiling: Kernel Tuner, which takes seconds for each, gets a sample of each half, spread evenly over
 the sizes of tiles. Grids are numbers that our launch functions computed, and
 preprocessor symbols the same text that we give the compiler.
@@ -115,8 +114,7 @@ SUBSPACES = {
     ),
     "reduce": Subspace(
         Problem(n=1 << 26),
-        "VARIANT=portable WAVES=1,2,8,32 WARP_TAIL=barrier,shfl_down FINISH=atomic,ticket"
-        " MIN_BLOCKS=1,2",
+        "VARIANT=portable WAVES=1,2,8,32 WARP_TAIL=barrier,shfl_down FINISH=ticket MIN_BLOCKS=1,2",
         400,
     ),
     "transpose": Subspace(

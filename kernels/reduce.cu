@@ -18,7 +18,7 @@
      everything unrolled                   BLOCK_RED=unrolled
      many elements per thread              ITEMS=4 and more, VEC=4, GRID_MODE=stride
      no shared-memory tree at all          BLOCK_RED=shuffle
-     one launch instead of two             FINISH=ticket or atomic */
+     one launch instead of two             FINISH=ticket */
 
 #ifndef BLOCK
 #define BLOCK 256 /* threads per block */
@@ -54,9 +54,8 @@
 #define WARP_TAIL WARP_TAIL_shfl_down
 #endif
 #ifndef FINISH
-#define FINISH_kernel 0 /* partial[block], then a launch of reduce_partials */
-#define FINISH_atomic 1 /* onto out[0], which was zeroed before */
-#define FINISH_ticket 2 /* partial[block], added up by whichever block ends last; ticket zeroed before */
+#define FINISH_kernel 0 /* partial[block], added up by a launch of reduce_partials */
+#define FINISH_ticket 1 /* the same, by whichever block ends last; ticket zeroed before */
 #define FINISH FINISH_ticket
 #endif
 #ifndef MIN_BLOCKS
@@ -70,7 +69,7 @@
 #endif
 #endif
 
-#include "dialect.h"
+#include "sums.h"
 
 #define SHUFFLES                           \
     (BLOCK_RED != BLOCK_RED_interleaved && \
@@ -198,9 +197,7 @@ DEVICE float thread_sum(GLOBAL const float* RESTRICT x, i64 n)
     const i64 vectors = n / VEC;
     const i64 tile = BLOCK * ITEMS; /* vectors that a block takes at a time */
 
-    float sums[VEC]; /* VEC independent chains of additions */
-    UNROLL_ALL
-    for (int j = 0; j < VEC; ++j) sums[j] = 0.0f;
+    float sum = 0.0f, lost = 0.0f;
 
 #if GRID_MODE == GRID_MODE_stride
     for (i64 first = BID(0) * tile; first < vectors; first += GRID(0) * tile)
@@ -215,23 +212,26 @@ DEVICE float thread_sum(GLOBAL const float* RESTRICT x, i64 n)
         float items[ITEMS * VEC];
         UNROLL_ALL
         for (int i = 0; i < ITEMS; ++i) load(items + i * VEC, from + i * BLOCK * VEC, i * BLOCK < left);
-        UNROLL_ALL
-        for (int i = 0; i < ITEMS * VEC; ++i) sums[i % VEC] += items[i];
+        add_keeping(&sum, &lost, sum_by_halves(items, ITEMS * VEC));
     }
-    if (BID(0) == 0 && tid < (int)(n % VEC)) sums[0] += x[vectors * VEC + tid];
-
-    UNROLL_ALL
-    for (int j = 1; j < VEC; ++j) sums[0] += sums[j];
-    return sums[0];
+    if (BID(0) == 0 && tid < (int)(n % VEC)) add_keeping(&sum, &lost, x[vectors * VEC + tid]);
+    return with_lost(sum, lost);
 }
 
-/* Any number of blocks' sums become one. `partial` is volatile because other blocks of the same launch
-   may have written it: a compiler must not have read it earlier. */
+#define BATCH 8 /* blocks' sums that a thread reads at a time: everything waits for the one block that does */
+
+/* Any number of blocks' sums become one, in the same order every time. `partial` is volatile because other
+   blocks of the same launch may have written it: a compiler must not have read it earlier. */
 DEVICE float partials_sum(volatile GLOBAL const float* partial, int count, SHARED_PTR float* shared)
 {
-    float sum = 0.0f;
-    for (int i = TID(0); i < count; i += BLOCK) sum += partial[i];
-    return block_sum(sum, shared);
+    float sum = 0.0f, lost = 0.0f;
+    for (int first = TID(0); first < count; first += BATCH * BLOCK) {
+        float items[BATCH];
+        UNROLL_ALL
+        for (int i = 0; i < BATCH; ++i) items[i] = first + i * BLOCK < count ? partial[first + i * BLOCK] : 0.0f;
+        add_keeping(&sum, &lost, sum_by_halves(items, BATCH));
+    }
+    return block_sum(with_lost(sum, lost), shared);
 }
 
 /* Without a word on MIN_BLOCKS the compiler aims at full occupancy and fits the kernel into 32 registers,
@@ -243,11 +243,7 @@ reduce(GLOBAL const float* RESTRICT x, GLOBAL float* out, GLOBAL float* partial,
     SHARED float shared[BLOCK];
     const float sum = block_sum(thread_sum(x, n), shared);
 
-#if FINISH == FINISH_atomic
-    if (TID(0) == 0) ATOMIC_ADD(out, sum);
-#else
     if (TID(0) == 0) partial[BID(0)] = sum;
-#endif
 
 #if FINISH == FINISH_ticket
     /* Whoever draws the last ticket knows that all partial sums are there, provided that each was made

@@ -5,7 +5,7 @@
    as much: zeroing a ticket or an output is a step of its own on the device, a second kernel another, and a
    ticket three trips to the L2 cache one after the other (store, draw, read what others stored). So there is
    none of these. Each block has ITEMS loads of VEC floats under way in each thread, as in reduce.cu, and adds
-   up by warp shuffles. What it then does with its sum is COLLECT:
+   up by halves and by warp shuffles. What it then does with its sum is COLLECT:
 
      words   stores it and the number of the launch as one word of 64 bits, which others see as a whole or
              not at all: no fence, nothing to zero. The last block waits until the words of all others bear
@@ -18,8 +18,9 @@
 
    What pair relies on: the last to count must find all sums in the answer. Both floats lie in one sector of the
    L2 cache and come in one request, which adds both before it takes the next. But PTX promises that only for
-   each float by itself; so pair is for compute capability 9.0, where tests/gpu/test_reduce.py puts it to the
-   proof, and for no other.
+   each float by itself; so pair is for who asks for it, on compute capability 9.0, where
+   tests/gpu/test_reduce.py puts it to the proof. It also adds in the order of arrival, in one chain: results
+   differ from launch to launch, and digits are lost where many come.
 
    Words, number and pair belong to the loaded module: two launches of it must not overlap, on two streams say.
    Who wants that loads it twice, or takes reduce.cu. */
@@ -60,6 +61,7 @@
 
 #define STORE_plain 0
 #define STORE STORE_plain
+#include "sums.h"
 #include "vectors.h"
 
 #define WARPS (BLOCK / 32)
@@ -96,7 +98,7 @@ DEVICE float thread_sum(const float* __restrict__ x, i64 n)
     const i64 vectors = n / VEC;
     const i64 tile = BLOCK * ITEMS; /* vectors that a block takes at a time */
 
-    float sums[VEC] = {}; /* VEC independent chains of additions */
+    float sum = 0.0f, lost = 0.0f;
 #if GRID_MODE == GRID_MODE_stride
     for (i64 first = blockIdx.x * tile; first < vectors; first += gridDim.x * tile)
 #else
@@ -108,14 +110,10 @@ DEVICE float thread_sum(const float* __restrict__ x, i64 n)
         float items[ITEMS * VEC];
         UNROLL_ALL
         for (int i = 0; i < ITEMS; ++i) load_vector(items + i * VEC, from + i * BLOCK * VEC, i * BLOCK < left);
-        UNROLL_ALL
-        for (int i = 0; i < ITEMS * VEC; ++i) sums[i % VEC] += items[i];
+        add_keeping(&sum, &lost, sum_by_halves(items, ITEMS * VEC));
     }
-    if (blockIdx.x == 0 && tid < (int)(n % VEC)) sums[0] += x[vectors * VEC + tid];
-
-    UNROLL_ALL
-    for (int j = 1; j < VEC; ++j) sums[0] += sums[j];
-    return sums[0];
+    if (blockIdx.x == 0 && tid < (int)(n % VEC)) add_keeping(&sum, &lost, x[vectors * VEC + tid]);
+    return with_lost(sum, lost);
 }
 
 #if COLLECT == COLLECT_pair
@@ -145,7 +143,8 @@ reduce(const float* __restrict__ x, float* out, i64 n)
 
 #else
 
-#define MOST_BLOCKS 8192 /* as spaces/reduce.py has it */
+#define MOST_BLOCKS 32768 /* as spaces/reduce.py has it */
+#define BATCH 8 /* words that a thread of the last block waits for at a time: one after the other takes too long */
 
 /* A block's sum, in the low half, and the number of the launch that it belongs to: 1 or more. */
 typedef unsigned long long Word;
@@ -178,15 +177,26 @@ reduce(const float* __restrict__ x, float* out, i64 n)
     }
 
     if (tid > 0) sum = 0.0f;
-    for (int i = tid; i < others; i += BLOCK) {
-        Word word;
-        do word = load_word(words + i);
-        while (word >> 32 != launch);
-        sum += __uint_as_float((unsigned)word);
+    float lost = 0.0f;
+    for (int first = tid; first < others; first += BATCH * BLOCK) {
+        Word batch[BATCH];
+        bool all_there;
+        do {
+            all_there = true;
+            UNROLL_ALL
+            for (int i = 0; i < BATCH; ++i)
+                batch[i] = first + i * BLOCK < others ? load_word(words + first + i * BLOCK) : (Word)launch << 32;
+            UNROLL_ALL
+            for (int i = 0; i < BATCH; ++i) all_there &= batch[i] >> 32 == launch;
+        } while (!all_there);
+        float items[BATCH];
+        UNROLL_ALL
+        for (int i = 0; i < BATCH; ++i) items[i] = __uint_as_float((unsigned)batch[i]);
+        add_keeping(&sum, &lost, sum_by_halves(items, BATCH));
     }
     if (others > 0) {
         __syncthreads(); /* nobody reads the warps' sums any more */
-        sum = block_sum(sum, warps);
+        sum = block_sum(with_lost(sum, lost), warps);
     }
     if (tid == 0) {
         out[0] = sum;

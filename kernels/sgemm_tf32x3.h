@@ -1,12 +1,14 @@
 // How a float32 becomes two TF32 numbers.
 //
 // TF32 has the exponent of float32 and 11 bits of significand. A float32 x of 24 bits is hi + lo: hi is x
-// rounded to 11 bits, lo the rest, of which the tensor core uses 11 bits. Then
+// rounded to 11 bits, lo the rest, at most 2^-11 of x, of which the tensor core uses 11 bits. Then
 //
 //     a b = a_hi b_hi + (a_lo b_hi + a_hi b_lo) + a_lo b_lo,
 //
-// and the last term, 2^-24 of the first at most, is left out. Because hi is rounded to nearest, lo has
-// either sign and at most 12 bits, so that what its last bit loses is 2^-24 of x and has either sign too.
+// and the last term, 2^-22 of a b at most, is left out: 2^-24.6 in the root mean square, and of either sign,
+// because hi is rounded to nearest, but all of it where every a and b is 1 + 2^-11. lo has at most 12 bits,
+// so that what its last bit loses is 2^-23 of x at most and has either sign too. Together a product is off
+// by 2^-21 of itself at most.
 #pragma once
 
 struct Split {

@@ -156,6 +156,12 @@ def launch(c, p, device):
     return (Fill("out", 0), step) if p.mode == "read" else step
 
 
+@copy.deterministic
+def deterministic(c, p):
+    """read: blocks add their sums in the order of arrival."""
+    return p.mode != "read"
+
+
 @copy.arguments
 def arguments(p, rng):
     """In the kernel's order; `mode`, which is compiled in, is there for the reference."""

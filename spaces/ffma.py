@@ -87,6 +87,12 @@ def launch(c, p, device):
     return Launch(grid=(blocks,), block=(c.BLOCK,))
 
 
+@ffma.deterministic
+def deterministic(c, p):
+    """Every point is turned by one thread."""
+    return True
+
+
 @ffma.arguments
 def arguments(p, rng):
     """Exact data with a shear of 1, where integers stay integers."""

@@ -271,6 +271,12 @@ def parts(c, p, device):
     return max(1, min(resident // strips, p.n // rows))
 
 
+@gemv.deterministic
+def deterministic(c, p):
+    """atomic: parts of a row are added in the order of arrival."""
+    return c.SPLIT == 1 or c.FINISH != "atomic" or p.trans == 1
+
+
 @gemv.scratch
 def scratch(c, p, device):
     if p.trans:

@@ -184,6 +184,12 @@ def launch(c, p, device):
     )
 
 
+@prefetch.deterministic
+def deterministic(c, p):
+    """Every element of out has a thread of its own."""
+    return True
+
+
 @prefetch.arguments
 def arguments(p, rng):
     """v -> 1 v + 1: integers stay integers, elements stay apart, and a missing step shows."""

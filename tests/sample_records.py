@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from autotune.tuned.record import (
+    BestDeterministic,
     Checks,
     Cost,
     Entry,
@@ -130,6 +131,11 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         entry(problem, rng.choice(plans), runners_up=tuple(map(_slower, rng.sample(plans, 3))))
         for problem in unique
     ]
+    repeating = [plan for plan in plans if plan.deterministic][::3]
+    entries = [
+        each if each.deterministic else with_deterministic(each, *repeating[: number % 2])
+        for number, each in enumerate(entries)
+    ]
     predicted = ("float32", "half2")
     predictions = [_random_prediction(rng, plans) for _ in predicted]
     rows = [
@@ -155,7 +161,24 @@ def random_record(seed: int, device: str, arch: str) -> TunedRecord:
         ),
         predictions=tuple(predictions),
     )
-    return record(entries, device, arch, fallback=tuple(rows), portfolio=portfolio, layout=layout)
+    return record(
+        entries,
+        device,
+        arch,
+        default=plan(32, deterministic=True),
+        fallback=tuple(rows),
+        portfolio=portfolio,
+        layout=layout,
+    )
+
+
+def with_deterministic(found: Entry, *chosen: Plan) -> Entry:
+    """An entry with a plan beside the winner that takes a quarter longer."""
+    evidence = {"median_ms": 0.3125, "interval_ms": (0.31, 0.32), "ratio_interval": (1.2, 1.3)}
+    best = (
+        BestDeterministic(**msgspec.structs.asdict(plan), **evidence, ratio=1.25) for plan in chosen
+    )
+    return msgspec.structs.replace(found, best_deterministic=next(best, None))
 
 
 def _slower(chosen: Plan) -> RunnerUp:
@@ -343,10 +366,12 @@ def _random_plan(rng: random.Random, layout: Mapping[str, int]) -> Plan:
         (["//", 1000, ["-", "m", 64]], 1, 1),
     )
     archs = (None, ("sm_80", "sm_90", "sm_120"), ("sm_90",), ("opencl_cpu", "sm_75"))
+    bm = rng.choice(PARAMETERS["BM"])
     return plan(
-        rng.choice(PARAMETERS["BM"]),
+        bm,
         rng.choice(PARAMETERS["VARIANT"]),
         rng.random() < 0.5,
+        deterministic=bm != 64,
         requires=rng.choice(requires),
         grid=rng.choice(grids),
         archs=rng.choice(archs),

@@ -63,18 +63,19 @@ using namespace autotune::demo_gemm;
 
 int main() {
   char how;
-  int where, category;
+  int where, category, wanted;
   long long m, n;
   const dtype_value categories[] = {CATEGORIES};
-  while (std::scanf(" %c %d %lld %lld %d", &how, &where, &m, &n, &category) == 5) {
+  while (std::scanf(" %c %d %lld %lld %d %d", &how, &where, &m, &n, &category, &wanted) == 6) {
     const dtype_value dtype = categories[category];
-    const config c = how == 'a' ? lookup(where, m, n, dtype)
-                                : lookup(static_cast<device>(where), m, n, dtype);
+    const demand wish = static_cast<demand>(wanted);
+    const config c = how == 'a' ? lookup(where, m, n, dtype, wish)
+                                : lookup(static_cast<device>(where), m, n, dtype, wish);
     const extent grid = c.grid(m, n, dtype);
-    std::printf("%d %d %d %u %u %u %u %d %.17g %d %d %u %u %u\\n", c.BM, c.SWIZZLE,
+    std::printf("%d %d %d %u %u %u %u %d %.17g %d %d %d %u %u %u\\n", c.BM, c.SWIZZLE,
                 static_cast<int>(c.VARIANT), c.block.x, c.block.y, c.block.z, c.shared_bytes,
-                static_cast<int>(c.hit), c.expected_fraction, c.requires_met, c.exclusive, grid.x, grid.y,
-                grid.z);
+                static_cast<int>(c.hit), c.expected_fraction, c.requires_met, c.exclusive, c.deterministic,
+                grid.x, grid.y, grid.z);
   }
 }
 """
@@ -128,7 +129,8 @@ def test_header_and_lookup_agree(records: list[TunedRecord], tmp_path: Path) -> 
     assert len(folders) == len(records)
     asked = [_question(rng, records, folders) for _ in range(QUESTIONS)]
     lines = "".join(
-        f"{how} {where} {m} {n} {CATEGORIES.index(dtype)}\n" for how, where, m, n, dtype in asked
+        f"{how} {where} {m} {n} {CATEGORIES.index(dtype)} {wanted:d}\n"
+        for how, where, m, n, dtype, wanted in asked
     )
     answers = compile_and_run(tmp_path, ASK.replace("CATEGORIES", enumerators), lines).splitlines()
     assert len(answers) == QUESTIONS
@@ -147,7 +149,7 @@ def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]
         where = rng.randrange(len(folders))
     if rng.random() < 0.3:
         known = rng.choice(rng.choice(records).entries).problem
-        return how, where, known["m"], known["n"], known["dtype"]
+        return how, where, known["m"], known["n"], known["dtype"], rng.random() < 0.5
     sizes = [
         rng.choice(
             (
@@ -160,13 +162,13 @@ def _question(rng: random.Random, records: list[TunedRecord], folders: list[str]
         )
         for _ in range(2)
     ]
-    return how, where, *sizes, rng.choice(CATEGORIES)
+    return how, where, *sizes, rng.choice(CATEGORIES), rng.random() < 0.5
 
 
 def _python(question: Any, folders: list[str]) -> list[Any]:
-    how, where, m, n, dtype = question
+    how, where, m, n, dtype, wanted = question
     place = {"arch": where} if how == "a" else {"device": folders[where]}
-    c = lookup(KERNEL, **place, m=m, n=n, dtype=dtype)
+    c = lookup(KERNEL, **place, deterministic=wanted, m=m, n=n, dtype=dtype)
     return [
         c["BM"],
         int(c["SWIZZLE"]),
@@ -177,6 +179,7 @@ def _python(question: Any, folders: list[str]) -> list[Any]:
         -1.0 if c.expected_fraction is None else c.expected_fraction,
         int(c.requires_met),
         int(c.exclusive),
+        int(c.deterministic),
         *(c.grid or (0, 0, 0)),
     ]
 

@@ -299,11 +299,39 @@ def test_further_plans_are_the_fastest_that_take_a_layout() -> None:
         rows,
         portfolio,
         lambda configuration, _: plans[int(configuration["BM"])],
+        {"offset_a": 0, "lda": 0},
         [{"offset_a": offset, "lda": 0} for offset in (4, 2, 1, 3)],
     )
     views = [[view.configuration["BM"] for view in row.views] for row in made]
     assert views == [[64, 32], [32], [32], []]
     assert made[0].plan == plans[128]
+
+
+def test_further_plans_are_deterministic_for_every_layout_where_one_is() -> None:
+    """The fastest that is, for the tuned layout, and a slower one where that does not take another."""
+    plans = {
+        128: plan(128),
+        64: aligned(64, deterministic=True),
+        32: plan(32, deterministic=True),
+    }
+    portfolio = Portfolio(
+        configurations=tuple(chosen.configuration for chosen in plans.values()),
+        problems=(problem(64, 64), problem(128, 128)),
+        median_ms=((1.0, 2.0), (2.0, 1.0), (3.0, None)),
+    )
+    rows = tuple(
+        FallbackRow(problem=p, plan=plans[bm])
+        for p, bm in zip(portfolio.problems, (128, 64), strict=True)
+    )
+    made = with_views(
+        rows,
+        portfolio,
+        lambda configuration, _: plans[int(configuration["BM"])],
+        {"offset_a": 0, "lda": 0},
+        [{"offset_a": 1, "lda": 0}],
+    )
+    views = [[view.configuration["BM"] for view in row.views] for row in made]
+    assert views == [[64, 32], [128]]
 
 
 def test_a_newer_record_without_a_layout_hides_none(asked: Any) -> None:

@@ -27,6 +27,7 @@ from sample_records import (
     random_record,
     record,
     with_cost,
+    with_deterministic,
     without_privileges,
 )
 
@@ -42,10 +43,12 @@ from autotune.tuned.config import TunedConfig
 from autotune.tuned.lookup import clear_cache, lookup
 from autotune.tuned.reading import Loaded, device_folders, shipped_folder, user_folder
 from autotune.tuned.record import (
+    Cost,
     Entry,
     FallbackRow,
     Plan,
     Portfolio,
+    Prediction,
     RecordedDevice,
     RunnerUp,
     TunedRecord,
@@ -188,6 +191,75 @@ def test_a_config_is_immutable_and_can_be_pickled(tuned_folder: Path) -> None:
 def test_an_exact_hit_is_all_there_is(tuned_folder: Path) -> None:
     """Its expected fraction is 1."""
     assert lookup(KERNEL, arch=90, **problem(512, 512)).expected_fraction == 1
+
+
+@pytest.fixture
+def partly_deterministic(given_folder: Path) -> None:
+    """Of two winners one is not, with another beside it; rows that are, that have a view that is, and neither."""
+    sure, other = plan(64, deterministic=True), plan(128)
+    promised = ((64, 0.9),)
+    rows = (
+        FallbackRow(problem=problem(512, 512), plan=other, promised=promised, views=(sure,)),
+        FallbackRow(problem=problem(64, 64), plan=sure, promised=promised),
+        FallbackRow(problem=problem(8, 8), plan=other, promised=promised),
+    )
+    winners = [
+        with_deterministic(entry(problem(512, 512), other), sure),
+        entry(problem(64, 64), sure),
+        entry(problem(8, 8), other),
+    ]
+    put(given_folder, record(winners, fallback=rows))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (512, ("exact", 128, 1.0, "exact", 64, 0.8)),  # what stands beside the winner
+        (64, ("exact", 64, 1.0, "exact", 64, 1.0)),
+        (8, ("exact", 128, 1.0, "nearest_problem", 64, None)),  # of (64, 64), from afar
+        (513, ("nearest_problem", 128, 0.9, "nearest_problem", 64, None)),  # a row's view
+        (65, ("nearest_problem", 64, 0.9, "nearest_problem", 64, 0.9)),
+    ],
+)
+@pytest.mark.usefixtures("partly_deterministic")
+def test_only_what_is_deterministic_answers_where_that_is_asked(
+    size: int, expected: tuple[Any, ...]
+) -> None:
+    answers = [
+        lookup(KERNEL, arch=90, deterministic=wanted, **problem(size, size))
+        for wanted in (False, True)
+    ]
+    found = [(each.quality, tile(each), each.expected_fraction) for each in answers]
+    assert (*found[0], *found[1]) == expected
+    assert answers[1].deterministic
+
+
+def test_where_nothing_is_deterministic_that_is_an_error(tuned_folder: Path) -> None:
+    """The default is no way out: it may be what was not wanted."""
+    with pytest.raises(
+        UsageError, match=r"m=64, n=64.* is known to be deterministic; declare which"
+    ):
+        lookup(KERNEL, arch=90, deterministic=True, **problem(64, 64))
+
+
+def test_predictions_choose_among_what_is_deterministic(given_folder: Path) -> None:
+    """With one that is slower, and nothing is promised of it; another device of the arch has none."""
+    fast, sure = plan(128), plan(64, deterministic=True)
+    costs = (
+        Cost(plan=fast, fixed=((1.0, ()),), waves=()),
+        Cost(plan=sure, fixed=((2.0, ()),), waves=()),
+    )
+    portfolio = Portfolio(
+        configurations=(fast.configuration,),
+        problems=(problem(512, 512),),
+        median_ms=((1.0,),),
+        predictions=(Prediction(multiple=1, costs=costs),),
+    )
+    row = FallbackRow(problem=problem(512, 512), plan=sure, promised=((64, 0.9),), prediction=0)
+    put(given_folder, record(portfolio=portfolio, fallback=(row,)))
+    assert tile(lookup(KERNEL, arch=90, **problem(520, 512))) == 128
+    chosen = lookup(KERNEL, arch=90, deterministic=True, **problem(520, 512))
+    assert (tile(chosen), chosen.expected_fraction) == (64, None)
 
 
 def test_the_fallback_table_answers_before_the_winners(given_folder: Path) -> None:

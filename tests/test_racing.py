@@ -202,6 +202,23 @@ def test_one_that_becomes_wrong_in_the_race_is_out(worker, job):
     assert [len(samples) for samples in raced.samples_ms] == [9, 0, 9]
 
 
+@pytest.mark.parametrize("compare_runs", [True, False])
+def test_one_that_gives_other_bits_in_another_run_is_out(worker, job, compare_runs):
+    """Though every one of them is right. Who does not say that it is deterministic is not asked."""
+    space, source = counting("BLOCK == 32 ? value : value * (1.0f + 1e-6f * (count[i] & 1))")
+    declared = "@scale.deterministic\ndef d(c, p):\n    return c.BLOCK < 128\n\n\n"
+    declared += "@scale.tolerance\ndef t(p):\n    return 1e-4\n\n\n@scale.launch"
+    given = job(*space, ("@scale.launch", declared))
+    given = replace(given, datasets=given.datasets[1:])  # exact data allow no other bits
+    (given.origin.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
+    raced = race(worker, given, contenders(given), 3, 1, 60, compare_runs=compare_runs)
+    out = {place: (failure.status, failure.message) for place, failure in raced.failures.items()}
+    why = "declared deterministic, but run 2 on the same data gave other bits in out"
+    assert out == ({1: (Status.NOT_DETERMINISTIC, why)} if compare_runs else {})
+    assert raced.identical_runs[1:] == (0, 0)
+    assert (3 <= raced.identical_runs[0] <= 100) == compare_runs
+
+
 def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tmp_path):
     given = job()
     sabotage(given, tmp_path / "killed once")

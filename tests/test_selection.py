@@ -14,6 +14,7 @@ from autotune.run.selection import (
     PortfolioTimes,
     candidates,
     decide,
+    enter_portfolio,
     ratio,
     why_unsure,
     with_portfolio,
@@ -63,6 +64,21 @@ def test_what_was_stopped_early_fills_the_places_that_are_left():
     measured = [*stopped, measurement(2, ms=2.0), measurement(3, ms=1.0)]
     assert [row.configuration.NUMBER for row in candidates(measured, 3)] == [3, 2, 1]
     assert [row.configuration.NUMBER for row in candidates(measured, 2)] == [3, 2]
+
+
+def test_the_last_places_are_of_those_that_are_deterministic():
+    """Two at most, wherever they rank, and never the only place."""
+    measured = [measurement(i, ms=1.0 + i) for i in range(6)]
+
+    def chosen(count, *repeating):
+        rows = candidates(measured, count, lambda c: c.NUMBER in repeating)
+        return [row.configuration.NUMBER for row in rows]
+
+    assert chosen(3, 4, 5) == [0, 4, 5]
+    assert chosen(3, 1, 4, 5) == [0, 1, 4]
+    assert chosen(4, 5) == [0, 1, 2, 5]
+    assert chosen(1, 5) == [0]
+    assert chosen(9, 5) == [0, 1, 2, 3, 4, 5]
 
 
 def test_candidates_of_nothing_are_none():
@@ -124,6 +140,22 @@ def test_the_function_with_most_registers_counts():
     )
     finalists = [Finalist(two, (1.0,) * 9), finalist(1, [1.0] * 9, registers=100)]
     assert decide(finalists, {}).winner is finalists[1]
+
+
+@pytest.mark.parametrize(("slower", "wins"), [(1.018, 1), (1.022, 0)])
+def test_what_is_deterministic_wins_where_it_costs_less_than_two_percent(slower, wins):
+    """Whatever the registers of others. Else it stands beside the winner."""
+    rng = np.random.default_rng(6)
+    finalists = [
+        finalist(0, noisy(rng, 1.0, noise=1e-4), registers=16),
+        replace(finalist(1, noisy(rng, slower, noise=1e-4), registers=64), deterministic=True),
+        replace(finalist(2, noisy(rng, 1.1, noise=1e-4), registers=8), deterministic=True),
+    ]
+    result = decide(finalists, {})
+    assert result.winner is finalists[wins]
+    assert result.tied == (finalists[wins],)
+    assert result.best_deterministic is (None if wins else finalists[1])
+    assert finalists[1].measurement.configuration in enter_portfolio([result], Configuration(N=9))
 
 
 def test_a_difference_of_less_than_the_tolerance_is_a_tie_even_without_noise():

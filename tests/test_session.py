@@ -781,6 +781,32 @@ def test_a_finalist_that_fails_in_the_race_is_disqualified_and_the_run_goes_on(t
     assert (last.configuration, last.status) == (bad.configuration, bad.status)
 
 
+def test_what_is_opt_in_is_tried_where_it_is_named_only(tuned, saxpy):
+    kernel = saxpy(("    BLOCK=", "    opt_in={'ITEMS': (4,)},\n    BLOCK="))
+
+    def tried(**fixed):
+        (result,) = tuned(kernel, problems=(Problem(n=4096),), fixed=fixed).problems
+        return {row.configuration.ITEMS for row in result.measured}
+
+    assert 4 not in tried(BLOCK=(32, 64))
+    assert tried(BLOCK=(32, 64), ITEMS=(2, 4)) == {2, 4}
+
+
+def test_what_is_deterministic_has_a_place_in_the_finals_and_in_the_record(tuned, saxpy):
+    """Wherever it ranks. Beside the winner, or in its place where it costs little."""
+    declared = "@saxpy.deterministic\ndef d(c, p):\n    return c.BLOCK == 32\n\n\n@saxpy.launch\n"
+    kernel = saxpy(("@saxpy.launch\n", declared))
+    effort = replace(EFFORTS["quick"], finalists=2)
+    fixed = {"ITEMS": (2,), "BLOCK": (32, 64, 128, 256)}
+    run = tuned(kernel, problems=(N,), fixed=fixed, effort=effort)
+    (found,) = record_of(run).entries
+    finalists = [c.measurement.configuration.BLOCK for c in run.problems[0].finals.finalists]
+    assert len(finalists) == 2 and 32 in finalists
+    best = found if found.deterministic else found.best_deterministic
+    assert (best.configuration["BLOCK"], best.deterministic) == (32, True)
+    assert 3 <= best.identical_runs <= 100
+
+
 def test_where_all_finalists_are_out_the_next_best_take_their_places(tuned, saxpy, tmp_path):
     """One place in the finals, and the fastest is wrong on an odd size."""
     source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"

@@ -21,6 +21,7 @@ from autotune.kernel.launches import requirement, traced, traced_grid
 from autotune.kernel.names import fault
 from autotune.kernel.spec import Fill, Kernel, Launch, Out
 from autotune.run.command import execute
+from autotune.run.recording import default_plan
 from autotune.run.request import Request
 from autotune.store import Store
 from autotune.values import Configuration, Problem
@@ -61,6 +62,9 @@ def test_a_declaration_reads_back() -> None:
         ({"tile": ({"x": 1},)}, r"unknown option 'tile'.*a tuple of numbers or texts"),
         ({"n": (1, 2)}, r"n is a parameter and a problem field; rename one"),
         ({"lda": (1, 2), "layout": {"lda": 0}}, r"lda is a parameter and a layout field"),
+        ({"opt_in": {"KIND": ("fast",)}}, r"opt_in: KIND='fast' is not among its values"),
+        ({"opt_in": {"KINDS": ("tiled",)}}, r"opt_in: unknown parameter 'KINDS'"),
+        ({"opt_in": {"BLOCK": (32,)}}, r"opt_in: BLOCK needs its first value and its default"),
         ({"problem": []}, r"unknown option 'problem'; did you mean 'problems'"),
         ({"backends": ["hip"]}, r"backends: unknown backend 'hip'.*known: cuda, opencl"),
         ({"problems": {"hip": []}}, r"problems: unknown backend 'hip'"),
@@ -375,6 +379,28 @@ def test_a_kernel_says_of_which_configurations_launches_must_not_overlap() -> No
     assert not k.is_exclusive(k.default())
 
 
+def test_a_kernel_says_which_configurations_give_the_same_bits() -> None:
+    """Of none where it says nothing. It is told what is compiled in, and not the sizes."""
+    k = kernel(static=("dtype",), problems=[Problem(n=64, dtype="half")])
+    tiled, half = k.completed({"KIND": "tiled"}), Problem(n=64, dtype="half")
+    assert not k.is_deterministic(tiled, half)
+    k.deterministic(lambda c, p: c.KIND == "tiled" and p.dtype == "half")
+    assert k.is_deterministic(tiled, half)
+    assert not k.is_deterministic(k.default(), half)
+    assert not k.is_deterministic(tiled, Problem(n=64, dtype="single"))
+    k.deterministic(lambda c, p: p.n > 9)
+    with pytest.raises(SpecError, match="deterministic: AttributeError"):
+        k.is_deterministic(tiled, half)
+
+
+def test_a_default_is_deterministic_if_it_is_for_every_problem() -> None:
+    """It answers for all of them."""
+    for name, expected in (("copy", False), ("gemv", True)):
+        bundled = find_kernel(name)
+        made = default_plan(bundled, bundled.first_problem("cuda"), DEVICE)
+        assert made.deterministic == expected, name
+
+
 @pytest.mark.parametrize("answer", ["False", None, np.zeros(2)], ids=str)
 @pytest.mark.parametrize("hook", ["exclusive", "requires"])
 def test_what_is_neither_yes_nor_no_is_refused(hook: str, answer: Any) -> None:
@@ -398,6 +424,23 @@ def test_bundled_kernels_are_exclusive_where_they_keep_something_in_their_module
     ):
         bundled = find_kernel(name)
         assert bundled.is_exclusive(bundled.completed(values)) == expected, (name, values)
+
+
+def test_bundled_kernels_are_deterministic_but_for_atomic_sums() -> None:
+    for name, values, fields, expected in (
+        ("reduce", {"VARIANT": "cuda", "COLLECT": "words"}, {}, True),
+        ("reduce", {"VARIANT": "cuda", "COLLECT": "pair"}, {}, False),
+        ("gemv", {"SPLIT": 8, "FINISH": "atomic"}, {}, False),
+        ("gemv", {"SPLIT": 8, "FINISH": "atomic"}, {"view": 1, "trans": 1}, True),
+        ("gemv", {"SPLIT": 8, "FINISH": "ticket"}, {}, True),
+        ("copy", {}, {"mode": "copy"}, True),
+        ("copy", {}, {"mode": "read"}, False),
+        *((name, {}, {}, True) for name in ("sgemm", "sgemm_tf32x3", "transpose", "ffma")),
+        ("prefetch", {}, {"intensity": 1}, True),
+    ):
+        bundled = find_kernel(name)
+        found = bundled.is_deterministic(bundled.completed(values), Problem(fields))
+        assert found == expected, (name, values, fields)
 
 
 def test_a_launch_may_ask_for_the_device_and_be_traced() -> None:

@@ -389,6 +389,23 @@ def test_a_winner_by_a_hair_gives_way_to_one_that_wins_around() -> None:
     assert rows[2].promised[0][1] > 0.95
 
 
+@pytest.mark.parametrize(("slower", "chosen"), [(1.018, 64), (1.022, 32)])
+def test_what_is_deterministic_answers_where_it_costs_less_than_two_percent(
+    slower: float, chosen: int
+) -> None:
+    """What is promised is no more than the share of the speed that it really has."""
+
+    def planner(configuration: Any, problem: Any) -> Plan:
+        return plan(configuration["BM"], grid=None, deterministic=configuration["BM"] == 64)
+
+    sizes = [64, 128, 256, 512, 1024]
+    portfolio = portfolio_of([[1.0] * 5, [slower] * 5], sizes)
+    rows, _ = fallback_table(portfolio, planner, 132)
+    assert {row.plan.configuration["BM"] for row in rows} == {chosen}
+    promised = rows[0].promised[0][1]
+    assert promised == 1.0 if chosen == 32 else 0.9 < promised < 1 / slower
+
+
 def test_two_regimes_keep_their_own_winners() -> None:
     """Small and large sizes differ by more than a neighbour's weight."""
     small, large = [1.0, 1.0, 1.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 1.0, 1.0, 1.0]

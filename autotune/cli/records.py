@@ -32,6 +32,7 @@ _OUT = out_option("Folder to write to.")
 @click.argument("fields", nargs=-1, metavar="[FIELD=N]...")
 @click.option("--arch", metavar="sm_NN", help="Architecture; default: this machine's.")
 @click.option("--device", metavar="NAME", help="The driver's name of a device.")
+@click.option("--deterministic", is_flag=True, help="Only what gives the same bits in every run.")
 @SPACES
 @TRUST
 @JSON
@@ -40,6 +41,7 @@ def lookup(
     fields: tuple[str, ...],
     arch: str | None,
     device: str | None,
+    deterministic: bool,
     spaces: Path | None,
     as_json: bool,
 ) -> None:
@@ -55,7 +57,7 @@ def lookup(
 
     problem = sizes(",".join(fields))
     _warn_of_other(kernel, spaces)
-    found = answer(kernel, arch=arch, device=device, **problem)
+    found = answer(kernel, arch=arch, device=device, deterministic=deterministic, **problem)
     facts: dict[str, Any] = {
         "kernel": kernel,
         "problem": problem,
@@ -66,6 +68,7 @@ def lookup(
         "shared_bytes": found.shared_bytes,
         "expected_fraction": found.expected_fraction,
         "exclusive": found.exclusive,
+        "deterministic": found.deterministic,
         "requires_met": found.requires_met,
         "stale_reasons": [*found.stale_reasons, *_changes(kernel, found.made_for, spaces)],
         "unsure": found.unsure,
@@ -85,6 +88,8 @@ def lookup(
         click.echo("  not valid: nothing that was tuned may be used for this problem and device")
     if found.exclusive:
         click.echo("  exclusive: two launches of one loaded module must not overlap")
+    if found.deterministic:
+        click.echo("  deterministic: the same bits in every run")
     for reason in facts["stale_reasons"]:
         click.echo(f"  stale: {reason}")
     if found.unsure:

@@ -222,8 +222,10 @@ class _Exported:
 
 def _plans(record: TunedRecord) -> Iterator[Plan]:
     yield record.default
-    yield from (entry.plan for entry in record.entries)
-    yield from (row.plan for row in record.fallback)
+    for entry in record.entries:
+        yield from (each.plan for each in (entry, entry.best_deterministic) if each)
+    for row in record.fallback:
+        yield from (row.plan, *row.views)
     for prediction in record.portfolio.predictions:
         yield from (cost.plan for cost in prediction.costs)
 

@@ -8,6 +8,7 @@ The text is in ``header.hpp.j2``; this module fills it in.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ from autotune.tuned.table import (
     ProblemKey,
     arch_number,
     build_table,
+    deterministic_only,
     pick,
 )
 from autotune.tuned.writing import encode
@@ -192,9 +194,10 @@ class Writer:
         self.shapes: list[str] = []
         self.conditions: list[str] = []
         self.default = self.number(self.table.default.plan)
-        # The rows of an architecture with one device are the device's.
-        shared = [arch for arch in self.table.archs.values() if len(self._devices_of(arch)) > 1]
-        self.groups = [*self.table.devices.values(), *shared]
+        #: The same table where only what is deterministic may answer.
+        self.repeating = deterministic_only(self.table)
+        groups = [*self._own_groups(self.table), *self._own_groups(self.repeating)]
+        self.groups = list(dict.fromkeys(groups))
         self.promises: list[Promise] = []
         self.predictions: list[Prediction] = []
         for row in (row for group in self.groups for row in _rows(group)):
@@ -216,8 +219,15 @@ class Writer:
         numbers = {arch_number(arch) for arch in named} - {None}
         self.archs = sorted(number for number in numbers if number is not None) or [0]
 
-    def _devices_of(self, arch: Group) -> list[Group]:
-        return [device for device in self.table.devices.values() if device.arch == arch.name]
+    def _own_groups(self, table: LookupTable) -> list[Group]:
+        """Devices and architectures; the rows of an architecture with one device are the device's."""
+        alone = (arch for arch in table.archs.values() if self._only_device(table, arch) is arch)
+        return [*table.devices.values(), *alone]
+
+    def _only_device(self, table: LookupTable, arch: Group) -> Group:
+        """The device of an architecture that has but one; else the architecture."""
+        devices = [device for device in table.devices.values() if device.arch == arch.name]
+        return devices[0] if len(devices) == 1 else arch
 
     def _costs(self) -> Iterator[tuple[Prediction, Cost]]:
         for prediction in self.predictions:
@@ -239,6 +249,11 @@ class Writer:
         self.plans.setdefault(key, plan)
         return self.positions.setdefault(key, len(self.positions))
 
+    def name_of(self, group: Group) -> str:
+        """What a group is called in a comment."""
+        own = [*self.table.devices.values(), *self.table.archs.values()]
+        return group.name if group in own else f"{group.name}, deterministic"
+
     def arch_id(self, arch: str) -> int:
         """90 for ``sm_90``; below -1 for what has no number, so that no integer asks for it."""
         number = arch_number(arch)
@@ -255,9 +270,9 @@ class Writer:
         archs = plan.archs or ()
         bits = sum(1 << i for i, number in enumerate(self.archs) if f"sm_{number}" in archs)
         sizes = [_extent(plan.block), str(plan.shared_bytes)]
-        about = [_bool(plan.exclusive), str(shape), str(condition), f"{bits}ULL"]
+        about = [_bool(plan.exclusive), _bool(plan.deterministic), str(shape), str(condition)]
         examined = _bool(plan.archs is not None)
-        return _joined([*values, *sizes, *about, examined])
+        return _joined([*values, *sizes, *about, f"{bits}ULL", examined])
 
     def value(self, name: str, value: Value) -> str:
         """The value of a parameter."""
@@ -315,16 +330,22 @@ class Writer:
         return [time(c, p.multiple).replace("\n", "\n      ") for p, c in self._costs()]
 
     def spans(self) -> dict[Group, str]:
-        """Where the rows of each device and architecture are: its arch, and both tables' spans."""
-        lines: dict[Group, str] = {}
+        """Where the rows of each device and architecture are: its arch, and the spans of all and of some."""
+        spans: dict[Group, str] = {}
         exact = near = 0
         for group in self.groups:
             ends = exact + len(group.exact), near + len(group.rows)
-            spans = (self.arch_id(group.arch), exact, ends[0], near, ends[1])
-            lines[group] = _joined(map(str, spans))
+            spans[group] = _joined(map(str, (exact, ends[0], near, ends[1])))
             exact, near = ends
-        for group in self.table.archs.values():
-            lines.setdefault(group, lines[self._devices_of(group)[0]])
+        lines: dict[Group, str] = {}
+        for kind in ("devices", "archs"):
+            for name, group in getattr(self.table, kind).items():
+                repeating = getattr(self.repeating, kind)[name]
+                both = (
+                    f"{{{spans[self._only_device(table, each)]}}}"
+                    for table, each in ((self.table, group), (self.repeating, repeating))
+                )
+                lines[group] = f"{self.arch_id(group.arch)}, {{{_joined(both)}}}"
         return lines
 
     def assertions(self) -> list[str]:
@@ -336,10 +357,15 @@ class Writer:
             where = which or str(self.arch_id(group.arch))
             if where.startswith("-"):
                 continue
-            for problem in group.exact:
+            questions = itertools.product(group.exact, (False, True))
+            for problem, deterministic in questions:
                 device, arch = (group.name, None) if is_device else (None, group.arch)
-                row, quality = pick(self.table, problem, device, arch)
-                asked = f"lookup({where}, {self.problem(problem)})"
+                table = self.repeating if deterministic else self.table
+                if deterministic and self.repeating.devices == self.table.devices:
+                    continue
+                row, quality = pick(table, problem, device, arch)
+                demand = ", demand::deterministic" if deterministic else ""
+                asked = f"lookup({where}, {self.problem(problem)}{demand})"
                 hit = "kernel_default" if quality == "default" else quality
                 lines.append(f"{asked}.plan == {self.number(row.plan)}")
                 lines.append(f"{asked}.hit == quality::{hit}")
@@ -400,7 +426,7 @@ def _context(writer: Writer) -> dict[str, Any]:
         "default_plan": writer.default,
         "groups": [
             {
-                "about": comment(group.name),
+                "about": comment(writer.name_of(group)),
                 "exact": [writer.exact_row(row) for row in group.exact.values()],
                 "near": [writer.near_row(row) for row in group.rows],
             }

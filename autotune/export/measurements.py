@@ -31,6 +31,7 @@ _INVALIDITY = {
     Status.CRASHED: "runtime",
     Status.IMPLAUSIBLE: "correctness",
     Status.UNSAFE: "correctness",
+    Status.NOT_DETERMINISTIC: "correctness",
 }
 #: Kernel Tuner's failure classes; it has none for wrong results.
 _FAILURES = {"constraints": "InvalidConfig", "compile": "CompilationFailedConfig"}

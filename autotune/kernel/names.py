@@ -47,7 +47,7 @@ _TAKEN: dict[str, dict[str, frozenset[str]]] = {
     },
     "problem field": {
         "a word of Python, which hooks could not write": _PYTHON,
-        "an argument of lookup": frozenset(("kernel", "arch", "device")),
+        "an argument of lookup": frozenset(("kernel", "arch", "device", "deterministic")),
     },
     "argument": {"a word of Python, which a reference could not name": _PYTHON},
 }

@@ -31,7 +31,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"[^\n]*$', re.MULTI
 _GIT_S = 10.0
 #: Options of `Kernel` that say what to try or where, not what is computed.
 _SEARCH_OPTIONS = frozenset(
-    {"problems", "quick_problems", "edge_problems", "seeds", "default", "backends"}
+    {"problems", "quick_problems", "edge_problems", "seeds", "default", "opt_in", "backends"}
 )
 #: Its other options; everything else that it is given is a parameter.
 _DECIDING_OPTIONS = (
@@ -39,7 +39,16 @@ _DECIDING_OPTIONS = (
 )
 #: Hooks that decide which configurations are tried or how results are judged against others.
 _SEARCH_HOOKS = frozenset(
-    {"constraint", "applies", "baseline", "requires", "exclusive", "call", "metric"}
+    {
+        "constraint",
+        "applies",
+        "baseline",
+        "requires",
+        "exclusive",
+        "deterministic",
+        "call",
+        "metric",
+    }
 )
 #: Packages whose versions are not in the fingerprint: `measure.data` has numpy's, beside a version of its own.
 _OWN_PACKAGES = frozenset({"numpy", "autotune"})

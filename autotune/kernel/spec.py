@@ -234,6 +234,9 @@ class Kernel(Hooks):
         first value.
     default : mapping
         Configuration for lookup when nothing is known; missing parameters take the first value.
+    opt_in : mapping of str to sequence
+        Values of parameters that are tried only where a run names them (``--fix COLLECT=pair``): what they
+        rely on is promised by nobody. So records, and lookup, have them only where that was asked for.
     static : sequence of str
         Problem and layout fields that are compiled in (upper-cased, or as `defines` says); the others
         are run-time arguments.
@@ -268,6 +271,7 @@ class Kernel(Hooks):
         edge_problems: Sequence[Problem] = (),
         seeds: Sequence[Mapping[str, Value]] = (),
         default: Mapping[str, Value] | None = None,
+        opt_in: Mapping[str, Sequence[Value]] | None = None,
         static: Sequence[str] = (),
         layout: Mapping[str, int] | None = None,
         exact_data: bool = True,
@@ -310,6 +314,8 @@ class Kernel(Hooks):
         self._check_macros()
         self.seeds = tuple(self._checked_partial("seeds", seed) for seed in seeds)
         self.default_values = self._checked_partial("default", default or {})
+        #: Values that are tried without asking, of parameters that have others.
+        self.usual: dict[str, tuple[Value, ...]] = self._checked_opt_in(opt_in or {})
         self.constraint_rules: list[Rule] = []
         self.applies_rules: list[Rule] = []
         self.baselines: list[Baseline] = []
@@ -414,6 +420,15 @@ class Kernel(Hooks):
         are run twice at once before they can win; record, header and lookup say it, load obeys it.
         """
         return self._hook("exclusive", function, ("c",))
+
+    def deterministic(self, function: Function) -> Function:
+        """Attach ``(c, p) -> bool``: whether every run on the same data and device gives the same bits.
+
+        ``p`` holds the static fields alone. Whoever says so is run a hundred times in the finals and has
+        to keep it. Of configurations that are equally fast but for 2 % such a one wins; record, header
+        and lookup say it. Where nothing is attached, nothing is promised.
+        """
+        return self._hook("deterministic", function, ("c", "p"))
 
     def call(self, function: Function) -> Function:
         """Attach the signature of the tuned kernel for `autotune.load`.
@@ -586,6 +601,10 @@ class Kernel(Hooks):
             )
         return number
 
+    def _compiled_in(self, p: Problem) -> Problem:
+        """The static fields of a problem alone, which is what its binary knows of it."""
+        return Problem(dict(zip(self.static, self.static_of(p), strict=True)))
+
     def check_problem(self, p: Problem) -> None:
         """Check a problem, and what the hooks that return numbers say of it, before it is measured.
 
@@ -619,6 +638,18 @@ class Kernel(Hooks):
             If the exclusive hook raises.
         """
         return "exclusive" in self.hooks and self._truth("exclusive", c)
+
+    def is_deterministic(self, c: Configuration, p: Problem) -> bool:
+        """Whether the same data give the same bits in every run; False where nothing is declared.
+
+        Raises
+        ------
+        SpecError
+            If the deterministic hook raises.
+        """
+        return "deterministic" in self.hooks and self._truth(
+            "deterministic", c, self._compiled_in(p)
+        )
 
     def _truth(self, name: str, *args: Any) -> bool:
         """What a hook says of its arguments; nothing and a text are neither yes nor no."""
@@ -709,9 +740,8 @@ class Kernel(Hooks):
 
     def _own_macros(self, c: Configuration, p: Problem) -> dict[str, str]:
         """What the defines hook says."""
-        static = Problem(dict(zip(self.static, self.static_of(p), strict=True)))
         # Not by `call_hook` of this class, which would fill in what is not compiled in.
-        returned = super().call_hook("defines", c, static)
+        returned = super().call_hook("defines", c, self._compiled_in(p))
         if not isinstance(returned, Mapping):
             raise self.error(f"defines: returned {returned!r}, expected a dict of macros")
         for name, value in returned.items():
@@ -746,7 +776,9 @@ class Kernel(Hooks):
             self.find_source(file)
         if not any(self.problems.values()):
             raise self.error("no problems: give problems=[Problem(...), ...]")
-        self.is_exclusive(self.default())  # else asked after the search only
+        # Else asked after the search only.
+        self.is_exclusive(self.default())
+        self.is_deterministic(self.default(), self.all_problems()[0])
 
     # ------------------------------------------------------------------ checks
 
@@ -928,6 +960,22 @@ class Kernel(Hooks):
                 )
             declared[name] = self.parameters[name][self.parameters[name].index(value)]
         return declared
+
+    def _checked_opt_in(self, given: Mapping[str, Sequence[Value]]) -> dict[str, tuple[Value, ...]]:
+        """What is left of the values of parameters of which some are tried only where they are asked for."""
+        usual = {}
+        for name, values in given.items():
+            for value in values:
+                self._checked_partial("opt_in", {name: value})
+            usual[name] = tuple(value for value in self.parameters[name] if value not in values)
+            # It stands for a parameter where that has no effect, and for what a default does not say.
+            if self.completed(self.default_values)[name] not in usual[name] or (
+                self.parameters[name][0] in values
+            ):
+                raise self.error(
+                    f"opt_in: {name} needs its first value and its default without asking"
+                )
+        return usual
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, {len(self.parameters)} parameters)"

@@ -30,6 +30,8 @@ class Status(StrEnum):
     IMPLAUSIBLE = "implausible"
     #: Right, but compute-sanitizer found a fault: an access, a race, a barrier.
     UNSAFE = "unsafe"
+    #: Right, but other bits in another run on the same data, though declared deterministic.
+    NOT_DETERMINISTIC = "not_deterministic"
 
     @property
     def is_timed(self) -> bool:

@@ -24,7 +24,7 @@ from autotune.measure import energy, tasks
 from autotune.measure.measurement import Energy, Status
 from autotune.measure.process import ChildDied, ChildTimeout
 from autotune.measure.tasks import Contender, Job
-from autotune.measure.verify import WrongResult
+from autotune.measure.verify import NotDeterministic, WrongResult
 from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
 
 T = TypeVar("T")
@@ -66,6 +66,8 @@ class Raced:
     clocks: Clocks = UNKNOWN_CLOCKS
     #: Of every round of windows; empty where energy was not asked for.
     energies: tuple[tuple[Energy, ...], ...] = ()
+    #: Runs on the same data that gave the same bits; 0 where that was not asked.
+    identical_runs: tuple[int, ...] = ()
 
 
 def race(
@@ -77,6 +79,7 @@ def race(
     max_seconds: float,
     by_stream: bool = False,
     windows: int = 0,
+    compare_runs: bool = False,
 ) -> Raced:
     """Time contenders interleaved, in a new random order every round, then each by itself hot.
 
@@ -86,6 +89,8 @@ def race(
     A launch that fails puts its contender out. So does a lost context, a hang or the second death
     of the process (the first may have come from outside): then the others race again from the
     beginning. That is done in what is left of the time, after a first death too.
+
+    With ``compare_runs`` those that are declared deterministic have to keep that in the end.
 
     No further round is begun after ``max_seconds``. With ``by_stream`` all are launched one by one,
     to compare with times that were taken so.
@@ -103,7 +108,9 @@ def race(
         running = [contenders[place] for place in entered]
         left_s = max(least_s, end - time.monotonic())
         worker.prepare(job)
-        heat = _watched(worker, job, running, rounds, seed, left_s, by_stream, windows)
+        heat = _watched(
+            worker, job, running, rounds, seed, left_s, by_stream, windows, compare_runs
+        )
         if isinstance(heat, _Broken):
             culprit = entered[heat.place] if heat.place >= 0 else -1
             if isinstance(heat.error, ChildDied) and culprit not in suspects:
@@ -148,6 +155,7 @@ def _watched(
     left_s: float,
     by_stream: bool,
     windows: int,
+    compare_runs: bool,
 ) -> Raced | _Broken:
     """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
     limits_s = [
@@ -167,6 +175,7 @@ def _watched(
                 left_s,
                 by_stream,
                 windows,
+                compare_runs,
                 progress.file,
                 is_stuck=progress.watch(limits_s),
             )
@@ -182,11 +191,13 @@ def _placed(
     samples: list[tuple[float, ...]] = [()] * count
     hot: list[float | None] = [None] * count
     energies: list[tuple[Energy, ...]] = [()] * count
+    runs = [0] * count
     for place, position in enumerate(entered):
         if position not in failures:
             samples[position] = heat.samples_ms[place]
             hot[position] = heat.hot_ms[place]
             energies[position] = heat.energies[place]
+            runs[position] = heat.identical_runs[place]
     return Raced(
         tuple(samples),
         tuple(hot),
@@ -194,6 +205,7 @@ def _placed(
         failures,
         clocks=heat.clocks,
         energies=tuple(energies),
+        identical_runs=tuple(runs),
     )
 
 
@@ -250,6 +262,7 @@ def run_heat(
     max_seconds: float,
     by_stream: bool,
     windows: int,
+    compare_runs: bool,
     progress_file: Path,
 ) -> Raced:
     """Race in this process; ends where the context is lost."""
@@ -272,7 +285,7 @@ def run_heat(
         energies = _windows(executor, entrants, windows, seed, end)
         for entrant, taken in zip(entrants, samples, strict=True):
             if entrant:
-                entrant.verify(len(taken))
+                entrant.verify(len(taken), compare_runs)
     except ContextLostError as error:
         failures[progress.running] = Elimination(Status.CRASHED, str(error))
         return Raced((), (), "", failures, context_lost=True)
@@ -283,6 +296,7 @@ def run_heat(
         failures=failures,
         clocks=clocks,
         energies=tuple(map(tuple, energies)),
+        identical_runs=tuple(entrant.identical_runs if entrant else 0 for entrant in entrants),
     )
 
 
@@ -345,6 +359,8 @@ class Entrant:
     ) -> None:
         self._taken, self._timer, self._place = taken, taken.timer, place
         self._progress, self._failures = progress, failures
+        #: On the same data, which gave the same bits.
+        self.identical_runs = 0
 
     @property
     def launched_by(self) -> str:
@@ -365,11 +381,13 @@ class Entrant:
             lambda _: [energy.measure(executor, self._timer, energy.FINALS_S)], count=1
         )
 
-    def verify(self, launches: int) -> None:
-        """Leave the race if a further launch, after so many samples, is wrong."""
+    def verify(self, launches: int, compare_runs: bool) -> None:
+        """Leave the race if a further launch, after so many samples, is wrong, or others are not the same."""
 
         def verified(launches: int) -> list[float]:
             self._taken.verify(launches)
+            if compare_runs:
+                self.identical_runs = self._taken.identical_runs()
             return []
 
         self._tried(verified, launches)
@@ -384,4 +402,6 @@ class Entrant:
             self._failures[self._place] = Elimination(Status.LAUNCH_FAILED, str(error))
         except WrongResult as error:
             self._failures[self._place] = Elimination(Status.WRONG_RESULT, str(error))
+        except NotDeterministic as error:
+            self._failures[self._place] = Elimination(Status.NOT_DETERMINISTIC, str(error))
         return []

@@ -51,6 +51,9 @@ _LAUNCHING_MS = 0.02
 _RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
 #: Launches of a finalist that are checked after its race, and how long more of them are begun.
 _FURTHER, _FURTHER_S = 64, 0.05
+#: Runs of a finalist on the same data whose bits are compared where it is declared deterministic; how long
+#: more of them are begun, and how many there are at least.
+_RUNS, _RUNS_S, _LEAST_RUNS = 100, 0.25, 3
 #: A launch on the same inputs that is so much quicker has looked its result up; how often chance may say
 #: so of one that has not.
 _KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
@@ -264,6 +267,7 @@ class Loaded:
         #: What it is bound to; others may make theirs after it.
         self.scratch = self.data.scratch
         self.binary = binary
+        self.deterministic = kernel.is_deterministic(configuration, job.problem)
         self._bound: dict[str, tuple[Any, verify.Steps]] = {}
         self._module: Any = None
         #: Milliseconds that each launch of `verify` took at least.
@@ -554,6 +558,28 @@ class Taken:
         verify.verify_last(data, name, launches)
         if why := kept_results(took_ms[-2], took_ms[-1]):
             raise verify.WrongResult(why)
+
+    def identical_runs(self) -> int:
+        """How many runs on the same data gave the same bits; 0 of who does not say that they do.
+
+        `_RUNS`, or what `_RUNS_S` allow.
+
+        Raises
+        ------
+        verify.NotDeterministic
+        """
+        if self.ready is None or not self.ready.deterministic:
+            return 0
+        _, data = current()
+        data.scratch = self.ready.scratch
+        module, steps = self.ready.bind(RANDOM)
+        end = time.monotonic() + _RUNS_S
+
+        def goes_on(done: int) -> bool:
+            return done < _RUNS and (done < _LEAST_RUNS or time.monotonic() < end)
+
+        run = partial(self.ready.executor.run, module, steps)
+        return verify.identical_runs(data, RANDOM, run, goes_on)
 
 
 def kept_results(changed_ms: Sequence[float], same_ms: Sequence[float]) -> str:

@@ -32,6 +32,10 @@ class WrongResult(Exception):
         self.checks = checks
 
 
+class NotDeterministic(Exception):
+    """Two runs on the same data gave other bits; ``str(error)`` says which and where."""
+
+
 @dataclass
 class DeviceData:
     """The arguments of one problem on a device: working buffers, pristine copies, expected values.
@@ -203,6 +207,46 @@ def verify_last(
         return _inspected(data, dataset, Poison.FINITE, with_harm, again="")
     except WrongResult as error:
         raise WrongResult(f"after {launches} timed launches: {error}", error.checks) from None
+
+
+def identical_runs(
+    data: DeviceData, dataset: str, run: Callable[[], object], goes_on: Callable[[int], bool]
+) -> int:
+    """Run on the same data as long as it ``goes_on`` after so many runs, and compare the outputs' bits.
+
+    Returns how many runs gave the same; 0 where the device has no room for a copy of the outputs.
+
+    Raises
+    ------
+    NotDeterministic
+    """
+    written = [argument for argument in data.arguments if argument.kind in ("out", "inout")]
+    names = [argument.name for argument in written if not _is_empty(argument)]
+    try:
+        first = [
+            data.executor.allocate(o.nbytes, o.offset_bytes) for o in map(data.argument, names)
+        ]
+    except MemoryError:
+        return 0
+    done = 0
+    while goes_on(done):
+        data.refresh(dataset, wholly=False)
+        run()
+        done += 1
+        pairs = [(copy, data.buffers[name]) for copy, name in zip(first, names, strict=True)]
+        if done == 1:
+            for copy, output in pairs:
+                data.executor.copy(copy, output)
+            continue
+        _, _, same = data.executor.inspect((), (), pairs)
+        if not all(same):
+            other = ", ".join(
+                name for name, is_same in zip(names, same, strict=True) if not is_same
+            )
+            raise NotDeterministic(
+                f"declared deterministic, but run {done} on the same data gave other bits in {other}"
+            )
+    return done
 
 
 def outputs(data: DeviceData, dataset: str) -> tuple[CheckResult, ...]:

@@ -37,6 +37,7 @@ STATUS_WORDS = {
     Status.CRASHED: "crashed",
     Status.IMPLAUSIBLE: "faster than the device can be",
     Status.UNSAFE: "compute-sanitizer found a fault",
+    Status.NOT_DETERMINISTIC: "declared deterministic, and it is not",
 }
 
 

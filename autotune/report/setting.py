@@ -46,11 +46,12 @@ def space_sentence(content: ReportContent) -> str:
 
 
 def verification(content: ReportContent) -> Table:
-    """Per problem: the winner's error and the bound it kept."""
+    """Per problem: the winner's error and the bound it kept, and whether its bits are always the same."""
     rows = []
     for problem in content.problems:
-        checks = problem.entry.checks if problem.entry else None
-        if checks is not None:
+        entry = problem.entry
+        checks = entry.checks if entry else None
+        if entry is not None and checks is not None:
             used = checks.max_error / checks.bound if checks.bound else 0.0
             rows.append(
                 {
@@ -59,9 +60,20 @@ def verification(content: ReportContent) -> Table:
                     "RMS error": wording.number(checks.rms_error, 3),
                     "Bound": wording.number(checks.bound, 3),
                     "Bound used": wording.percent(used),
+                    "Same bits in every run": _repeats(entry),
                 }
             )
     return Table.of(rows)
+
+
+def _repeats(entry: Entry) -> str:
+    """Whether a winner is deterministic, and if not, what one that is would cost."""
+    if entry.deterministic:
+        runs = entry.identical_runs
+        return f"yes, in {plural(runs, 'run')} compared" if runs else "declared"
+    if entry.best_deterministic is None:
+        return "no"
+    return f"no; at {wording.ratio(entry.best_deterministic.ratio)} the time"
 
 
 def device_limits(content: ReportContent) -> Table:

@@ -149,12 +149,16 @@ def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configurat
         failure = raced.failures[0]
         return Remeasured(failure.status, f"beside its rivals: {failure.message}")
     finalists = [
-        Finalist(Measurement(configuration, Status.OK), times)
+        Finalist(
+            Measurement(configuration, Status.OK),
+            times,
+            deterministic=bench.kernel.is_deterministic(configuration, job.problem),
+        )
         for configuration, times in zip(configurations, raced.samples_ms, strict=True)
         if times
     ]
     result, winner = decide(finalists, {}, bench.request.seed), finalists[0]
-    fastest = result.finalists[0]
+    fastest = result.tied[0]
     work = bench.kernel.work_of(job.problem)
     why = implausible(winner.median_ms, work, job.device, job.cold) if work else ""
     return Remeasured(

@@ -9,6 +9,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from autotune.devices.binary import Binary
 from autotune.errors import AutotuneError, FleetError
@@ -81,6 +82,7 @@ class Finals:
         """
         count = self.bench.request.effort.finalists
         left = selection.candidates(measured, len(measured))
+        promises = partial(self.bench.kernel.is_deterministic, p=evaluator.job.problem)
         others: list[Job] = []
         if left:
             self.listener(Phase(evaluator.job.problem, "other inputs"))
@@ -90,10 +92,11 @@ class Finals:
         out: list[Measurement] = []
         result = None
         while left and result is None:
-            chosen, left = left[:count], left[count:]
+            chosen = selection.candidates(left, count, promises)
+            left = [row for row in left if row not in chosen]
             verify_until = end if seconds is None else end - seconds / 2
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
-            left = [*unverified, *left]
+            left += unverified
             if finalists:
                 race_s = min(
                     self._most_race_s, max(_LEAST_RACE_SECONDS, end - self.bench.clock_s())
@@ -223,7 +226,14 @@ class Finals:
         worker, rounds = self.bench.worker, request.effort.rounds
         windows = request.effort.windows if request.objective.needs_energy else 0
         raced = worker.have(
-            race, evaluator.job, contenders, rounds, request.seed, seconds, windows=windows
+            race,
+            evaluator.job,
+            contenders,
+            rounds,
+            request.seed,
+            seconds,
+            windows=windows,
+            compare_runs=True,
         )
         ours = len(finalists)
         failed = []
@@ -241,9 +251,20 @@ class Finals:
         scoring = self.bench.scoring(evaluator.job.problem)
         unknown = Measurement(Configuration(), Status.OK)
         timed = [
-            _timed(finalist.measurement, samples, hot_ms, energies, scoring)
-            for finalist, samples, hot_ms, energies in zip(
-                finalists, raced.samples_ms, raced.hot_ms, raced.energies, strict=False
+            replace(
+                _timed(finalist.measurement, samples, hot_ms, energies, scoring),
+                deterministic=kernel.is_deterministic(
+                    finalist.configuration, evaluator.job.problem
+                ),
+                identical_runs=runs,
+            )
+            for finalist, samples, hot_ms, energies, runs in zip(
+                finalists,
+                raced.samples_ms,
+                raced.hot_ms,
+                raced.energies,
+                raced.identical_runs,
+                strict=False,
             )
             if samples
         ]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
@@ -27,7 +27,7 @@ from autotune.run.bench import Bench
 from autotune.run.recording import refitted, require_current
 from autotune.run.request import Request
 from autotune.search.session import Listener, Phase, ignore
-from autotune.tuned.record import TIME, TunedRecord
+from autotune.tuned.record import TIME, BestDeterministic, Entry, RunnerUp, TunedRecord
 from autotune.values import Configuration, Problem
 
 #: Configurations that are measured, however little time there is.
@@ -201,10 +201,17 @@ def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
     return Request(kernel, device, problems, cold=cold)
 
 
+def _beside(entry: Entry) -> Iterator[BestDeterministic | RunnerUp]:
+    """What an entry names beside its winner."""
+    if entry.best_deterministic is not None:
+        yield entry.best_deterministic
+    yield from entry.runners_up
+
+
 def _chosen(record: TunedRecord, kernel: Kernel, device: Device) -> list[Configuration]:
     """The default, then what won and its runners-up, the problems taking turns."""
     ranks = [
-        [entry.configuration, *(other.configuration for other in entry.runners_up)]
+        [entry.configuration, *(other.configuration for other in _beside(entry))]
         for entry in record.entries
     ]
     listed = [kernel.default()]

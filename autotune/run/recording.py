@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import median
 from typing import Any
 
@@ -32,9 +33,11 @@ from autotune.measure.measurement import CheckResult, Energy
 from autotune.measure.objective import Scoring
 from autotune.measure.timing import Timing, median_interval
 from autotune.run import selection
+from autotune.run.request import Request
 from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
 from autotune.tuned.fallback import fallback_table, with_views
 from autotune.tuned.record import (
+    BestDeterministic,
     Checks,
     Entry,
     FallbackRow,
@@ -83,7 +86,7 @@ def record_of(run: RunResult) -> TunedRecord:
         },
         parameters=dict(kernel.parameters),
         layout=dict(kernel.layout),
-        default=_plan(kernel, kernel.default(), example, device),
+        default=default_plan(kernel, example, device),
         entries=entries,
         portfolio=portfolio,
         fallback=fallback
@@ -146,11 +149,32 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         toolchain=run.toolchain,
         device_uuid=request.device.uuid,
         sm_mhz=finals.clocks.sm_mhz,
+        identical_runs=winner.identical_runs,
+        best_deterministic=_best_deterministic(request, result.problem, finals),
         who=os.environ.get("AUTOTUNE_WHO", "")[:200],
         commit=source_commit(request.kernel),
         runners_up=_runners_up(finals, request.seed),
         repeated=_repeated(finals),
         unsure=selection.why_unsure(finals, result.measured),
+    )
+
+
+def _best_deterministic(
+    request: Request, problem: Problem, finals: selection.Decision
+) -> BestDeterministic | None:
+    """The best that is deterministic, beside a winner that is not."""
+    best = finals.best_deterministic
+    if best is None:
+        return None
+    against = finals.against_winner(best, request.seed)
+    plan = _plan(request.kernel, best.measurement.configuration, problem, request.device)
+    return BestDeterministic(
+        **msgspec.structs.asdict(plan),
+        median_ms=best.median_ms,
+        interval_ms=best.interval_ms,
+        ratio=against.value,
+        ratio_interval=(against.low, against.high),
+        identical_runs=best.identical_runs,
     )
 
 
@@ -237,13 +261,17 @@ def _with_fallback(
         median_ms=measured.median_ms,
     )
 
+    @cache
+    def planned(configuration: Configuration, problem: Problem) -> Plan:
+        return _plan(kernel, configuration, problem, device)
+
     def planner(values: Mapping[str, Any], problem: Mapping[str, int | str]) -> Plan:
-        return _plan(kernel, Configuration(dict(values)), Problem(dict(problem)), device)
+        return planned(Configuration(dict(values)), Problem(dict(problem)))
 
     found = {key_of(entry.problem): (entry.configuration, entry.median_ms) for entry in entries}
     winners = [found.get(key_of(problem)) for problem in measured.problems]
     rows, predictions = fallback_table(matrix, planner, device.sm_count, winners)
-    rows = with_views(rows, matrix, planner, verified_layouts(kernel))
+    rows = with_views(rows, matrix, planner, kernel.layout, verified_layouts(kernel))
     return msgspec.structs.replace(matrix, predictions=predictions), rows
 
 
@@ -251,6 +279,14 @@ def verified_layouts(kernel: Kernel) -> list[Problem]:
     """The ways in which arrays lie, beside the one that is tuned, that a winner is verified on."""
     others = (kernel.layout_of(edge) for edge in kernel.edge_problems)
     return [kernel.filled(layout) for layout in dict.fromkeys(others) if layout]
+
+
+def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
+    """The plan of the default, which is deterministic if it is so for every problem."""
+    configuration = kernel.default()
+    always = all(kernel.is_deterministic(configuration, each) for each in kernel.all_problems())
+    plan = _plan(kernel, configuration, problem, device)
+    return msgspec.structs.replace(plan, deterministic=always)
 
 
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
@@ -264,6 +300,7 @@ def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device
         requires=requirement(kernel, configuration),
         archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
         exclusive=kernel.is_exclusive(configuration),
+        deterministic=kernel.is_deterministic(configuration, problem),
     )
 
 

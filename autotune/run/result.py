@@ -12,7 +12,15 @@ from autotune.run.request import Request
 from autotune.run.selection import Decision, PortfolioTimes
 from autotune.values import Configuration, Problem
 
-_WRONG = frozenset({Status.WRONG_RESULT, Status.UNSAFE, Status.CRASHED, Status.TIMED_OUT})
+_WRONG = frozenset(
+    {
+        Status.WRONG_RESULT,
+        Status.UNSAFE,
+        Status.NOT_DETERMINISTIC,
+        Status.CRASHED,
+        Status.TIMED_OUT,
+    }
+)
 
 #: How begins what `SearchSession.ended_by` says of a search that its budget ended.
 _BY_BUDGET = ("time", "budget")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from autotune.devices.toolkit import find_program
 from autotune.measure import sanitize
@@ -71,11 +72,12 @@ class SafetyCheck:
         was found for another problem of the run holds here: the small problems are the same.
         """
         static = self.bench.kernel.static_of(problem)
+        promises = partial(self.bench.kernel.is_deterministic, p=problem)
         safe: list[Measurement] = []
         out: dict[Configuration, sanitize.SanitizerFault] = {}
         for _ in range(_ROUNDS):
             left = [entrant for entrant in entrants if entrant.configuration not in out]
-            finalists = selection.candidates(left, self.bench.request.effort.finalists)
+            finalists = selection.candidates(left, self.bench.request.effort.finalists, promises)
             self._check(problem, static, [finalist.configuration for finalist in finalists])
             safe = []
             for finalist in finalists:

@@ -7,8 +7,9 @@ k-th samples of all contenders saw the same clocks and temperature.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from statistics import median
 
 import numpy as np
@@ -17,12 +18,15 @@ from numpy.typing import NDArray
 from autotune.devices.device import UNKNOWN_CLOCKS, Clocks
 from autotune.measure.measurement import Energy, Measurement, Status, drift_words
 from autotune.measure.timing import median_interval
+from autotune.tuned.fallback import DETERMINISM
 from autotune.values import Configuration, Problem
 
 #: Resamples of a bootstrap interval; more change the third digit.
 _RESAMPLES = 2000
 #: Most configurations that are measured on every problem.
 PORTFOLIO_SIZE = 32
+#: Finalists that are deterministic, where a search found so many.
+_LEAST_DETERMINISTIC = 2
 #: A contender whose ratio to the best cannot be told from 1 within this share is tied with it.
 _TIE_TOLERANCE = 0.002
 #: How often finals of equally fast contenders may call any of them slower.
@@ -64,6 +68,9 @@ class Finalist:
     costs: tuple[float, ...] = ()
     #: Windows of the rounds; empty where energy was not measured.
     energies: tuple[Energy, ...] = ()
+    #: Whether it is declared to give the same bits in every run, and so many runs that did.
+    deterministic: bool = False
+    identical_runs: int = 0
 
     @property
     def rounds(self) -> tuple[float, ...]:
@@ -127,6 +134,13 @@ class Decision:
     repeat: Repeat | None = None
 
     @property
+    def best_deterministic(self) -> Finalist | None:
+        """The best that gives the same bits in every run, where the winner does not; None: none does."""
+        if self.winner.deterministic:
+            return None
+        return next((finalist for finalist in self.finalists if finalist.deterministic), None)
+
+    @property
     def vendor(self) -> str | None:
         """The fastest baseline: beating a slower one proves nothing."""
         return min(self.vendors, key=lambda name: self.vendors[name][0], default=None)
@@ -167,12 +181,15 @@ class PortfolioTimes:
 
 
 def enter_portfolio(results: Sequence[Decision], default: Configuration) -> list[Configuration]:
-    """Who is measured on every problem: the default, tied sets and the three best of each.
+    """Who is measured on every problem: the default, tied sets, the three best of each and the deterministic.
 
     At most `PORTFOLIO_SIZE`: problems take turns, best first.
     """
     chosen: dict[Configuration, None] = {default: None}
-    ranks = [[*result.tied, *result.finalists[:3]] for result in results]
+    ranks = [
+        [*result.tied, *result.finalists[:3], *filter(None, [result.best_deterministic])]
+        for result in results
+    ]
     for place in range(max(map(len, ranks), default=0)):
         for ranked in ranks:
             if place < len(ranked) and len(chosen) < PORTFOLIO_SIZE:
@@ -192,18 +209,28 @@ def with_portfolio(
         elsewhere = portfolio.fraction(finalist.measurement.configuration, problem)
         return (-round(elsewhere, 3), finalist.registers, finalist.cost)
 
-    winner = min(_eligible(result.tied, result.finalists[0]), key=merit)
+    winner = min(_eligible(result.tied, result.tied[0]), key=merit)
     return replace(result, winner=winner, vendors=_against(result.vendor_samples, winner, seed))
 
 
-def candidates(measured: Sequence[Measurement], count: int) -> list[Measurement]:
+def candidates(
+    measured: Sequence[Measurement],
+    count: int,
+    is_deterministic: Callable[[Configuration], bool] = lambda _: False,
+) -> list[Measurement]:
     """The best measurements by cost, the median by default, at most ``count``: who enters the finals.
 
     Those that were stopped early fill the places that are left. They get a second look: what
-    stopped them may have been the clock of that moment.
+    stopped them may have been the clock of that moment. The last places are of those that are
+    deterministic, where fewer than `_LEAST_DETERMINISTIC` of them are among the best.
     """
     timed = [row for row in measured if row.samples_ms and row.cost is not None]
-    return sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))[:count]
+    ranked = sorted(timed, key=lambda row: (row.status is not Status.OK, row.cost or 0.0))
+    least = max(0, min(_LEAST_DETERMINISTIC, count - 1))
+    repeating = (i for i, row in enumerate(ranked) if is_deterministic(row.configuration))
+    kept = set(islice(repeating, least))
+    others = (i for i in range(len(ranked)) if i not in kept)
+    return [ranked[i] for i in sorted({*kept, *islice(others, count - len(kept))})]
 
 
 def decide(
@@ -211,15 +238,17 @@ def decide(
 ) -> Decision:
     """Rank finalists and choose the winner.
 
-    All that cannot be told from the best are tied; of those that were measured within 0.3 % of it
-    the winner needs fewest registers, which leaves most room beside it, then has the smallest
-    median. Samples of all, baselines included, are of the same rounds.
+    Where the best is not deterministic and one that is costs at most `DETERMINISM` more, only such
+    ones can win. All that cannot be told from the best of these are tied; of those that were measured
+    within 0.3 % of it the winner needs fewest registers, which leaves most room beside it, then has
+    the smallest median. Samples of all, baselines included, are of the same rounds.
     """
     ranked = sorted(finalists, key=lambda finalist: finalist.cost)
-    best = ranked[0]
+    entitled = _entitled(ranked)
+    best = entitled[0]
     tied = [
         finalist
-        for finalist in ranked
+        for finalist in entitled
         if finalist is best or not _is_slower(finalist, best, len(ranked))
     ]
     winner = min(
@@ -307,6 +336,15 @@ def _is_slower(finalist: Finalist, best: Finalist, contenders: int) -> bool:
     ratios = _by_round(finalist.rounds, best.rounds)
     low, _ = median_interval(ratios.tolist(), 1 - _FALSE_DIFFERENCE / pairs)
     return low > 1 + _TIE_TOLERANCE
+
+
+def _entitled(ranked: Sequence[Finalist]) -> Sequence[Finalist]:
+    """Who may win: those that are deterministic, where their best is hardly slower than the best of all."""
+    repeating = [finalist for finalist in ranked if finalist.deterministic]
+    if not repeating:
+        return ranked
+    costs = np.median(_by_round(repeating[0].rounds, ranked[0].rounds))
+    return repeating if costs <= 1 + DETERMINISM else ranked
 
 
 def _eligible(tied: Sequence[Finalist], best: Finalist) -> list[Finalist]:

@@ -34,9 +34,31 @@ def answer(
     disabled: bool,
     arch: str | int | None,
     device: Any,
+    deterministic: bool,
     problem: Mapping[str, Any],
 ) -> TunedConfig:
-    """The tuned configuration for a problem; see `autotune.lookup`."""
+    """The tuned configuration for a problem; see `autotune.lookup`.
+
+    Where ``deterministic``, the table has such rows only, but for the default.
+    """
+    found = _answer(kernel, table, disabled, arch, device, problem)
+    if deterministic and not found.deterministic:
+        asked = ", ".join(f"{name}={value}" for name, value in problem.items())
+        raise UsageError(
+            f"{kernel}: no configuration that may answer for ({asked}) is known to be "
+            f"deterministic; declare which are (@{kernel}.deterministic), and tune: autotune run {kernel}"
+        )
+    return found
+
+
+def _answer(
+    kernel: str,
+    table: LookupTable | None,
+    disabled: bool,
+    arch: str | int | None,
+    device: Any,
+    problem: Mapping[str, Any],
+) -> TunedConfig:
     if table is None:
         known = unknown("kernel", kernel, sorted(kernel_names() - {kernel}))
         raise UsageError(f"no tuned record: {known}; make one with: autotune run {kernel}")
@@ -84,6 +106,7 @@ def tuned_config(
         objective=table.objective,
         source=row.source,
         exclusive=row.plan.exclusive,
+        deterministic=row.plan.deterministic,
         made_for=row.made_for,
         requires_met=is_valid and row.plan.allows(fields),
     )

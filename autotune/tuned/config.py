@@ -44,6 +44,8 @@ class TunedConfig(Mapping[str, Any]):
         have the kernel's files, add whether those changed since.
     exclusive : bool
         Whether two launches of one loaded module must not overlap: on two streams, say.
+    deterministic : bool
+        Whether the same data give the same bits in every run on a device, as the kernel declares.
     unsure : str
         Why its time and choice are unsure, as measured on a busy device; empty where they are sure.
     objective : str
@@ -60,6 +62,7 @@ class TunedConfig(Mapping[str, Any]):
     __slots__ = (
         "_values",
         "block",
+        "deterministic",
         "exclusive",
         "expected_fraction",
         "grid",
@@ -81,6 +84,7 @@ class TunedConfig(Mapping[str, Any]):
     expected_fraction: float | None
     stale_reasons: tuple[str, ...]
     exclusive: bool
+    deterministic: bool
     unsure: str
     objective: str
     source: str

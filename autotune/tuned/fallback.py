@@ -10,6 +10,9 @@ distance. How far to look is not known beforehand: of several widths that is tak
 answers best for problems that were left out of it. Where times fitted to the same matrix
 (`prediction`) answer better for problems that were left out of them, the rows name that prediction.
 
+What is not deterministic counts as slower by `DETERMINISM` than it is, as in finals, where one is
+chosen from several; shares are of true times.
+
 With problems that are left out go the configurations that are best for no other: without those
 problems nobody would have found them. What the others then give, beside the best that was ever
 measured for it, is what rows promise (`promise`).
@@ -20,6 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import TypeAlias
 
 import msgspec
@@ -28,6 +32,9 @@ from autotune.tuned.prediction import Predictor
 from autotune.tuned.promise import ENOUGH_PROBLEMS, FAILED, lowered, promises, rounded
 from autotune.tuned.record import FallbackRow, Plan, Portfolio, Prediction
 from autotune.tuned.table import CORRECTED, distance, place_of
+
+#: The most speed, as a share, that is given up for a configuration whose results are the same in every run.
+DETERMINISM = 0.02
 
 #: Distances after which a problem counts half, in sixteenths of octaves. 0: only the row's own.
 WIDTHS = (0, 8, 16, 32, 64, 128)
@@ -64,14 +71,16 @@ def fallback_table(
     corrections: dict[int, FallbackRow] = {}
     predictions: list[Prediction] = []
     for group in _by_category(portfolio):
+        plans = _plans(portfolio, group, planner)
+        counted = _counted(portfolio, plans)
         matrix = _Matrix(
-            portfolio, group, [winners[column] if winners else None for column in group]
+            portfolio, counted, group, [winners[column] if winners else None for column in group]
         )
         scores = {width: matrix.score(matrix.nearest(width)) for width in WIDTHS}
         width = max(WIDTHS, key=scores.__getitem__)
         way, position = matrix.nearest(width), None
         if len(group) >= ENOUGH_PROBLEMS:
-            fits = Predictor(portfolio, group, _plans(portfolio, group, planner), sm_count)
+            fits = Predictor(counted, group, plans, sm_count)
             prediction, predicted = fits.prediction(), matrix.predicted(fits)
             if prediction and matrix.score(predicted) > scores[width] + WORTHWHILE:
                 way, position = predicted, len(predictions)
@@ -99,12 +108,14 @@ def with_views(
     rows: Sequence[FallbackRow],
     portfolio: Portfolio,
     planner: Planner,
+    plain: Mapping[str, int],
     layouts: Sequence[Mapping[str, int]],
 ) -> tuple[FallbackRow, ...]:
-    """Rows with what to use for arrays that lie in ways that their plans do not take.
+    """Rows with what to use for arrays that lie in ways that their plans do not take, or deterministically.
 
-    For each of ``layouts`` the configuration that takes it and is the fastest for the row's own
-    problem, as far as that was measured.
+    For each of ``layouts``, and then for the one that is tuned and each again where the answer must be
+    deterministic, the configuration that takes it and is the fastest for the row's own problem, as far
+    as that was measured.
     """
     completed = []
     for row in rows:
@@ -112,14 +123,21 @@ def with_views(
         column = portfolio.problems.index(row.problem) if row.problem in portfolio.problems else -1
         times = [] if column < 0 else [times[column] for times in portfolio.median_ms]
         fastest = sorted((ms, number) for number, ms in enumerate(times) if ms)
-        for layout in layouts:
-            fields = {**row.problem, **layout}
-            if any(plan.allows(fields) for plan in plans):
-                continue
-            able = (planner(portfolio.configurations[number], row.problem) for _, number in fastest)
-            plans += itertools.islice((plan for plan in able if plan.allows(fields)), 1)
+        demands = [(layout, False) for layout in layouts]
+        demands += [(layout, True) for layout in (plain, *layouts)]
+        for layout, deterministic in demands:
+            serves = partial(_serves, {**row.problem, **layout}, deterministic)
+            if not any(map(serves, plans)):
+                able = (
+                    planner(portfolio.configurations[number], row.problem) for _, number in fastest
+                )
+                plans += itertools.islice(filter(serves, able), 1)
         completed.append(msgspec.structs.replace(row, views=tuple(plans[1:])))
     return tuple(completed)
+
+
+def _serves(fields: Mapping[str, int | str], deterministic: bool, plan: Plan) -> bool:
+    return plan.allows(fields) and (plan.deterministic or not deterministic)
 
 
 def _plans(portfolio: Portfolio, group: Sequence[int], planner: Planner) -> list[Plan | None]:
@@ -129,6 +147,18 @@ def _plans(portfolio: Portfolio, group: Sequence[int], planner: Planner) -> list
         runs = [portfolio.problems[column] for column in group if times[column]]
         plans.append(planner(configuration, runs[0]) if runs else None)
     return plans
+
+
+def _counted(portfolio: Portfolio, plans: Sequence[Plan | None]) -> Portfolio:
+    """A portfolio with times as they count when one configuration is chosen."""
+    if not any(plan is not None and plan.deterministic for plan in plans):
+        return portfolio
+    factors = [1 + DETERMINISM * (plan is not None and not plan.deterministic) for plan in plans]
+    times = (
+        tuple(ms and ms * factor for ms in row)
+        for row, factor in zip(portfolio.median_ms, factors, strict=True)
+    )
+    return msgspec.structs.replace(portfolio, median_ms=tuple(times))
 
 
 def _by_category(portfolio: Portfolio) -> list[list[int]]:
@@ -141,29 +171,39 @@ def _by_category(portfolio: Portfolio) -> list[list[int]]:
     return list(groups.values())
 
 
+def _fractions(portfolio: Portfolio, group: Sequence[int]) -> tuple[list[list[float]], list[float]]:
+    """Shares of the best speed, by configuration and problem of a group, and the best time of each."""
+    times = [[row[column] for column in group] for row in portfolio.median_ms]
+    best_ms = [min(ms or math.inf for ms in column) for column in zip(*times, strict=True)]
+    shares = [
+        [least_ms / ms if ms else 0.0 for least_ms, ms in zip(best_ms, row, strict=True)]
+        for row in times
+    ]
+    return shares, best_ms
+
+
 class _Matrix:
     """Fractions of the best speed: one row per configuration, one column per problem of a group."""
 
     def __init__(
-        self, portfolio: Portfolio, group: Sequence[int], winners: Sequence[Winner | None]
+        self,
+        portfolio: Portfolio,
+        counted: Portfolio,
+        group: Sequence[int],
+        winners: Sequence[Winner | None],
     ) -> None:
         self.places = [place_of(tuple(portfolio.problems[column].values())) for column in group]
-        times = [[row[column] for column in group] for row in portfolio.median_ms]
-        columns = [[ms or math.inf for ms in column] for column in zip(*times, strict=True)]
-        best = list(map(min, columns))
+        self.fractions, best_ms = _fractions(portfolio, group)
+        shares, _ = _fractions(counted, group)
+        self.logs = [[math.log(max(share, FAILED)) for share in row] for row in shares]
         #: The best configuration of each problem.
-        self.best = [column.index(least) for column, least in zip(columns, best, strict=True)]
-        self.fractions = [
-            [best[p] / time_ms if time_ms else 0.0 for p, time_ms in enumerate(row)]
-            for row in times
-        ]
-        self.logs = [[math.log(max(share, FAILED)) for share in row] for row in self.fractions]
+        self.best = [column.index(max(column)) for column in zip(*shares, strict=True)]
         #: The best known of each problem, and its time beside the best of the matrix.
         self.winners = [portfolio.configurations[c] for c in self.best]
         self.beside = [1.0] * len(group)
         for p, winner in enumerate(winners):
-            if winner and winner[1] < best[p]:
-                self.winners[p], self.beside[p] = winner[0], winner[1] / best[p]
+            if winner and winner[1] < best_ms[p]:
+                self.winners[p], self.beside[p] = winner[0], winner[1] / best_ms[p]
 
     def apart(self, p: int, q: int) -> int:
         """Distance of two problems."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import UsageError
@@ -16,6 +17,7 @@ from autotune.tuned.current import current_device, forget
 
 if TYPE_CHECKING:
     from autotune.kernel.spec import Kernel
+    from autotune.tuned.table import LookupTable
 
 #: How long a change of the record files may go unnoticed, in seconds.
 RECHECK_S = 1.0
@@ -24,7 +26,12 @@ MAX_ANSWERS = 4096
 
 
 def lookup(
-    kernel: str, *, arch: str | int | None = None, device: Any = None, **problem: Any
+    kernel: str,
+    *,
+    arch: str | int | None = None,
+    device: Any = None,
+    deterministic: bool = False,
+    **problem: Any,
 ) -> TunedConfig:
     """Find the tuned configuration of a kernel for a problem.
 
@@ -45,6 +52,8 @@ def lookup(
         The driver's name of a device, its uuid, or its folder among the records. One that was not
         tuned is answered by the tuned one that is most like it, with waves and tails as its own
         multiprocessors have them: where it tells its properties, or its name is a common GPU's.
+    deterministic : bool
+        Answer only with configurations that give the same bits in every run, as their kernel declares.
     **problem : int or str
         All problem fields of the kernel; sizes are at least 0. Of an empty problem the ``grid`` may
         have an extent of 0: there is nothing to launch. Fields that say how arrays lie
@@ -59,7 +68,7 @@ def lookup(
     ------
     UsageError
         If nothing is known of the kernel at all, the problem fields are not the kernel's, a size is
-        negative, or ``arch`` is no architecture.
+        negative, ``arch`` is no architecture, or nothing ``deterministic`` is known.
     """
     environ = os.environ
     key = (kernel, environ.get("AUTOTUNE_TUNED"), environ.get("XDG_DATA_HOME"))
@@ -72,14 +81,14 @@ def lookup(
         arch = environ.get("AUTOTUNE_ARCH") or None
         if arch is None:
             name, arch = current_device()
-    question = (disabled, arch, device, name, *problem.items())
+    question = (disabled, arch, device, name, deterministic, *problem.items())
     try:
         known = cached.answers.get(question)
     except TypeError:  # an unhashable device or field
-        return cached.answer(disabled, arch, device or name, problem)
+        return cached.answer(disabled, arch, device or name, deterministic, problem)
     if known is not None:
         return known
-    answer = cached.answer(disabled, arch, device or name, problem)
+    answer = cached.answer(disabled, arch, device or name, deterministic, problem)
     if len(cached.answers) >= MAX_ANSWERS:
         cached.answers.clear()
     cached.answers[question] = answer
@@ -99,11 +108,21 @@ class _Cached:
         loaded = of_first_objective(read_layers(kernel))
         self.table = build_table(loaded, warn) if loaded else None
 
-    def answer(self, *question: Any) -> TunedConfig:
+    def answer(
+        self, disabled: bool, arch: Any, device: Any, deterministic: bool, problem: dict[str, Any]
+    ) -> TunedConfig:
         """One that was not given before."""
         from autotune.tuned.answer import answer
 
-        return answer(self.kernel, self.table, *question)
+        table = self.deterministic_table if deterministic else self.table
+        return answer(self.kernel, table, disabled, arch, device, deterministic, problem)
+
+    @cached_property
+    def deterministic_table(self) -> LookupTable | None:
+        """The rows that answer where only what is deterministic may."""
+        from autotune.tuned.table import deterministic_only
+
+        return deterministic_only(self.table) if self.table else None
 
 
 #: By kernel and the environment variables that decide where records are.

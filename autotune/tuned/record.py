@@ -136,6 +136,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     archs: tuple[str, ...] | None = None
     #: Whether two launches of one loaded module must not overlap.
     exclusive: bool = False
+    #: Whether it is declared that the same data give the same bits in every run; see `Kernel.deterministic`.
+    deterministic: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """The configuration and its launch without any evidence."""
+        return Plan(**{name: getattr(self, name) for name in Plan.__struct_fields__})
 
     def allows(self, fields: Mapping[str, object]) -> bool:
         """Whether a problem satisfies what this plan requires."""
@@ -199,6 +206,17 @@ class RunnerUp(msgspec.Struct, frozen=True, kw_only=True):
     ratio: Measured | None = None
     ratio_interval: tuple[Measured, Measured] | None = None
     energy_mj: Measured | None = None
+
+
+class BestDeterministic(Plan, frozen=True, kw_only=True):
+    """The best finalist that is deterministic, beside a winner that is not."""
+
+    median_ms: Measured
+    interval_ms: tuple[Measured, Measured]
+    #: As of a `RunnerUp`.
+    ratio: Measured
+    ratio_interval: tuple[Measured, Measured]
+    identical_runs: Count = 0
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,6 +296,10 @@ class Entry(Plan, frozen=True, kw_only=True):
     #: The git commit of the space file and its sources, ``-dirty`` where they differ from it; empty
     #: where they are in no repository.
     commit: Annotated[str, msgspec.Meta(max_length=80)] = ""
+    #: Runs on the same data whose outputs were compared bit for bit and were the same; 0: not tried.
+    identical_runs: Count = 0
+    #: None where the winner is deterministic itself, or none of the finalists was.
+    best_deterministic: BestDeterministic | None = None
     #: The next best finalists, best first.
     runners_up: tuple[RunnerUp, ...] = ()
     confirmed: Confirmed | None = None
@@ -287,11 +309,6 @@ class Entry(Plan, frozen=True, kw_only=True):
     stale_reasons: tuple[str, ...] = ()
     #: Why its time or its choice may be off by more than is usual; empty where they are sure.
     unsure: str = ""
-
-    @property
-    def plan(self) -> Plan:
-        """The configuration and its launch without the evidence."""
-        return Plan(**{name: getattr(self, name) for name in Plan.__struct_fields__})
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -338,7 +355,8 @@ class FallbackRow(msgspec.Struct, frozen=True, kw_only=True):
     reach: Distance | None = None
     #: Position of the portfolio's prediction that answers in place of the plan; None: none does.
     prediction: int | None = None
-    #: In order of preference, for arrays that lie in ways that the plan does not take.
+    #: In order of preference, where the plan is none: for arrays that lie in ways that it does not take,
+    #: and where only what is deterministic may answer.
     views: tuple[Plan, ...] = ()
 
 
@@ -442,7 +460,14 @@ def relaid(record: TunedRecord, layout: Mapping[str, int]) -> TunedRecord:
         record,
         layout=dict(layout),
         default=_requiring_itself(record.default, changed),
-        entries=tuple(_requiring_itself(entry, changed) for entry in record.entries),
+        entries=tuple(
+            msgspec.structs.replace(
+                _requiring_itself(entry, changed),
+                best_deterministic=entry.best_deterministic
+                and _requiring_itself(entry.best_deterministic, changed),
+            )
+            for entry in record.entries
+        ),
         fallback=tuple(
             msgspec.structs.replace(
                 _requiring(row, changed),
@@ -535,6 +560,7 @@ def check(record: TunedRecord) -> None:
 def _plans(record: TunedRecord) -> Iterator[Plan]:
     yield record.default
     yield from record.entries
+    yield from (e.best_deterministic for e in record.entries if e.best_deterministic)
     for row in record.fallback:
         yield from (row.plan, *row.views)
     for prediction in record.portfolio.predictions:

@@ -109,8 +109,10 @@ class LookupRow(NamedTuple):
     measured_ms: tuple[float, ...] = ()
     #: What the entry of this problem was tuned for; None where it has none.
     made_for: MadeFor | None = None
-    #: What answers for arrays that lie in ways that the plan does not take, best first.
+    #: What answers where the plan does not, best first; see `autotune.tuned.record.FallbackRow`.
     views: tuple[Plan, ...] = ()
+    #: Beside the winner of this problem, which is not: what is deterministic, and its share of the speed.
+    deterministic: tuple[Plan, float] | None = None
 
 
 class Group(msgspec.Struct, eq=False):
@@ -411,6 +413,75 @@ def build_table(loaded: Sequence[Loaded], skipped: Callable[[str], object] = str
     return table
 
 
+def deterministic_only(table: LookupTable) -> LookupTable:
+    """A table of deterministic plans: where one is not, the next of its row that is, and else no row.
+
+    Promises are kept where nothing but such plans would have answered. What changes nothing is the
+    same object; the default stays, whatever it is.
+    """
+    predictions: dict[int, Prediction | None] = {}
+
+    def chooser(prediction: Prediction | None) -> Prediction | None:
+        if prediction is None or all(cost.plan.deterministic for cost in prediction.costs):
+            return prediction
+        costs = tuple(cost for cost in prediction.costs if cost.plan.deterministic)
+        left = msgspec.structs.replace(prediction, costs=costs) if costs else None
+        return predictions.setdefault(id(prediction), left)
+
+    def only(row: LookupRow) -> LookupRow | None:
+        plans = tuple(plan for plan in (row.plan, *row.views) if plan.deterministic)
+        prediction = chooser(row.prediction)
+        if row.plan.deterministic and prediction is row.prediction:
+            return row if len(plans) == 1 + len(row.views) else row._replace(views=plans[1:])
+        share = row.expected_fraction if row.plan.deterministic else None
+        if row.deterministic is not None:
+            plan, share = row.deterministic
+            plans = (plan, *plans)
+        if not plans:
+            return None
+        # A view may take some other layout alone.
+        plans = tuple(sorted(plans, key=lambda plan: not plan.allows(table.named(row.problem))))
+        costs = row.prediction.costs if row.prediction and row.measured_ms else ()
+        return row._replace(
+            plan=plans[0],
+            views=plans[1:],
+            prediction=prediction,
+            measured_ms=tuple(
+                ms
+                for cost, ms in zip(costs, row.measured_ms, strict=True)
+                if cost.plan.deterministic
+            ),
+            promised=(),
+            expected_fraction=share,
+        )
+
+    def rows(known: Mapping[ProblemKey, LookupRow]) -> dict[ProblemKey, LookupRow]:
+        left = ((problem, only(row)) for problem, row in known.items())
+        return {problem: row for problem, row in left if row is not None}
+
+    def group(known: Group) -> Group:
+        kinds = ("exact", "corrected", "nearest")
+        tables = {kind: rows(getattr(known, kind)) for kind in kinds}
+        is_same = all(
+            tables[kind].get(problem) is row
+            for kind in kinds
+            for problem, row in getattr(known, kind).items()
+        )
+        return known if is_same else Group(known.name, known.arch, known.device, **tables)
+
+    return LookupTable(
+        table.kernel,
+        table.fields,
+        table.default,
+        table.layout,
+        table.objective,
+        table.parameters,
+        {name: group(known) for name, known in table.devices.items()},
+        {name: group(known) for name, known in table.archs.items()},
+        table.names,
+    )
+
+
 def _add_device(table: LookupTable, loaded: Loaded) -> None:
     """Add the rows of a record that no higher layer has for the same device and problem."""
     record, device = loaded.record, loaded.record.device
@@ -519,6 +590,7 @@ def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
     problem = table.key(entry.problem)
     launches = (step for step in entry.steps if isinstance(step, LaunchStep))
     first = next(launches, None) if entry.grid is None else None
+    best = entry.best_deterministic
     return LookupRow(
         problem,
         place_of(problem),
@@ -529,6 +601,7 @@ def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
         unsure=entry.unsure,
         grid=first.concrete_grid if first else None,
         made_for=MadeFor(entry.source, entry.arguments, entry.inputs),
+        deterministic=None if best is None else (best.plan, min(1.0, 1 / best.ratio)),
     )
 
 

@@ -355,7 +355,12 @@ def _ordered(record: TunedRecord) -> TunedRecord:
         return msgspec.structs.replace(row, problem=_in_order(row.problem, fields), **changes)
 
     def entry(found: Entry) -> Entry:
-        return placed(configured(found), runners_up=tuple(map(configured, found.runners_up)))
+        best = found.best_deterministic
+        return placed(
+            configured(found),
+            runners_up=tuple(map(configured, found.runners_up)),
+            best_deterministic=best and configured(best),
+        )
 
     def prediction(found: Prediction) -> Prediction:
         costs = (msgspec.structs.replace(c, plan=configured(c.plan)) for c in found.costs)

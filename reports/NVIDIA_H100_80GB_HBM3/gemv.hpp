@@ -42,6 +42,12 @@ enum class quality {
   kernel_default    ///< nothing better is known
 };
 
+/// What an answer must be.
+enum class demand {
+  none,
+  deterministic  ///< the same data give the same bits in every run; only the default may not
+};
+
 /// Devices with tuned configurations.
 enum class device {
   NVIDIA_H100_80GB_HBM3  ///< NVIDIA H100 80GB HBM3, sm_90
@@ -80,6 +86,7 @@ struct config {
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
+  bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -231,7 +238,7 @@ struct plan {
   int WARP;
   extent block;
   unsigned shared_bytes;
-  bool exclusive;
+  bool exclusive, deterministic;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -239,25 +246,25 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 2, 0, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 4, -1, 1022ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 4, -1, 1022ULL, true},
-    {128, 16, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 5, -1, 1023ULL, true},
-    {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 3, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 3, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 6, -1, 1023ULL, true},
-    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, 1, 1023ULL, true},
-    {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 7, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true}
+    {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 2, 0, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 4, -1, 1022ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 4, -1, 1022ULL, true},
+    {128, 16, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
+    {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -352,6 +359,22 @@ inline constexpr exact_row exact_rows[] = {
     {{262144, 16}, 15, 1.0, {0, 0, 0}},
     {{1048576, 3}, 16, 1.0, {0, 0, 0}},
     {{1048576, 64}, 17, 1.0, {0, 0, 0}},
+    // NVIDIA_H100_80GB_HBM3, deterministic
+    {{64, 1048576}, 3, 1.0, {0, 0, 0}},
+    {{128, 4096}, 4, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 6, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 6, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 7, 1.0, {0, 0, 0}},
+    {{4096, 128}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 10, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 11, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
+    {{32768, 256}, 13, 1.0, {0, 0, 0}},
+    {{100000, 16}, 14, 1.0, {0, 0, 0}},
+    {{262144, 16}, 15, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 16, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 17, 1.0, {0, 0, 0}},
     {{0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -376,22 +399,48 @@ inline constexpr near_row near_rows[] = {
     {{144, 256}, 11, 2147483647, 0, 3, 0},
     {{64, 288}, 3, 2147483647, 3, 6, 0},
     {{25, 318}, 3, 2147483647, 0, 3, 0},
+    // NVIDIA_H100_80GB_HBM3, deterministic
+    {{64, 288}, 3, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 0, 3, 0},
+    {{192, 192}, 7, 2147483647, 0, 3, 0},
+    {{208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 224}, 11, 2147483647, 0, 3, 0},
+    {{320, 96}, 17, 2147483647, 0, 3, 0},
+    {{96, 320}, 3, 2147483647, 0, 3, 0},
+    {{240, 128}, 17, 2147483647, 0, 3, 0},
+    {{265, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 191}, 7, 2147483647, 0, 3, 0},
+    {{159, 159}, 6, 2147483647, 0, 3, 0},
+    {{176, 176}, 7, 2147483647, 0, 3, 0},
+    {{320, 25}, 16, 2147483647, 0, 3, 0},
+    {{288, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 112}, 17, 2147483647, 0, 3, 0},
+    {{112, 192}, 10, 2147483647, 0, 3, 0},
+    {{144, 256}, 11, 2147483647, 0, 3, 0},
+    {{64, 288}, 3, 2147483647, 3, 6, 0},
+    {{25, 318}, 3, 2147483647, 0, 3, 0},
     {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table. An architecture that is
+/// Rows of a device or architecture: [first, last) in each table.
+struct spans {
+  int exact_first, exact_last, near_first, near_last;
+};
+
+/// All rows of a device or architecture, and those that are deterministic. An architecture that is
 /// not CUDA has a number below -1.
 struct group {
-  int arch, exact_first, exact_last, near_first, near_last;
+  int arch;
+  spans tables[2];  // by `demand`
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 18, 0, 19}  // NVIDIA_H100_80GB_HBM3
+    {90, {{0, 18, 0, 19}, {18, 33, 19, 38}}}  // NVIDIA_H100_80GB_HBM3
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 18, 0, 19},
-    {-1, 0, 0, 0, 0}  // ends the table
+    {90, {{0, 18, 0, 19}, {18, 33, 19, 38}}},
+    {-1, {}}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -572,7 +621,8 @@ struct found {
 };
 
 /// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) {
+constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     const plan& p_ = plans[row_.plan];
@@ -599,11 +649,11 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.BLOCK, p_.LANES, p_.ROWS, p_.VEC, p_.UNROLL, p_.LOAD, p_.X_SHARED, p_.WAVES, p_.SPLIT, p_.FINISH, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
-          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
-constexpr config elsewhere(int where_, const problem& asked_) {
+constexpr config elsewhere(int where_, const problem& asked_, demand wanted_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -617,7 +667,7 @@ constexpr config elsewhere(int where_, const problem& asked_) {
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, where_);
+    const found picked_ = pick(*next_, asked_, wanted_, where_);
     if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
@@ -632,34 +682,34 @@ constexpr config elsewhere(int where_, const problem& asked_) {
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Total: any size has an answer,
 /// and `hit` says how good it is.
-constexpr config lookup(int where_, long long m, long long n) {
+constexpr config lookup(int where_, long long m, long long n, demand wanted_ = demand::none) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{m, n};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_);
+    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  return detail::elsewhere(where_, asked_);
+  return detail::elsewhere(where_, asked_, wanted_);
 }
 
 /// The configuration for a problem on a device that was tuned.
-constexpr config lookup(device which_, long long m, long long n) {
+constexpr config lookup(device which_, long long m, long long n, demand wanted_ = demand::none) {
   const detail::problem asked_{m, n};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_);
+  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_);
+    const detail::found other_ = detail::pick(one_, asked_, wanted_);
     if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
   }
-  return detail::elsewhere(own_.arch, asked_);
+  return detail::elsewhere(own_.arch, asked_, wanted_);
 }
 
 constexpr extent config::grid(long long m, long long n) const {
@@ -669,76 +719,148 @@ constexpr extent config::grid(long long m, long long n) const {
 // What was tuned is found again.
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).plan == 3);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096).plan == 4);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, demand::deterministic).plan == 4);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536, demand::deterministic).plan == 11);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, demand::deterministic).plan == 6);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, demand::deterministic).plan == 6);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, demand::deterministic).plan == 7);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, demand::deterministic).plan == 8);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, demand::deterministic).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095, demand::deterministic).plan == 10);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, demand::deterministic).plan == 11);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384, demand::deterministic).plan == 12);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256).plan == 13);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256, demand::deterministic).plan == 13);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16).plan == 14);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16, demand::deterministic).plan == 14);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16).plan == 15);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16, demand::deterministic).plan == 15);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3).plan == 16);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3, demand::deterministic).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).plan == 17);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).plan == 17);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 3, 1000001).plan == 1);
 static_assert(lookup(90, 3, 1000001).hit == quality::exact);
+static_assert(lookup(90, 3, 1000001, demand::deterministic).plan == 3);
+static_assert(lookup(90, 3, 1000001, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(90, 16, 262144).plan == 2);
 static_assert(lookup(90, 16, 262144).hit == quality::exact);
+static_assert(lookup(90, 16, 262144, demand::deterministic).plan == 3);
+static_assert(lookup(90, 16, 262144, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(90, 64, 1048576).plan == 3);
 static_assert(lookup(90, 64, 1048576).hit == quality::exact);
+static_assert(lookup(90, 64, 1048576, demand::deterministic).plan == 3);
+static_assert(lookup(90, 64, 1048576, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 128, 4096).plan == 4);
 static_assert(lookup(90, 128, 4096).hit == quality::exact);
+static_assert(lookup(90, 128, 4096, demand::deterministic).plan == 4);
+static_assert(lookup(90, 128, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 512, 65536).plan == 5);
 static_assert(lookup(90, 512, 65536).hit == quality::exact);
+static_assert(lookup(90, 512, 65536, demand::deterministic).plan == 11);
+static_assert(lookup(90, 512, 65536, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(90, 1000, 1000).plan == 6);
 static_assert(lookup(90, 1000, 1000).hit == quality::exact);
+static_assert(lookup(90, 1000, 1000, demand::deterministic).plan == 6);
+static_assert(lookup(90, 1000, 1000, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1024, 1024).plan == 6);
 static_assert(lookup(90, 1024, 1024).hit == quality::exact);
+static_assert(lookup(90, 1024, 1024, demand::deterministic).plan == 6);
+static_assert(lookup(90, 1024, 1024, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 2048, 2048).plan == 7);
 static_assert(lookup(90, 2048, 2048).hit == quality::exact);
+static_assert(lookup(90, 2048, 2048, demand::deterministic).plan == 7);
+static_assert(lookup(90, 2048, 2048, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 4096, 128).plan == 8);
 static_assert(lookup(90, 4096, 128).hit == quality::exact);
+static_assert(lookup(90, 4096, 128, demand::deterministic).plan == 8);
+static_assert(lookup(90, 4096, 128, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 4096, 4096).plan == 9);
 static_assert(lookup(90, 4096, 4096).hit == quality::exact);
+static_assert(lookup(90, 4096, 4096, demand::deterministic).plan == 9);
+static_assert(lookup(90, 4096, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 4097, 4095).plan == 10);
 static_assert(lookup(90, 4097, 4095).hit == quality::exact);
+static_assert(lookup(90, 4097, 4095, demand::deterministic).plan == 10);
+static_assert(lookup(90, 4097, 4095, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192).plan == 11);
 static_assert(lookup(90, 8192, 8192).hit == quality::exact);
+static_assert(lookup(90, 8192, 8192, demand::deterministic).plan == 11);
+static_assert(lookup(90, 8192, 8192, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 16384, 16384).plan == 12);
 static_assert(lookup(90, 16384, 16384).hit == quality::exact);
+static_assert(lookup(90, 16384, 16384, demand::deterministic).plan == 12);
+static_assert(lookup(90, 16384, 16384, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 32768, 256).plan == 13);
 static_assert(lookup(90, 32768, 256).hit == quality::exact);
+static_assert(lookup(90, 32768, 256, demand::deterministic).plan == 13);
+static_assert(lookup(90, 32768, 256, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 100000, 16).plan == 14);
 static_assert(lookup(90, 100000, 16).hit == quality::exact);
+static_assert(lookup(90, 100000, 16, demand::deterministic).plan == 14);
+static_assert(lookup(90, 100000, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 262144, 16).plan == 15);
 static_assert(lookup(90, 262144, 16).hit == quality::exact);
+static_assert(lookup(90, 262144, 16, demand::deterministic).plan == 15);
+static_assert(lookup(90, 262144, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1048576, 3).plan == 16);
 static_assert(lookup(90, 1048576, 3).hit == quality::exact);
+static_assert(lookup(90, 1048576, 3, demand::deterministic).plan == 16);
+static_assert(lookup(90, 1048576, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1048576, 64).plan == 17);
 static_assert(lookup(90, 1048576, 64).hit == quality::exact);
+static_assert(lookup(90, 1048576, 64, demand::deterministic).plan == 17);
+static_assert(lookup(90, 1048576, 64, demand::deterministic).hit == quality::exact);
 
 }  // namespace autotune::gemv
 

@@ -41,6 +41,12 @@ enum class quality {
   kernel_default    ///< nothing better is known
 };
 
+/// What an answer must be.
+enum class demand {
+  none,
+  deterministic  ///< the same data give the same bits in every run; only the default may not
+};
+
 /// Devices with tuned configurations.
 enum class device {
   NVIDIA_H200  ///< NVIDIA H200, sm_90
@@ -53,7 +59,7 @@ enum class GRID_MODE_value {
 
 /// Values of PEEL.
 enum class PEEL_value {
-  none, head, shift
+  none_, head, shift
 };
 
 /// Values of LOAD.
@@ -91,6 +97,7 @@ struct config {
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
+  bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -239,7 +246,7 @@ struct plan {
   int MIN_BLOCKS;
   extent block;
   unsigned shared_bytes;
-  bool exclusive;
+  bool exclusive, deterministic;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -247,19 +254,20 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 2, 8, GRID_MODE_value::stride, 4, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 4, {256, 1, 1}, 0, false, 2, -1, 1023ULL, true},
-    {128, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::plain, 4, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 2, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 2, 16, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 1, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::stream, STORE_value::plain, 2, {256, 1, 1}, 0, false, 4, -1, 1023ULL, true},
-    {256, 2, 16, GRID_MODE_value::stride, 4, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true},
-    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none, LOAD_value::plain, STORE_value::stream, 1, {128, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 2, 16, GRID_MODE_value::stride, 8, PEEL_value::shift, LOAD_value::plain, STORE_value::stream, 1, {256, 1, 1}, 0, false, 6, -1, 1023ULL, true}
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 0, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 2, 8, GRID_MODE_value::stride, 4, PEEL_value::none_, LOAD_value::stream, STORE_value::plain, 4, {256, 1, 1}, 0, false, false, 2, -1, 1023ULL, true},
+    {128, 1, 4, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::plain, 4, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::head, LOAD_value::plain, STORE_value::plain, 2, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 2, 16, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::stream, STORE_value::plain, 1, {256, 1, 1}, 0, false, false, 3, -1, 1023ULL, true},
+    {256, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::stream, STORE_value::plain, 2, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {256, 2, 16, GRID_MODE_value::stride, 4, PEEL_value::head, LOAD_value::plain, STORE_value::stream, 2, {256, 1, 1}, 0, false, false, 5, -1, 1023ULL, true},
+    {128, 4, 1, GRID_MODE_value::oneshot, 1, PEEL_value::none_, LOAD_value::plain, STORE_value::stream, 1, {128, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 2, 16, GRID_MODE_value::stride, 8, PEEL_value::shift, LOAD_value::plain, STORE_value::stream, 1, {256, 1, 1}, 0, false, false, 6, -1, 1023ULL, true},
+    {256, 4, 4, GRID_MODE_value::oneshot, 1, PEEL_value::shift, LOAD_value::plain, STORE_value::plain, 1, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -355,6 +363,20 @@ inline constexpr exact_row exact_rows[] = {
     {{268435456, mode_value::read, 0, 0}, 10, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::copy, 0, 0}, 11, 1.0, {0, 0, 0}},
     {{1073741824, mode_value::read, 0, 0}, 12, 1.0, {0, 0, 0}},
+    // NVIDIA_H200, deterministic
+    {{16777216, mode_value::copy, 0, 0}, 1, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 0}, 3, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 1}, 4, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 2}, 5, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 0, 3}, 5, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 0}, 3, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 1, 1}, 5, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 0}, 6, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 2, 3}, 4, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::copy, 3, 0}, 7, 1.0, {0, 0, 0}},
+    {{67108864, mode_value::write, 0, 0}, 9, 1.0, {0, 0, 0}},
+    {{268435456, mode_value::copy, 0, 0}, 3, 1.0, {0, 0, 0}},
+    {{1073741824, mode_value::copy, 0, 0}, 11, 1.0, {0, 0, 0}},
     {{0, mode_value::copy, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -376,23 +398,43 @@ inline constexpr near_row near_rows[] = {
     {{416, mode_value::read, 0, 0}, 0, 2147483647, 2, 3, -1},
     {{448, mode_value::read, 0, 0}, 0, 2147483647, 2, 3, -1},
     {{480, mode_value::read, 0, 0}, 0, 2147483647, 2, 3, -1},
-    {{416, mode_value::write, 0, 0}, 0, 2147483647, 0, 0, -1},
+    {{416, mode_value::write, 0, 0}, 13, 2147483647, 0, 0, -1},
+    // NVIDIA_H200, deterministic
+    {{384, mode_value::copy, 0, 0}, 3, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
+    {{448, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
+    {{480, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 16, 0}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 25, 0}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 0, 16}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 0, 25}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 0, 0}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::copy, 16, 25}, 6, 2147483647, 0, 2, -1},
+    {{416, mode_value::write, 0, 0}, 13, 2147483647, 0, 0, -1},
     {{0, mode_value::copy, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table. An architecture that is
+/// Rows of a device or architecture: [first, last) in each table.
+struct spans {
+  int exact_first, exact_last, near_first, near_last;
+};
+
+/// All rows of a device or architecture, and those that are deterministic. An architecture that is
 /// not CUDA has a number below -1.
 struct group {
-  int arch, exact_first, exact_last, near_first, near_last;
+  int arch;
+  spans tables[2];  // by `demand`
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 17, 0, 17}  // NVIDIA_H200
+    {90, {{0, 17, 0, 17}, {17, 30, 17, 30}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 0, 17, 0, 17},
-    {-1, 0, 0, 0, 0}  // ends the table
+    {90, {{0, 17, 0, 17}, {17, 30, 17, 30}}},
+    {-1, {}}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -440,7 +482,8 @@ struct found {
 };
 
 /// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) {
+constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     const plan& p_ = plans[row_.plan];
@@ -464,11 +507,11 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.BLOCK, p_.VEC, p_.ITEMS, p_.GRID_MODE, p_.WAVES, p_.PEEL, p_.LOAD, p_.STORE, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
-          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
-constexpr config elsewhere(int where_, const problem& asked_) {
+constexpr config elsewhere(int where_, const problem& asked_, demand wanted_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -482,7 +525,7 @@ constexpr config elsewhere(int where_, const problem& asked_) {
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, where_);
+    const found picked_ = pick(*next_, asked_, wanted_, where_);
     if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
@@ -497,34 +540,34 @@ constexpr config elsewhere(int where_, const problem& asked_) {
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Total: any size has an answer,
 /// and `hit` says how good it is.
-constexpr config lookup(int where_, long long n, mode_value mode, long long offset_in, long long offset_out) {
+constexpr config lookup(int where_, long long n, mode_value mode, long long offset_in, long long offset_out, demand wanted_ = demand::none) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{n, mode, offset_in, offset_out};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_);
+    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  return detail::elsewhere(where_, asked_);
+  return detail::elsewhere(where_, asked_, wanted_);
 }
 
 /// The configuration for a problem on a device that was tuned.
-constexpr config lookup(device which_, long long n, mode_value mode, long long offset_in, long long offset_out) {
+constexpr config lookup(device which_, long long n, mode_value mode, long long offset_in, long long offset_out, demand wanted_ = demand::none) {
   const detail::problem asked_{n, mode, offset_in, offset_out};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_);
+  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_);
+    const detail::found other_ = detail::pick(one_, asked_, wanted_);
     if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
   }
-  return detail::elsewhere(own_.arch, asked_);
+  return detail::elsewhere(own_.arch, asked_, wanted_);
 }
 
 constexpr extent config::grid(long long n, mode_value mode, long long offset_in, long long offset_out) const {
@@ -534,72 +577,140 @@ constexpr extent config::grid(long long n, mode_value mode, long long offset_in,
 // What was tuned is found again.
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
+static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 16777216, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1, demand::deterministic).plan == 4);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2, demand::deterministic).plan == 5);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 2, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3, demand::deterministic).plan == 5);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 0, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1, demand::deterministic).plan == 5);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 1, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0, demand::deterministic).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3, demand::deterministic).plan == 4);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 2, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0, demand::deterministic).plan == 7);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::copy, 3, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0, demand::deterministic).plan == 9);
+static_assert(lookup(device::NVIDIA_H200, 67108864, mode_value::write, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 268435456, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0, demand::deterministic).plan == 11);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 1073741824, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).plan == 1);
 static_assert(lookup(90, 16777216, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 16777216, mode_value::copy, 0, 0, demand::deterministic).plan == 1);
+static_assert(lookup(90, 16777216, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 16777216, mode_value::read, 0, 0).plan == 2);
 static_assert(lookup(90, 16777216, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 16777216, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(90, 16777216, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 0).plan == 3);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 0, demand::deterministic).plan == 3);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).plan == 4);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 1).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 1, demand::deterministic).plan == 4);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 2).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 2, demand::deterministic).plan == 5);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 2, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 0, 3).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 3, demand::deterministic).plan == 5);
+static_assert(lookup(90, 67108864, mode_value::copy, 0, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).plan == 3);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 0).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 1, 0, demand::deterministic).plan == 3);
+static_assert(lookup(90, 67108864, mode_value::copy, 1, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).plan == 5);
 static_assert(lookup(90, 67108864, mode_value::copy, 1, 1).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 1, 1, demand::deterministic).plan == 5);
+static_assert(lookup(90, 67108864, mode_value::copy, 1, 1, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).plan == 6);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 0).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 2, 0, demand::deterministic).plan == 6);
+static_assert(lookup(90, 67108864, mode_value::copy, 2, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).plan == 4);
 static_assert(lookup(90, 67108864, mode_value::copy, 2, 3).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 2, 3, demand::deterministic).plan == 4);
+static_assert(lookup(90, 67108864, mode_value::copy, 2, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).plan == 7);
 static_assert(lookup(90, 67108864, mode_value::copy, 3, 0).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::copy, 3, 0, demand::deterministic).plan == 7);
+static_assert(lookup(90, 67108864, mode_value::copy, 3, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0).plan == 8);
 static_assert(lookup(90, 67108864, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(90, 67108864, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 67108864, mode_value::write, 0, 0).plan == 9);
 static_assert(lookup(90, 67108864, mode_value::write, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 67108864, mode_value::write, 0, 0, demand::deterministic).plan == 9);
+static_assert(lookup(90, 67108864, mode_value::write, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).plan == 3);
 static_assert(lookup(90, 268435456, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 268435456, mode_value::copy, 0, 0, demand::deterministic).plan == 3);
+static_assert(lookup(90, 268435456, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0).plan == 10);
 static_assert(lookup(90, 268435456, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 268435456, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(90, 268435456, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).plan == 11);
 static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0, demand::deterministic).plan == 11);
+static_assert(lookup(90, 1073741824, mode_value::copy, 0, 0, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).plan == 12);
 static_assert(lookup(90, 1073741824, mode_value::read, 0, 0).hit == quality::exact);
+static_assert(lookup(90, 1073741824, mode_value::read, 0, 0, demand::deterministic).plan == 0);
+static_assert(lookup(90, 1073741824, mode_value::read, 0, 0, demand::deterministic).hit == quality::kernel_default);
 
 }  // namespace autotune::copy
 

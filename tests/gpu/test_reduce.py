@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accuracy import FACTOR, sums
 
 from autotune.devices.choose import choose_device
 from autotune.devices.cuda import CudaBackend
@@ -70,6 +71,14 @@ def test_launches_of_one_module_do_not_mix(
     sums = Sums(3000 * tile, BLOCK=128, ITEMS=1, **grid, **collect)
     for n in (2999 * tile + 3, 1, 1000 * tile, 7, 2 * tile, 2500 * tile - 1, 3 * tile, 3000 * tile):
         assert sums.run(sums.steps(n)) == sums.expected[n - 1], f"n={n}"
+
+
+def test_sums_are_as_accurate_as_cubs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What load picks, on uniform and normal numbers."""
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.setattr("accuracy.SUMS", (1 << 16, 10**7 + 3, 1 << 26))
+    for row in sums(cupy):
+        assert row["ours_rms"] <= FACTOR * row["vendor_rms"], row
 
 
 @pytest.mark.parametrize(("block", "sender"), [(32, "block"), (256, "warp")])

@@ -61,6 +61,12 @@ enum class quality {
   kernel_default    ///< nothing better is known
 };
 
+/// What an answer must be.
+enum class demand {
+  none,
+  deterministic  ///< the same data give the same bits in every run; only the default may not
+};
+
 /// Devices with tuned configurations.
 enum class device {
   NVIDIA_H100_80GB_HBM3,  ///< NVIDIA H100 80GB HBM3, sm_90
@@ -100,6 +106,7 @@ struct config {
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
+  bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -251,7 +258,7 @@ struct plan {
   int WARP;
   extent block;
   unsigned shared_bytes;
-  bool exclusive;
+  bool exclusive, deterministic;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -259,51 +266,51 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 0, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 2, 0, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 4, -1, 1022ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 4, -1, 1022ULL, true},
-    {128, 16, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 5, -1, 1023ULL, true},
-    {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 3, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 3, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 6, -1, 1023ULL, true},
-    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, 1, 1023ULL, true},
-    {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 7, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, 6, -1, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1022ULL, true},
-    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 6, -1, 1022ULL, true},
-    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 8, -1, 1022ULL, true},
-    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 9, -1, 1023ULL, true},
-    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 9, -1, 1023ULL, true},
-    {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 3, -1, 1023ULL, true},
-    {128, 32, 2, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 5, -1, 1023ULL, true},
-    {256, 4, 2, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 9, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, 1, 1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, 1, 0, 1023ULL, true},
-    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, 10, 0, 1023ULL, true},
-    {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, 6, -1, 1022ULL, true},
-    {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, 6, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1022ULL, true},
-    {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, 6, -1, 1023ULL, true},
-    {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 5, -1, 1023ULL, true},
-    {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 1, -1, 1023ULL, true},
-    {256, 16, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, 7, -1, 1023ULL, true}
+    {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 64, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 2, 0, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 4, -1, 1022ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 4, -1, 1022ULL, true},
+    {128, 16, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
+    {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
+    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1022ULL, true},
+    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1022ULL, true},
+    {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, true, 10, 0, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {128, 32, 2, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 4, 2, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
+    {256, 16, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -438,6 +445,54 @@ inline constexpr exact_row exact_rows[] = {
     {{262144, 16}, 15, 1.0, {0, 0, 0}},
     {{1048576, 3}, 16, 1.0, {0, 0, 0}},
     {{1048576, 64}, 17, 1.0, {0, 0, 0}},
+    // NVIDIA_H100_80GB_HBM3, deterministic
+    {{64, 1048576}, 3, 1.0, {0, 0, 0}},
+    {{128, 4096}, 4, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 6, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 6, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 7, 1.0, {0, 0, 0}},
+    {{4096, 128}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 10, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 11, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
+    {{32768, 256}, 13, 1.0, {0, 0, 0}},
+    {{100000, 16}, 14, 1.0, {0, 0, 0}},
+    {{262144, 16}, 15, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 16, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 17, 1.0, {0, 0, 0}},
+    // NVIDIA_H200, deterministic
+    {{128, 4096}, 21, 1.0, {0, 0, 0}},
+    {{512, 65536}, 22, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 6, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 6, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 23, 1.0, {0, 0, 0}},
+    {{4096, 128}, 24, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 22, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 22, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 25, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
+    {{32768, 256}, 26, 1.0, {0, 0, 0}},
+    {{100000, 16}, 15, 1.0, {0, 0, 0}},
+    {{262144, 16}, 27, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 16, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 28, 1.0, {0, 0, 0}},
+    // sm_90, deterministic
+    {{64, 1048576}, 3, 1.0, {0, 0, 0}},
+    {{128, 4096}, 4, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 6, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 6, 1.0, {0, 0, 0}},
+    {{2048, 2048}, 7, 1.0, {0, 0, 0}},
+    {{4096, 128}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 9, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 10, 1.0, {0, 0, 0}},
+    {{8192, 8192}, 11, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
+    {{32768, 256}, 13, 1.0, {0, 0, 0}},
+    {{100000, 16}, 15, 1.0, {0, 0, 0}},
+    {{262144, 16}, 15, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 16, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 17, 1.0, {0, 0, 0}},
     {{0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -463,30 +518,50 @@ inline constexpr near_row near_rows[] = {
     {{64, 288}, 3, 2147483647, 3, 6, 0},
     {{25, 318}, 3, 2147483647, 0, 3, 0},
     // NVIDIA_H200
-    {{25, 318}, 18, 2147483647, 6, 8, 1},
-    {{64, 288}, 29, 2147483647, 6, 8, 1},
+    {{25, 318}, 29, 2147483647, 6, 8, 1},
+    {{64, 288}, 19, 2147483647, 6, 8, 1},
     {{96, 320}, 19, 2147483647, 6, 8, 1},
-    {{112, 192}, 21, 2147483647, 6, 8, 1},
-    {{144, 256}, 30, 2147483647, 6, 8, 1},
+    {{112, 192}, 30, 2147483647, 6, 8, 1},
+    {{144, 256}, 31, 2147483647, 6, 8, 1},
     {{159, 159}, 6, 2147483647, 6, 8, 1},
     {{160, 160}, 6, 2147483647, 6, 8, 1},
-    {{176, 176}, 23, 2147483647, 6, 8, 1},
-    {{192, 112}, 24, 2147483647, 6, 8, 1},
-    {{192, 192}, 31, 2147483647, 6, 8, 1},
-    {{192, 191}, 31, 2147483647, 6, 8, 1},
-    {{208, 208}, 25, 2147483647, 6, 8, 1},
-    {{224, 224}, 12, 2147483647, 6, 8, 1},
-    {{240, 128}, 32, 2147483647, 6, 8, 1},
-    {{265, 64}, 15, 2147483647, 6, 8, 1},
-    {{288, 64}, 33, 2147483647, 6, 8, 1},
-    {{320, 25}, 34, 2147483647, 6, 8, 1},
-    {{320, 96}, 28, 2147483647, 6, 8, 1},
+    {{176, 176}, 6, 2147483647, 6, 8, 1},
+    {{192, 112}, 32, 2147483647, 6, 8, 1},
+    {{192, 192}, 33, 2147483647, 6, 8, 1},
+    {{192, 191}, 33, 2147483647, 6, 8, 1},
+    {{208, 208}, 33, 2147483647, 6, 8, 1},
+    {{224, 224}, 6, 2147483647, 6, 8, 1},
+    {{240, 128}, 26, 2147483647, 6, 8, 1},
+    {{265, 64}, 34, 2147483647, 6, 8, 1},
+    {{288, 64}, 34, 2147483647, 6, 8, 1},
+    {{320, 25}, 15, 2147483647, 6, 8, 1},
+    {{320, 96}, 34, 2147483647, 6, 8, 1},
     // sm_90
     {{64, 288}, 2, 32, 0, 0, -1},
     {{160, 160}, 6, 2147483647, 0, 3, 0},
     {{192, 192}, 7, 2147483647, 0, 3, 0},
     {{208, 208}, 7, 2147483647, 0, 3, 0},
-    {{224, 224}, 12, 2147483647, 6, 8, 1},
+    {{224, 224}, 6, 2147483647, 6, 8, 1},
+    {{320, 96}, 17, 2147483647, 0, 3, 0},
+    {{96, 320}, 3, 2147483647, 0, 3, 0},
+    {{240, 128}, 17, 2147483647, 0, 3, 0},
+    {{265, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 191}, 7, 2147483647, 0, 3, 0},
+    {{159, 159}, 6, 2147483647, 0, 3, 0},
+    {{176, 176}, 6, 2147483647, 6, 8, 1},
+    {{320, 25}, 16, 2147483647, 0, 3, 0},
+    {{288, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 112}, 17, 2147483647, 0, 3, 0},
+    {{112, 192}, 10, 2147483647, 0, 3, 0},
+    {{144, 256}, 11, 2147483647, 0, 3, 0},
+    {{64, 288}, 3, 2147483647, 3, 6, 0},
+    {{25, 318}, 3, 2147483647, 0, 3, 0},
+    // NVIDIA_H100_80GB_HBM3, deterministic
+    {{64, 288}, 3, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 0, 3, 0},
+    {{192, 192}, 7, 2147483647, 0, 3, 0},
+    {{208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 224}, 11, 2147483647, 0, 3, 0},
     {{320, 96}, 17, 2147483647, 0, 3, 0},
     {{96, 320}, 3, 2147483647, 0, 3, 0},
     {{240, 128}, 17, 2147483647, 0, 3, 0},
@@ -501,23 +576,68 @@ inline constexpr near_row near_rows[] = {
     {{144, 256}, 11, 2147483647, 0, 3, 0},
     {{64, 288}, 3, 2147483647, 3, 6, 0},
     {{25, 318}, 3, 2147483647, 0, 3, 0},
+    // NVIDIA_H200, deterministic
+    {{25, 318}, 35, 2147483647, 0, 0, 2},
+    {{64, 288}, 35, 2147483647, 0, 0, 2},
+    {{96, 320}, 35, 2147483647, 0, 0, 2},
+    {{112, 192}, 30, 2147483647, 0, 0, 2},
+    {{144, 256}, 31, 2147483647, 0, 0, 2},
+    {{159, 159}, 6, 2147483647, 0, 0, 2},
+    {{160, 160}, 6, 2147483647, 0, 0, 2},
+    {{176, 176}, 6, 2147483647, 0, 0, 2},
+    {{192, 112}, 32, 2147483647, 0, 0, 2},
+    {{192, 192}, 33, 2147483647, 0, 0, 2},
+    {{192, 191}, 33, 2147483647, 0, 0, 2},
+    {{208, 208}, 33, 2147483647, 0, 0, 2},
+    {{224, 224}, 6, 2147483647, 0, 0, 2},
+    {{240, 128}, 26, 2147483647, 0, 0, 2},
+    {{265, 64}, 34, 2147483647, 0, 0, 2},
+    {{288, 64}, 34, 2147483647, 0, 0, 2},
+    {{320, 25}, 15, 2147483647, 0, 0, 2},
+    {{320, 96}, 34, 2147483647, 0, 0, 2},
+    // sm_90, deterministic
+    {{64, 288}, 3, 32, 0, 0, -1},
+    {{160, 160}, 6, 2147483647, 0, 3, 0},
+    {{192, 192}, 7, 2147483647, 0, 3, 0},
+    {{208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 224}, 6, 2147483647, 0, 0, 2},
+    {{320, 96}, 17, 2147483647, 0, 3, 0},
+    {{96, 320}, 3, 2147483647, 0, 3, 0},
+    {{240, 128}, 17, 2147483647, 0, 3, 0},
+    {{265, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 191}, 7, 2147483647, 0, 3, 0},
+    {{159, 159}, 6, 2147483647, 0, 3, 0},
+    {{176, 176}, 6, 2147483647, 0, 0, 2},
+    {{320, 25}, 16, 2147483647, 0, 3, 0},
+    {{288, 64}, 15, 2147483647, 0, 3, 0},
+    {{192, 112}, 17, 2147483647, 0, 3, 0},
+    {{112, 192}, 10, 2147483647, 0, 3, 0},
+    {{144, 256}, 11, 2147483647, 0, 3, 0},
+    {{64, 288}, 3, 2147483647, 3, 6, 0},
+    {{25, 318}, 3, 2147483647, 0, 3, 0},
     {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table. An architecture that is
+/// Rows of a device or architecture: [first, last) in each table.
+struct spans {
+  int exact_first, exact_last, near_first, near_last;
+};
+
+/// All rows of a device or architecture, and those that are deterministic. An architecture that is
 /// not CUDA has a number below -1.
 struct group {
-  int arch, exact_first, exact_last, near_first, near_last;
+  int arch;
+  spans tables[2];  // by `demand`
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 18, 0, 19},  // NVIDIA_H100_80GB_HBM3
-    {90, 18, 36, 19, 37}  // NVIDIA_H200
+    {90, {{0, 18, 0, 19}, {54, 69, 56, 75}}},  // NVIDIA_H100_80GB_HBM3
+    {90, {{18, 36, 19, 37}, {69, 84, 75, 93}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 36, 54, 37, 56},
-    {-1, 0, 0, 0, 0}  // ends the table
+    {90, {{36, 54, 37, 56}, {84, 99, 93, 112}}},
+    {-1, {}}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -666,19 +786,19 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.085);
     case 15:
-      return (estimate{0.001488 + 1.254e-06 * m + 1.629e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.002821 + 9.444e-10 * m)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0006223))
+      return (estimate{0.001488 + 1.279e-06 * m + 1.661e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.002889 + 9.508e-10 * m)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0006531))
           * unless_multiple(m, 4, 1.055);
     case 16:
-      return (estimate{0.001488 + 1.151e-06 * m + 5.008e-10 * n + 1.198e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001853 + 1.895e-09 * m + 5.006e-10 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001682 + 5.007e-10 * n))
+      return (estimate{0.001488 + 1.173e-06 * m + 5.107e-10 * n + 1.222e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001903 + 1.92e-09 * m + 5.105e-10 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001888 + 5.106e-10 * n))
           * unless_multiple(n, 4, 1.006);
     case 17:
-      return (estimate{0.002453 + 3.678e-08 * m + 3.417e-09 * n + 1.166e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001643 + 3.211e-09 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 3.395e-09 * n))
+      return (estimate{0.002501 + 3.747e-08 * m + 3.486e-09 * n + 1.19e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001678 + 3.275e-09 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 3.463e-09 * n))
           * unless_multiple(m, 4, 1.027)
           * unless_multiple(n, 4, 1.066);
     case 18:
@@ -743,14 +863,14 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(m, 4, 1.103)
           * unless_multiple(n, 4, 1.105);
     case 30:
-      return (estimate{0.001488 + 8.552e-07 * m + 1.594e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.002954 + 5.301e-10 * m))
+      return (estimate{0.001488 + 8.72e-07 * m + 1.626e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.003043 + 5.232e-10 * m))
           * unless_multiple(m, 4, 1.051)
           * unless_multiple(n, 4, 1.013);
     case 31:
-      return (estimate{0.001488 + 1.153e-06 * m + 5.726e-10 * n + 1.207e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001823 + 1.774e-09 * m + 5.725e-10 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001452 + 5.726e-10 * n))
+      return (estimate{0.001488 + 1.176e-06 * m + 5.84e-10 * n + 1.231e-09 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001872 + 1.797e-09 * m + 5.838e-10 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001654 + 5.839e-10 * n))
           * unless_multiple(m, 4, 1.006)
           * unless_multiple(n, 4, 1.009);
     case 32:
@@ -798,9 +918,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001252 + 2.24e-11 * m))
           * unless_multiple(n, 4, 1.021);
     case 40:
-      return (estimate{0.003506 + 4.229e-07 * m + 1.849e-08 * n + 8.813e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 1.822e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001122 + 1.846e-08 * n))
+      return (estimate{0.003562 + 4.314e-07 * m + 1.886e-08 * n + 8.989e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 1.859e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001159 + 1.883e-08 * n))
           * unless_multiple(m, 4, 1.084)
           * unless_multiple(n, 4, 1.073);
     case 41:
@@ -828,6 +948,142 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(ceil_div(ceil_div(m, number{64}), number{132}), 2.64e-05 + 6.517e-12 * m + 2.441e-06 * n)
           + in_waves(ceil_div(ceil_div(m, number{64}), number{1056}), 5.528e-10 * m))
           * unless_multiple(n, 4, 1.016);
+    case 46:
+      return (estimate{0.001931 + 5.122e-08 * m + 9.095e-07 * n + 8.113e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{16}), number{132}), 0.0001237 + 1.11e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{16}), number{264}), 0.0001548))
+          * unless_multiple(m, 4, 1.032)
+          * unless_multiple(n, 4, 1.085);
+    case 47:
+      return (estimate{0.001868 + 1.193e-06 * m + 5.865e-08 * n + 5.639e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0002013 + 4.417e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0003055 + 2.615e-08 * n))
+          * unless_multiple(m, 4, 1.014)
+          * unless_multiple(n, 4, 1.042);
+    case 48:
+      return (estimate{0.002519 + 8.363e-07 * m + 7.018e-08 * n + 2.21e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 8.183e-05 + 1.078e-11 * m + 6.101e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 8.188e-05 + 2.133e-11 * m))
+          * unless_multiple(n, 4, 1.02);
+    case 49:
+      return (estimate{0.002038 + 1.512e-07 * m + 2.321e-07 * n + 3.079e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{4}), number{132}), 3.114e-05 + 6.862e-12 * m + 2.915e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{4}), number{1056}), 0.0002925 + 6.892e-11 * m))
+          * unless_multiple(m, 4, 1.053)
+          * unless_multiple(n, 4, 1.091);
+    case 50:
+      return (estimate{0.002289 + 2.752e-07 * m + 2.678e-08 * n + 8.335e-11 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.583e-05 + 6.764e-12 * m + 1.957e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.000282 + 5.839e-11 * m + 7.523e-08 * n))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.059);
+    case 51:
+      return (estimate{0.002118 + 8.438e-09 * m + 2.106e-06 * n + 3.666e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 5.033e-06 + 1.641e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{528}), 0.0003455 + 7.911e-07 * n))
+          * unless_multiple(n, 4, 1.05);
+    case 52:
+      return (estimate{0.002686 + 2.281e-06 * m + 3.299e-08 * n + 1.938e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0001506 + 2.636e-11 * m + 5.106e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{528}), 1.097e-10 * m))
+          * unless_multiple(n, 4, 1.045);
+    case 53:
+      return (estimate{0.002661 + 1.886e-06 * m + 2.47e-08 * n + 1.978e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 0.0002291 + 1.12e-11 * m + 6.145e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 2.12e-11 * m))
+          * unless_multiple(m, 4, 1.014)
+          * unless_multiple(n, 4, 1.066);
+    case 54:
+      return (estimate{0.002288 + 2.381e-08 * m + 2.794e-06 * n + 4.351e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{32}), number{132}), 0.0001253 + 9.398e-07 * n))
+          * unless_multiple(n, 4, 1.042);
+    case 55:
+      return estimate{0.001488 + 6.144e-06 * n + 8.262e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.438e-11 * m + 1.133e-05 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.0009254 + 8.369e-10 * m + 1.55e-05 * n);
+    case 56:
+      return estimate{0.002501 + 1.421e-05 * n + 7.225e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.062e-11 * m + 2.889e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.427e-10 * m + 1.388e-05 * n);
+    case 57:
+      return estimate{0.001488 + 7.234e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.248e-05 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.211e-05 * n);
+    case 58:
+      return (estimate{0.002636 + 2.573e-08 * m + 3.397e-06 * n + 5.741e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 0.0)
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{1056}), 8.063e-10 * m + 1.707e-06 * n))
+          * unless_multiple(m, 4, 1.103)
+          * unless_multiple(n, 4, 1.105);
+    case 59:
+      return (estimate{0.004041 + 6.747e-07 * m + 2.043e-09 * n + 7.253e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 0.0003228 + 9.757e-12 * m + 1.481e-10 * n)
+          + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{264}), 0.0005243 + 1.554e-11 * m + 5.794e-10 * n))
+          * unless_multiple(n, 4, 1.005);
+    case 60:
+      return (estimate{0.001735 + 1.273e-06 * m + 3.024e-08 * n + 4.854e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0001036 + 9.847e-12 * m + 4.997e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0006983 + 9.35e-11 * m + 4.433e-08 * n))
+          * unless_multiple(n, 4, 1.025);
+    case 61:
+      return (estimate{0.001603 + 1.25e-06 * m + 2.562e-08 * n + 4.47e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 9.954e-05 + 6.148e-12 * m + 5.618e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0009017 + 7.004e-11 * m + 4.672e-08 * n))
+          * unless_multiple(n, 4, 1.022);
+    case 62:
+      return (estimate{0.001488 + 2.353e-07 * m + 9.748e-09 * n + 3.795e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 1.732e-11 * m + 5.201e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001137 + 1.327e-10 * m))
+          * unless_multiple(m, 4, 1.052)
+          * unless_multiple(n, 4, 1.093);
+    case 63:
+      return (estimate{0.001488 + 2.293e-07 * m + 1.918e-07 * n + 5.82e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 7.832e-05 + 3.495e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008641))
+          * unless_multiple(m, 4, 1.065)
+          * unless_multiple(n, 4, 1.107);
+    case 64:
+      return (estimate{0.002393 + 3.083e-07 * m + 4.127e-08 * n + 9.106e-11 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 6.463e-05 + 6.284e-12 * m + 1.931e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{2}), number{1056}), 0.0002319 + 5.677e-11 * m + 6.184e-08 * n))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.058);
+    case 65:
+      return (estimate{0.001488 + 2.797e-08 * m + 4.738e-07 * n + 4.751e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.854e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.001089))
+          * unless_multiple(m, 4, 1.015)
+          * unless_multiple(n, 4, 1.077);
+    case 66:
+      return (estimate{0.00251 + 8.016e-07 * m + 7.096e-08 * n + 2.194e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 6.41e-05 + 1.13e-11 * m + 5.993e-08 * n)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001252 + 2.24e-11 * m))
+          * unless_multiple(n, 4, 1.021);
+    case 67:
+      return (estimate{0.001728 + 3.009e-08 * m + 6e-07 * n + 4.581e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.847e-07 * n)
+          + in_waves(ceil_div(ceil_div(m, number{8}), number{1056}), 0.0008497))
+          * unless_multiple(m, 4, 1.01)
+          * unless_multiple(n, 4, 1.072);
+    case 68:
+      return (estimate{0.001698 + 2.048e-09 * m + 6.294e-06 * n + 6.935e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.314e-11 * m + 5.089e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001296 + 1.21e-09 * m + 6.628e-06 * n))
+          * unless_multiple(m, 4, 1.045)
+          * unless_multiple(n, 4, 1.033);
+    case 69:
+      return estimate{0.002384 + 1.528e-05 * n + 7.078e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{132}), 7.382e-11 * m + 3.234e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{128}), number{528}), 4.553e-10 * m + 1.204e-05 * n);
+    case 70:
+      return estimate{0.001488 + 2.36e-08 * n + 7.051e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 2.178e-05 * n)
+          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 9.476e-05 * n);
+    case 71:
+      return (estimate{0.002487 + 1.391e-08 * m + 5.146e-06 * n + 3.849e-10 * m * n}
+          + in_waves(ceil_div(ceil_div(m, number{64}), number{132}), 2.64e-05 + 6.517e-12 * m + 2.441e-06 * n)
+          + in_waves(ceil_div(ceil_div(m, number{64}), number{1056}), 5.528e-10 * m))
+          * unless_multiple(n, 4, 1.016);
     default:
       return {0, false};
   }
@@ -835,8 +1091,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 35, 9, 11, 12, 17, 3, 13, 14, 10, 6, 7, 16, 15,
-    0, 18, 19, 20, 21, 22, 6, 23, 24, 25, 12, 26, 15, 27, 16, 28, 29, 36, 37, 38, 39, 40, 35, 41, 42, 31, 30, 32, 43, 33, 34, 44
+    0, 36, 9, 11, 12, 17, 3, 13, 14, 10, 6, 7, 16, 15,
+    0, 18, 19, 20, 21, 22, 6, 23, 24, 25, 12, 26, 15, 27, 16, 28, 29, 37, 35, 30, 38, 33, 36, 39, 32, 31, 40, 41, 34, 42, 43, 44,
+    0, 21, 22, 6, 23, 24, 25, 12, 26, 15, 27, 16, 28, 35, 30, 38, 33, 36, 39, 32, 31, 41, 34, 42, 43, 44
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -846,7 +1103,8 @@ struct prediction {
 
 inline constexpr prediction predictions[] = {
     {0, 14},
-    {14, 46}
+    {14, 46},
+    {46, 72}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.
@@ -872,7 +1130,8 @@ struct found {
 };
 
 /// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) {
+constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     const plan& p_ = plans[row_.plan];
@@ -899,11 +1158,11 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.BLOCK, p_.LANES, p_.ROWS, p_.VEC, p_.UNROLL, p_.LOAD, p_.X_SHARED, p_.WAVES, p_.SPLIT, p_.FINISH, p_.MIN_BLOCKS, p_.WARP, p_.block, p_.shared_bytes,
-          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
-constexpr config elsewhere(int where_, const problem& asked_) {
+constexpr config elsewhere(int where_, const problem& asked_, demand wanted_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -917,7 +1176,7 @@ constexpr config elsewhere(int where_, const problem& asked_) {
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, where_);
+    const found picked_ = pick(*next_, asked_, wanted_, where_);
     if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
@@ -932,34 +1191,34 @@ constexpr config elsewhere(int where_, const problem& asked_) {
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Total: any size has an answer,
 /// and `hit` says how good it is.
-constexpr config lookup(int where_, long long m, long long n) {
+constexpr config lookup(int where_, long long m, long long n, demand wanted_ = demand::none) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{m, n};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_);
+    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  return detail::elsewhere(where_, asked_);
+  return detail::elsewhere(where_, asked_, wanted_);
 }
 
 /// The configuration for a problem on a device that was tuned.
-constexpr config lookup(device which_, long long m, long long n) {
+constexpr config lookup(device which_, long long m, long long n, demand wanted_ = demand::none) {
   const detail::problem asked_{m, n};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_);
+  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_);
+    const detail::found other_ = detail::pick(one_, asked_, wanted_);
     if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
   }
-  return detail::elsewhere(own_.arch, asked_);
+  return detail::elsewhere(own_.arch, asked_, wanted_);
 }
 
 constexpr extent config::grid(long long m, long long n) const {
@@ -969,112 +1228,220 @@ constexpr extent config::grid(long long m, long long n) const {
 // What was tuned is found again.
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).plan == 3);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576, demand::deterministic).plan == 3);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096).plan == 4);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, demand::deterministic).plan == 4);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 128, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536).plan == 5);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536, demand::deterministic).plan == 11);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 512, 65536, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, demand::deterministic).plan == 6);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1000, 1000, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).plan == 6);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, demand::deterministic).plan == 6);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1024, 1024, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048).plan == 7);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, demand::deterministic).plan == 7);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 2048, 2048, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, demand::deterministic).plan == 8);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 128, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, demand::deterministic).plan == 9);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4096, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095).plan == 10);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095, demand::deterministic).plan == 10);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 4097, 4095, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).plan == 11);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, demand::deterministic).plan == 11);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).plan == 12);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384, demand::deterministic).plan == 12);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 16384, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256).plan == 13);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256, demand::deterministic).plan == 13);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 32768, 256, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16).plan == 14);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16, demand::deterministic).plan == 14);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 100000, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16).plan == 15);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16, demand::deterministic).plan == 15);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 262144, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3).plan == 16);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3, demand::deterministic).plan == 16);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).plan == 17);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).plan == 17);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 3, 1000001).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 3, 1000001).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H200, 16, 262144).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 16, 262144).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 64, 1048576).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096).plan == 21);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096, demand::deterministic).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 512, 65536).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 512, 65536).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 512, 65536, demand::deterministic).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 512, 65536, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000, demand::deterministic).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, demand::deterministic).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, demand::deterministic).plan == 23);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128).plan == 24);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4096, 128, demand::deterministic).plan == 24);
+static_assert(lookup(device::NVIDIA_H200, 4096, 128, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, demand::deterministic).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4097, 4095).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 4097, 4095).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4097, 4095, demand::deterministic).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 4097, 4095, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192, demand::deterministic).plan == 25);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 16384, 16384).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 16384, 16384).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 16384, 16384, demand::deterministic).plan == 12);
+static_assert(lookup(device::NVIDIA_H200, 16384, 16384, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 32768, 256).plan == 26);
 static_assert(lookup(device::NVIDIA_H200, 32768, 256).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 32768, 256, demand::deterministic).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 32768, 256, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 100000, 16).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 100000, 16).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 100000, 16, demand::deterministic).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 100000, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 262144, 16).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 262144, 16, demand::deterministic).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 262144, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 3).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 3).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 3, demand::deterministic).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 64).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 64, demand::deterministic).plan == 28);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 64, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 3, 1000001).plan == 1);
 static_assert(lookup(90, 3, 1000001).hit == quality::exact);
+static_assert(lookup(90, 3, 1000001, demand::deterministic).plan == 3);
+static_assert(lookup(90, 3, 1000001, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(90, 16, 262144).plan == 2);
 static_assert(lookup(90, 16, 262144).hit == quality::exact);
+static_assert(lookup(90, 16, 262144, demand::deterministic).plan == 3);
+static_assert(lookup(90, 16, 262144, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(90, 64, 1048576).plan == 3);
 static_assert(lookup(90, 64, 1048576).hit == quality::exact);
+static_assert(lookup(90, 64, 1048576, demand::deterministic).plan == 3);
+static_assert(lookup(90, 64, 1048576, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 128, 4096).plan == 4);
 static_assert(lookup(90, 128, 4096).hit == quality::exact);
+static_assert(lookup(90, 128, 4096, demand::deterministic).plan == 4);
+static_assert(lookup(90, 128, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 512, 65536).plan == 5);
 static_assert(lookup(90, 512, 65536).hit == quality::exact);
+static_assert(lookup(90, 512, 65536, demand::deterministic).plan == 11);
+static_assert(lookup(90, 512, 65536, demand::deterministic).hit == quality::nearest_problem);
 static_assert(lookup(90, 1000, 1000).plan == 6);
 static_assert(lookup(90, 1000, 1000).hit == quality::exact);
+static_assert(lookup(90, 1000, 1000, demand::deterministic).plan == 6);
+static_assert(lookup(90, 1000, 1000, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1024, 1024).plan == 6);
 static_assert(lookup(90, 1024, 1024).hit == quality::exact);
+static_assert(lookup(90, 1024, 1024, demand::deterministic).plan == 6);
+static_assert(lookup(90, 1024, 1024, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 2048, 2048).plan == 7);
 static_assert(lookup(90, 2048, 2048).hit == quality::exact);
+static_assert(lookup(90, 2048, 2048, demand::deterministic).plan == 7);
+static_assert(lookup(90, 2048, 2048, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 4096, 128).plan == 8);
 static_assert(lookup(90, 4096, 128).hit == quality::exact);
+static_assert(lookup(90, 4096, 128, demand::deterministic).plan == 8);
+static_assert(lookup(90, 4096, 128, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 4096, 4096).plan == 9);
 static_assert(lookup(90, 4096, 4096).hit == quality::exact);
+static_assert(lookup(90, 4096, 4096, demand::deterministic).plan == 9);
+static_assert(lookup(90, 4096, 4096, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 4097, 4095).plan == 10);
 static_assert(lookup(90, 4097, 4095).hit == quality::exact);
+static_assert(lookup(90, 4097, 4095, demand::deterministic).plan == 10);
+static_assert(lookup(90, 4097, 4095, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192).plan == 11);
 static_assert(lookup(90, 8192, 8192).hit == quality::exact);
+static_assert(lookup(90, 8192, 8192, demand::deterministic).plan == 11);
+static_assert(lookup(90, 8192, 8192, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 16384, 16384).plan == 12);
 static_assert(lookup(90, 16384, 16384).hit == quality::exact);
+static_assert(lookup(90, 16384, 16384, demand::deterministic).plan == 12);
+static_assert(lookup(90, 16384, 16384, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 32768, 256).plan == 13);
 static_assert(lookup(90, 32768, 256).hit == quality::exact);
+static_assert(lookup(90, 32768, 256, demand::deterministic).plan == 13);
+static_assert(lookup(90, 32768, 256, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 100000, 16).plan == 15);
 static_assert(lookup(90, 100000, 16).hit == quality::exact);
+static_assert(lookup(90, 100000, 16, demand::deterministic).plan == 15);
+static_assert(lookup(90, 100000, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 262144, 16).plan == 15);
 static_assert(lookup(90, 262144, 16).hit == quality::exact);
+static_assert(lookup(90, 262144, 16, demand::deterministic).plan == 15);
+static_assert(lookup(90, 262144, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1048576, 3).plan == 16);
 static_assert(lookup(90, 1048576, 3).hit == quality::exact);
+static_assert(lookup(90, 1048576, 3, demand::deterministic).plan == 16);
+static_assert(lookup(90, 1048576, 3, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 1048576, 64).plan == 17);
 static_assert(lookup(90, 1048576, 64).hit == quality::exact);
+static_assert(lookup(90, 1048576, 64, demand::deterministic).plan == 17);
+static_assert(lookup(90, 1048576, 64, demand::deterministic).hit == quality::exact);
 
 }  // namespace autotune::gemv
 

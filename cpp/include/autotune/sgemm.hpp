@@ -95,6 +95,12 @@ enum class quality {
   kernel_default    ///< nothing better is known
 };
 
+/// What an answer must be.
+enum class demand {
+  none,
+  deterministic  ///< the same data give the same bits in every run; only the default may not
+};
+
 /// Devices with tuned configurations.
 enum class device {
   NVIDIA_H100_80GB_HBM3,  ///< NVIDIA H100 80GB HBM3, sm_90
@@ -153,6 +159,7 @@ struct config {
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
+  bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -318,7 +325,7 @@ struct plan {
   int MAX_REGISTERS;
   extent block;
   unsigned shared_bytes;
-  bool exclusive;
+  bool exclusive, deterministic;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -326,56 +333,56 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 2, 0, {128, 1, 1}, 37632, false, 0, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 75776, false, 1, 1, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {64, 1, 1}, 10880, true, 2, 2, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 3, 3, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 8, 15, 4, 1, 0, {256, 1, 1}, 69632, true, 4, 4, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 2, false, 2, LANES_value::rows, 1, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 5, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 64, 48, 8, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 53248, false, 6, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 7, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {128, 1, 1}, 32000, true, 8, 5, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 9, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 10, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 15, 4, 2, 0, {256, 1, 1}, 69632, true, 11, 6, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 4, 0, {128, 1, 1}, 51200, false, 12, 0, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 38400, false, 5, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 37120, false, 13, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 0, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 153600, false, 14, 0, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, false, 4, LANES_value::rows, 8, 1, 1, 1, 1, 0, {128, 1, 1}, 21120, false, 15, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {256, 1, 1}, 83968, false, 16, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 17, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {256, 1, 1}, 75264, false, 18, 0, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {64, 1, 1}, 43008, false, 19, 7, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 4, 0, {128, 1, 1}, 37632, false, 0, 0, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, 17, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, 17, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 20, 0, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 2, 1, 0, {128, 1, 1}, 44544, false, 6, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 56832, true, 21, 8, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 42240, true, 22, 9, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 32256, false, 23, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 1, 0, {128, 1, 1}, 34816, false, 24, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, 2, 0, {128, 1, 1}, 33792, true, 25, 10, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, false, 4, LANES_value::pairs, 1, 4, 3, 2, 2, 0, {128, 1, 1}, 52480, true, 26, 11, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 51200, false, 12, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, 20, 0, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 34816, false, 15, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {64, 1, 1}, 22272, false, 27, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 135168, false, 0, 0, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 43008, false, 28, 7, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {64, 1, 1}, 19200, true, 29, 12, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, 0, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 148992, false, 17, 0, 117ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 51200, false, 5, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 1, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 7, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, 30, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 100352, false, 0, 0, 511ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 75264, false, 18, 0, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 4, 3, 2, 3, 0, {128, 1, 1}, 56832, true, 31, 13, 112ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 4, 4, 0, {128, 1, 1}, 21760, true, 2, 14, 496ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 2, 0, {128, 1, 1}, 34816, false, 24, 0, 496ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 2, 0, {128, 1, 1}, 37632, false, true, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 75776, false, true, 1, 1, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {64, 1, 1}, 10880, true, true, 2, 2, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 2, 0, {128, 1, 1}, 52480, true, true, 3, 3, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 8, 15, 4, 1, 0, {256, 1, 1}, 69632, true, true, 4, 4, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 2, false, 2, LANES_value::rows, 1, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, true, 5, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 64, 48, 8, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 53248, false, true, 6, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, true, 7, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, 4, 0, {128, 1, 1}, 32000, true, true, 8, 5, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 100352, false, true, 9, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 32256, false, true, 10, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 15, 4, 2, 0, {256, 1, 1}, 69632, true, true, 11, 6, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, 4, 0, {128, 1, 1}, 51200, false, true, 12, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 38400, false, true, 5, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 64, 16, 48, 32, 12, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 37120, false, true, 13, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 75264, false, true, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 153600, false, true, 14, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, false, 4, LANES_value::rows, 8, 1, 1, 1, 1, 0, {128, 1, 1}, 21120, false, true, 15, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {256, 1, 1}, 83968, false, true, 16, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, true, 17, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {256, 1, 1}, 75264, false, true, 18, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 4, 1, 2, 1, 0, {64, 1, 1}, 43008, false, true, 19, 7, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 4, 0, {128, 1, 1}, 37632, false, true, 0, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 74496, false, true, 17, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {256, 1, 1}, 37248, false, true, 17, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, true, 20, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 2, 1, 0, {128, 1, 1}, 44544, false, true, 6, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 56832, true, true, 21, 8, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {128, 1, 1}, 42240, true, true, 22, 9, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, 1, 0, {128, 1, 1}, 32256, false, true, 23, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 1, 0, {128, 1, 1}, 34816, false, true, 24, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, 2, 0, {128, 1, 1}, 33792, true, true, 25, 10, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, false, 4, LANES_value::pairs, 1, 4, 3, 2, 2, 0, {128, 1, 1}, 52480, true, true, 26, 11, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 51200, false, true, 12, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, 2, 0, {128, 1, 1}, 76800, false, true, 20, 0, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 34816, false, true, 15, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 1, 1, 1, 0, {64, 1, 1}, 22272, false, true, 27, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 8, 1, 1, 4, 1, 0, {256, 1, 1}, 135168, false, true, 0, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, 1, 0, {128, 1, 1}, 43008, false, true, 28, 7, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, 1, 0, {64, 1, 1}, 19200, true, true, 29, 12, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, 3, 0, {128, 1, 1}, 18816, false, true, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, 1, 0, {256, 1, 1}, 148992, false, true, 17, 0, 117ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 51200, false, true, 5, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 1, 4, 1, 2, 1, 0, {128, 1, 1}, 25600, false, true, 7, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 2, false, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {128, 1, 1}, 25600, false, true, 30, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, 1, 0, {256, 1, 1}, 100352, false, true, 0, 0, 511ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, 1, 0, {256, 1, 1}, 75264, false, true, 18, 0, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 4, 3, 2, 3, 0, {128, 1, 1}, 56832, true, true, 31, 13, 112ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 4, 4, 0, {128, 1, 1}, 21760, true, true, 2, 14, 496ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, 2, 0, {128, 1, 1}, 34816, false, true, 24, 0, 496ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -684,20 +691,26 @@ inline constexpr near_row near_rows[] = {
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table. An architecture that is
+/// Rows of a device or architecture: [first, last) in each table.
+struct spans {
+  int exact_first, exact_last, near_first, near_last;
+};
+
+/// All rows of a device or architecture, and those that are deterministic. An architecture that is
 /// not CUDA has a number below -1.
 struct group {
-  int arch, exact_first, exact_last, near_first, near_last;
+  int arch;
+  spans tables[2];  // by `demand`
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 35, 0, 35},  // NVIDIA_H100_80GB_HBM3
-    {90, 35, 70, 35, 71}  // NVIDIA_H200
+    {90, {{0, 35, 0, 35}, {0, 35, 0, 35}}},  // NVIDIA_H100_80GB_HBM3
+    {90, {{35, 70, 35, 71}, {35, 70, 35, 71}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 70, 105, 71, 107},
-    {-1, 0, 0, 0, 0}  // ends the table
+    {90, {{70, 105, 71, 107}, {70, 105, 71, 107}}},
+    {-1, {}}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -1255,7 +1268,8 @@ struct found {
 };
 
 /// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) {
+constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     const plan& p_ = plans[row_.plan];
@@ -1282,11 +1296,11 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.VARIANT, p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.TM, p_.TN, p_.VEC, p_.PAD, p_.DOUBLE_SHARED, p_.DOUBLE_FRAGMENT, p_.UNROLL, p_.STAGES, p_.REG_DB, p_.BURSTS, p_.LANES, p_.RASTER, p_.SPLITK, p_.GRIDK, p_.SLICES, p_.MIN_BLOCKS, p_.MAX_REGISTERS, p_.block, p_.shared_bytes,
-          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
-constexpr config elsewhere(int where_, const problem& asked_) {
+constexpr config elsewhere(int where_, const problem& asked_, demand wanted_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -1300,7 +1314,7 @@ constexpr config elsewhere(int where_, const problem& asked_) {
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, where_);
+    const found picked_ = pick(*next_, asked_, wanted_, where_);
     if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
@@ -1315,34 +1329,34 @@ constexpr config elsewhere(int where_, const problem& asked_) {
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Total: any size has an answer,
 /// and `hit` says how good it is.
-constexpr config lookup(int where_, long long m, long long n, long long k) {
+constexpr config lookup(int where_, long long m, long long n, long long k, demand wanted_ = demand::none) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{m, n, k};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_);
+    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  return detail::elsewhere(where_, asked_);
+  return detail::elsewhere(where_, asked_, wanted_);
 }
 
 /// The configuration for a problem on a device that was tuned.
-constexpr config lookup(device which_, long long m, long long n, long long k) {
+constexpr config lookup(device which_, long long m, long long n, long long k, demand wanted_ = demand::none) {
   const detail::problem asked_{m, n, k};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_);
+  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_);
+    const detail::found other_ = detail::pick(one_, asked_, wanted_);
     if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
   }
-  return detail::elsewhere(own_.arch, asked_);
+  return detail::elsewhere(own_.arch, asked_, wanted_);
 }
 
 constexpr extent config::grid(long long m, long long n, long long k) const {

@@ -37,6 +37,12 @@ enum class quality {
   kernel_default    ///< nothing better is known
 };
 
+/// What an answer must be.
+enum class demand {
+  none,
+  deterministic  ///< the same data give the same bits in every run; only the default may not
+};
+
 /// Devices with tuned configurations.
 enum class device {
   NVIDIA_H100_80GB_HBM3,  ///< NVIDIA H100 80GB HBM3, sm_90
@@ -93,6 +99,7 @@ struct config {
   extent block;            ///< threads
   unsigned shared_bytes;   ///< dynamic shared memory per block
   bool exclusive;          ///< whether two launches of one loaded module must not overlap
+  bool deterministic;      ///< whether the same data give the same bits in every run
   quality hit;             ///< how good this answer is
   double expected_fraction;  ///< at least this share of the best possible speed in nine of ten; negative if unknown
   bool requires_met;       ///< false only where not even the default may be used
@@ -246,7 +253,7 @@ struct plan {
   int RESIDENT;
   extent block;
   unsigned shared_bytes;
-  bool exclusive;
+  bool exclusive, deterministic;
   int shape;               // of the grid; negative where it was not traced
   int condition;           // on the problem; negative where there is none
   unsigned long long fits;  // bits of `archs` that it is valid on
@@ -254,26 +261,26 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {128, 1, 1}, 16384, false, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::bypass, STORE_value::stream, 1, 0, {64, 1, 1}, 8192, false, 1, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 128, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 2, {256, 1, 1}, 76928, false, 2, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 64, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 4, 0, {64, 1, 1}, 16896, false, 0, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {256, 1, 1}, 57472, false, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {128, 1, 1}, 57472, false, 0, -1, 992ULL, true},
-    {ALG_value::shared, 8, 4, 32, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {64, 1, 1}, 4096, false, 3, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 256, 256, 1, LAYOUT_value::padded, ORDER_value::group_, 16, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 65792, false, 4, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {128, 1, 1}, 45798, false, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, false, 0, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, false, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {256, 1, 1}, 45798, false, 0, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, false, 0, -1, 992ULL, true},
-    {ALG_value::shared, 8, 4, 32, 256, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 32768, false, 5, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 64, 128, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 2, 0, {128, 1, 1}, 33280, false, 2, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {128, 1, 1}, 57472, false, 0, -1, 1023ULL, true},
-    {ALG_value::shared, 8, 4, 128, 64, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::plain, 4, 0, {128, 1, 1}, 33792, false, 6, -1, 234ULL, true},
-    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::diagonal, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, false, 0, -1, 992ULL, true},
-    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, false, 7, -1, 1022ULL, true},
-    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, false, 7, -1, 1023ULL, true}
+    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {128, 1, 1}, 16384, false, true, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::bypass, STORE_value::stream, 1, 0, {64, 1, 1}, 8192, false, true, 1, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 128, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 2, {256, 1, 1}, 76928, false, true, 2, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 64, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 4, 0, {64, 1, 1}, 16896, false, true, 0, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {256, 1, 1}, 57472, false, true, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {128, 1, 1}, 57472, false, true, 0, -1, 992ULL, true},
+    {ALG_value::shared, 8, 4, 32, 32, 64, 4, LAYOUT_value::xor_, ORDER_value::row, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {64, 1, 1}, 4096, false, true, 3, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 256, 256, 1, LAYOUT_value::padded, ORDER_value::group_, 16, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 65792, false, true, 4, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 128, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {128, 1, 1}, 45798, false, true, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 2, LAYOUT_value::padded, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, false, true, 0, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, false, true, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 4, {256, 1, 1}, 45798, false, true, 0, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::row, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, false, true, 0, -1, 992ULL, true},
+    {ALG_value::shared, 8, 4, 32, 256, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 0, {256, 1, 1}, 32768, false, true, 5, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 64, 128, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::stream, 2, 0, {128, 1, 1}, 33280, false, true, 2, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 128, 4, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 1, 3, {128, 1, 1}, 57472, false, true, 0, -1, 1023ULL, true},
+    {ALG_value::shared, 8, 4, 128, 64, 128, 2, LAYOUT_value::padded, ORDER_value::group_, 4, LOAD_value::plain, STORE_value::plain, 4, 0, {128, 1, 1}, 33792, false, true, 6, -1, 234ULL, true},
+    {ALG_value::shared, 8, 4, 64, 64, 256, 4, LAYOUT_value::padded, ORDER_value::diagonal, 4, LOAD_value::plain, STORE_value::bulk, 1, 3, {256, 1, 1}, 57472, false, true, 0, -1, 992ULL, true},
+    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 4, 4, {256, 1, 1}, 45798, false, true, 7, -1, 1022ULL, true},
+    {ALG_value::shared, 8, 4, 32, 128, 256, 1, LAYOUT_value::xor_, ORDER_value::column, 4, LOAD_value::plain, STORE_value::plain, 2, 0, {256, 1, 1}, 16384, false, true, 7, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -396,20 +403,26 @@ inline constexpr near_row near_rows[] = {
     {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
-/// Rows of a device or architecture: [first, last) in each table. An architecture that is
+/// Rows of a device or architecture: [first, last) in each table.
+struct spans {
+  int exact_first, exact_last, near_first, near_last;
+};
+
+/// All rows of a device or architecture, and those that are deterministic. An architecture that is
 /// not CUDA has a number below -1.
 struct group {
-  int arch, exact_first, exact_last, near_first, near_last;
+  int arch;
+  spans tables[2];  // by `demand`
 };
 
 inline constexpr group devices[] = {
-    {90, 0, 6, 0, 6},  // NVIDIA_H100_80GB_HBM3
-    {90, 6, 12, 6, 12}  // NVIDIA_H200
+    {90, {{0, 6, 0, 6}, {0, 6, 0, 6}}},  // NVIDIA_H100_80GB_HBM3
+    {90, {{6, 12, 6, 12}, {6, 12, 6, 12}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, 12, 18, 12, 18},
-    {-1, 0, 0, 0, 0}  // ends the table
+    {90, {{12, 18, 12, 18}, {12, 18, 12, 18}}},
+    {-1, {}}  // ends the table
 };
 
 /// Whether a problem satisfies what a plan requires.
@@ -596,7 +609,8 @@ struct found {
 };
 
 /// The row for a problem in a group; plan -1 where there is none. `where_` 0: the group's own.
-constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) {
+constexpr found pick(const group& whose_, const problem& asked_, demand wanted_, int where_ = 0) {
+  const spans& rows_ = whose_.tables[static_cast<int>(wanted_)];
   for (int i_ = rows_.exact_first; i_ < rows_.exact_last; ++i_) {
     const exact_row& row_ = exact_rows[i_];
     const plan& p_ = plans[row_.plan];
@@ -623,11 +637,11 @@ constexpr found pick(const group& rows_, const problem& asked_, int where_ = 0) 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
   return {p_.ALG, p_.BLOCK_X, p_.BLOCK_Y, p_.TILE_X, p_.TILE_Y, p_.BLOCK, p_.VEC, p_.LAYOUT, p_.ORDER, p_.GROUP, p_.LOAD, p_.STORE, p_.MIN_BLOCKS, p_.RESIDENT, p_.block, p_.shared_bytes,
-          p_.exclusive, how_, share_, allows(p_, asked_), chosen_};
+          p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
 }
 
 /// Another architecture's rows, the nearest first and the older of two as near, else the default.
-constexpr config elsewhere(int where_, const problem& asked_) {
+constexpr config elsewhere(int where_, const problem& asked_, demand wanted_) {
   long long tried_distance_ = 0;
   int tried_arch_ = where_;
   while (where_ > 0) {
@@ -641,7 +655,7 @@ constexpr config elsewhere(int where_, const problem& asked_) {
       if (away_ < best_ || (away_ == best_ && one_.arch < next_->arch)) next_ = &one_;
     }
     if (next_ == nullptr) break;
-    const found picked_ = pick(*next_, asked_, where_);
+    const found picked_ = pick(*next_, asked_, wanted_, where_);
     if (picked_.plan >= 0) return config_of(picked_.plan, quality::nearest_arch, -1, asked_);
     tried_distance_ = generations_apart(next_->arch, where_);
     tried_arch_ = next_->arch;
@@ -656,34 +670,34 @@ constexpr config elsewhere(int where_, const problem& asked_) {
 /// The configuration for a problem on an architecture: 90 for sm_90, or 900, which __CUDA_ARCH__ is
 /// in device code for it, where nvcc wants --expt-relaxed-constexpr. Total: any size has an answer,
 /// and `hit` says how good it is.
-constexpr config lookup(int where_, long long m, long long n) {
+constexpr config lookup(int where_, long long m, long long n, demand wanted_ = demand::none) {
   if (where_ >= 300 && where_ < 10000) where_ /= 10;
   const detail::problem asked_{m, n};
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != where_ || where_ <= 0) continue;
-    const detail::found picked_ = detail::pick(one_, asked_);
+    const detail::found picked_ = detail::pick(one_, asked_, wanted_);
     if (picked_.plan < 0) continue;
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
-  return detail::elsewhere(where_, asked_);
+  return detail::elsewhere(where_, asked_, wanted_);
 }
 
 /// The configuration for a problem on a device that was tuned.
-constexpr config lookup(device which_, long long m, long long n) {
+constexpr config lookup(device which_, long long m, long long n, demand wanted_ = demand::none) {
   const detail::problem asked_{m, n};
   const detail::group& own_ = detail::devices[static_cast<int>(which_)];
-  const detail::found picked_ = detail::pick(own_, asked_);
+  const detail::found picked_ = detail::pick(own_, asked_, wanted_);
   if (picked_.plan >= 0) {
     const quality how_ = picked_.exact ? quality::exact : quality::nearest_problem;
     return detail::config_of(picked_.plan, how_, picked_.expected_fraction, asked_);
   }
   for (const detail::group& one_ : detail::arch_groups) {
     if (one_.arch != own_.arch) continue;
-    const detail::found other_ = detail::pick(one_, asked_);
+    const detail::found other_ = detail::pick(one_, asked_, wanted_);
     if (other_.plan >= 0) return detail::config_of(other_.plan, quality::same_arch, -1, asked_);
   }
-  return detail::elsewhere(own_.arch, asked_);
+  return detail::elsewhere(own_.arch, asked_, wanted_);
 }
 
 constexpr extent config::grid(long long m, long long n) const {
