@@ -9,6 +9,7 @@ python benchmarks/results_page.py [--check]
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,11 @@ from autotune.values import Problem
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 PICTURE = "docs/results-{}.svg"
+_NOTHING = "Nothing is recorded yet.\n"
+#: Of the tables of docs/results.md.
+_COLUMNS = (
+    *("time", "rate", "fastest rival", "cold (95 %)", "clean", "hot", "of limit", "error", "bits"),
+)
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
@@ -44,7 +50,7 @@ EXAMPLES: Sizes = {
 def summary(documents: Sequence[Document]) -> str:
     """The part of the README: the picture, some rows, and where they come from."""
     if not documents:
-        return "Nothing is recorded yet.\n"
+        return _NOTHING
     shown = [(document, _chosen(document, EXAMPLES)) for document in documents]
     dark, light = PICTURE.format("dark"), PICTURE.format("light")
     return "\n".join(
@@ -54,7 +60,7 @@ def summary(documents: Sequence[Document]) -> str:
             f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s library, by kernel and size">',
             "</picture>",
             "",
-            *_table(shown, EXAMPLES, ("time", "vendor / ours (95 %)")),
+            *_table(shown, EXAMPLES, ("time", "rival / ours (95 %)")),
             "",
             *(
                 textwrap.fill(
@@ -80,28 +86,27 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
     """
     empty = [{**document, "rows": [], "failures": []} for document in documents]
     answered = {document["device"]: document for document in (*empty, *unlisted)}
+    untuned = {name: sizes for name in demands.SIZES if (sizes := demands.untuned(name))}
     return "\n".join(
         [
             "## Tuned sizes",
             "",
-            *_section(documents, _tuned_sizes()),
+            *_section(documents, demands.TUNED),
             "## Sizes that are not tuned: what `lookup` answers",
             "",
-            *_section(_sorted(answered.values()), demands.UNLISTED),
+            *_section(_sorted(answered.values()), untuned),
         ]
     )
 
 
 def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
-    """What it comes to for each kernel, what is missing, where it comes from, and the table."""
+    """For each device what it comes to for each kernel, what is missing, where it comes from, and the table."""
     lines = []
     for document in documents:
-        short, rows = _short(document), document["rows"]
-        spreads = demands.spreads(rows)
-        lines += [f"- {short}, {kernel}: {text}" for kernel, text in spreads.items()]
-        failures = document.get("failures", [])
+        rows, failures = document["rows"], document.get("failures", [])
+        lines += [f"### {_short(document)}", "", *_spread_lines(rows)]
         lines += [
-            f"- {short}, {row['kernel']}: failed at {demands.describe(row['problem'])}: {row['error']}"
+            f"- {row['kernel']}: failed at {demands.describe(row['problem'])}: {row['error']}"
             for row in failures
         ]
         known = {_key(row) for row in (*rows, *failures)}
@@ -110,25 +115,31 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
                 size for size in listed if _key({"kernel": kernel, "problem": size}) not in known
             ]
             if missing:
-                lines.append(f"- {short}, {kernel}: not measured: {demands.listed(missing)}")
-    measured = [document for document in documents if document["rows"]]
-    if not measured:
-        return [*lines, "Nothing is recorded yet.", ""]
-    shown = [(document, _known(document)) for document in documents]
-    columns = ("time", "rate", "vendor / ours (95 %)", "of limit")
-    provenance = [f"{_provenance(document)}\n" for document in measured]
-    return [*lines, "", *provenance, *_table(shown, sizes, columns), ""]
+                lines.append(f"- {kernel}: not measured: {demands.listed(missing)}")
+        if rows:
+            table = _table([(document, _known(document))], sizes, _COLUMNS)
+            lines += ["", f"{_provenance(document)}", "", *table]
+        lines.append("")
+    return lines if any(document["rows"] for document in documents) else [*lines, _NOTHING]
 
 
-def _tuned_sizes() -> Sizes:
-    """What is asked for, then what else the space files tune on a GPU."""
-    return {
-        name: [
-            *asked,
-            *(size for size in map(dict, _kernel(name).problems["cuda"]) if size not in asked),
-        ]
-        for name, asked in demands.SIZES.items()
-    }
+def _spread_lines(rows: Sequence[Row]) -> list[str]:
+    """Of each kernel the geometric mean and the worst ratio in each state; apart, of sizes that are new."""
+    lines = []
+    for what, chosen in (
+        ("", [row for row in rows if row.get("listed", True)]),
+        (", sizes of no earlier table", [row for row in rows if not row.get("listed", True)]),
+    ):
+        states = {
+            state: demands.spreads(chosen, column)
+            for state, column in (("cold", "ratio"), ("clean", "ratio_clean"), ("hot", "ratio_hot"))
+        }
+        for kernel in states["cold"]:
+            told = [
+                f"{state} {found[kernel]}" for state, found in states.items() if kernel in found
+            ]
+            lines.append(f"- {kernel}{what}: {'; '.join(told)}")
+    return lines
 
 
 def _sorted(documents: Iterable[Document]) -> list[Document]:
@@ -175,27 +186,46 @@ def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    mark = "" if row["quality"] == "exact" else "\\*"
-    cells = {"time": _time(row["ours_ms"]) + mark, "rate": _rate(row)}
+    """What the columns hold; of a row of an older version less. Under load: times and ratio of a second."""
+    load = row.get("ours_sustained_ms")
+    time_ms = load or row["ours_ms"]
+    mark = ("" if row["quality"] == "exact" else "\\*") + ("†" if load else "")
+    cells = {"time": _time(time_ms) + mark, "rate": _rate(row, time_ms)}
     if row["ratio"]:
         low, high = row["ratio_ci"]
-        cells["vendor / ours (95 %)"] = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
+        ratio = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
+        loaded = f"{row['ratio_sustained']:.3f}†, " if row.get("ratio_sustained") else ""
+        cells |= {"rival / ours (95 %)": loaded + ratio, "cold (95 %)": loaded + ratio}
+        cells["fastest rival"] = _name(row.get("rival") or row.get("vendor") or "")
+        for state in ("clean", "hot"):
+            if found := row.get(f"ratio_{state}"):
+                cells[state] = f"{found:.3f}"
     if row["limit_fraction"] and row["ratio"]:  # without a vendor it is a limit of others itself
-        cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}"
+        by_l2 = " (L2)" if row.get("limit_by_l2") else ""
+        cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}{by_l2}"
+    if row.get("error_ratio") is not None:
+        cells["error"] = f"{row['error_ratio']:.2g}"
+    if "deterministic" in row:
+        cells["bits"] = "same" if row["deterministic"] else "vary"
     return cells
+
+
+def _name(rival: str) -> str:
+    """A rival as a table names it: which heuristic it was, or which block of a loop, the results' file says."""
+    return re.sub(r" \d+$", "", rival.partition(",")[0])
 
 
 def _time(median_ms: float) -> str:
     return f"{1000 * median_ms:.4g} µs" if median_ms < 1 else f"{median_ms:.4g} ms"
 
 
-def _rate(row: Row) -> str:
+def _rate(row: Row, time_ms: float) -> str:
     """Arithmetic or traffic per second, whichever the kernel has more of."""
     work: Work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
     moved = work.bytes_read + work.bytes_written
     if work.flops > 4 * moved:
-        return f"{work.flops / row['ours_ms'] / 1e9:.3g} TFLOP/s"
-    return f"{moved / row['ours_ms'] / 1e6:.4g} GB/s"
+        return f"{work.flops / time_ms / 1e9:.3g} TFLOP/s"
+    return f"{moved / time_ms / 1e6:.4g} GB/s"
 
 
 _kernel = cache(find_kernel)

@@ -51,8 +51,11 @@ H100, H200 = "NVIDIA H100 80GB", "NVIDIA H200"
 GEMV = demands.SIZES["gemv"]
 
 
-def section(text: str, title: str) -> list[str]:
-    return next(part for part in text.split("## ") if part.startswith(title)).splitlines()
+def section(text: str, title: str, device: str = "H100") -> list[str]:
+    """The lines of a device in a section."""
+    parts = (part for part in re.split(r"^## ", text, flags=re.M) if part.startswith(title))
+    devices = next(parts).split("### ")
+    return next((part for part in devices if part.startswith(device)), "").splitlines()
 
 
 def cells_of(lines: list[str], kernel: str) -> list[list[str]]:
@@ -85,9 +88,44 @@ def test_tuned_sizes_are_in_the_order_in_which_they_are_asked_for() -> None:
     sizes = [demands.describe(size) for size in (GEMV[0], GEMV[1], further, odd)]
     assert [cells[1] for cells in cells_of(lines, "gemv")] == sizes
     mean = demands.geometric_mean([1.5, 1.5, 0.6, 1.2])
-    assert f"- H100, gemv: geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095" in lines
+    assert f"- gemv: cold geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095" in lines
     listed = len(find_kernel("gemv").problems["cuda"])
-    assert f"- H200, gemv: not measured: {listed - 1} sizes" in lines
+    others = section(results_page.page([first, second], []), "Tuned", "H200")
+    assert f"- gemv: not measured: {listed - 1} sizes" in others
+    assert [cells[1] for cells in cells_of(others, "gemv")] == [demands.describe(further)]
+
+
+def test_a_row_shows_its_rival_states_limit_error_and_bits() -> None:
+    old = row("gemv", GEMV[0], 1.5, vendor="cublas")
+    new = row(
+        *("gemv", GEMV[1], 1.2),
+        **{"rival": "cublasLt turned 4", "ratio_clean": 1.1, "ratio_hot": 0.9, "error_ratio": 0.7},
+        **{"limit": "read", "limit_fraction": 1.04, "limit_by_l2": True, "deterministic": False},
+    )
+    lines = section(results_page.page([document(H100, [old, new])], []), "Tuned")
+    first, second = cells_of(lines, "gemv")
+    assert first[4:] == ["cublas", "1.500 (1.490–1.510)", "", "", "99.5% copy"]
+    assert second[4:] == [
+        *("cublasLt turned", "1.200 (1.190–1.210)", "1.100", "0.900"),
+        *("104.0% read (L2)", "0.7", "vary"),
+    ]
+    assert any("; hot geometric mean 0.900 over 1, worst 0.900 at 4096 x 4096" in x for x in lines)
+
+
+def test_what_takes_long_shows_what_it_takes_under_load() -> None:
+    size = {"m": 8192, "n": 8192, "k": 8192}
+    load = {"ours_sustained_ms": 10.0, "ratio_sustained": 1.9}
+    lines = results_page.page([document(H100, [row("sgemm", size, 2.0, ours_ms=8.0, **load)])], [])
+    ((_, _, time, rate, _, ratio, *_),) = cells_of(lines.splitlines(), "sgemm")
+    assert (time, rate, ratio) == ("10 ms†", "110 TFLOP/s", "1.900†, 2.000 (1.990–2.010)")
+
+
+def test_sizes_of_no_earlier_table_are_summed_up_apart() -> None:
+    old, new = row("gemv", GEMV[0], 2.0, listed=True), row("gemv", GEMV[1], 0.5, listed=False)
+    lines = section(results_page.page([document(H100, [old, new])], []), "Tuned")
+    told = [line for line in lines if line.startswith("- gemv")]
+    assert told[0].startswith("- gemv: cold geometric mean 2.000 over 1")
+    assert told[1].startswith("- gemv, sizes of no earlier table: cold geometric mean 0.500 over 1")
 
 
 def test_sizes_that_are_not_tuned_are_marked_and_failures_told() -> None:
@@ -100,9 +138,11 @@ def test_sizes_that_are_not_tuned_are_marked_and_failures_told() -> None:
     rows = cells_of(lines, "reduce")
     assert [cells[1] for cells in rows] == [demands.describe(size) for size in rest]
     assert all(cells[2].endswith("\\*") for cells in rows)
-    assert "- H100, reduce: failed at 100000: WrongError: 3 of 4" in lines
-    assert "- H200, reduce: not measured: 6 sizes" in lines
-    assert not any(line.startswith("- H100, reduce: not") for line in lines)
+    assert "- reduce: failed at 100000: WrongError: 3 of 4" in lines
+    new, every = len(demands.FURTHER["reduce"]), len(demands.untuned("reduce"))
+    assert f"- reduce: not measured: {new} sizes" in lines
+    other = section(text, "Sizes that are not tuned", "H200")
+    assert f"- reduce: not measured: {every} sizes" in other
 
 
 def test_without_results_it_says_so() -> None:
