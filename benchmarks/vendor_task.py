@@ -377,7 +377,8 @@ def _most_mhz(executor: Executor) -> int | None:
         return None
     import cupy
 
-    return int(cupy.cuda.Device(executor.device.index).attributes["ClockRate"]) // 1000
+    khz = cupy.cuda.Device(executor.device.index).attributes.get("ClockRate")
+    return int(khz) // 1000 if khz else None
 
 
 def _loads(executor: Executor, ours: Timer, rival: Timer | None) -> dict[str, Load]:
