@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import hashlib
 import importlib.util
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -20,6 +22,7 @@ import cublaslt
 
 from autotune.devices.toolkit import find_program
 from autotune.errors import AutotuneError
+from autotune.files import cache_folder
 from autotune.vendor import PLAIN, TRANSPOSED, cublas_call
 
 Call = Callable[[], object]
@@ -133,8 +136,8 @@ def newest_cub() -> tuple[Path, str] | None:
     return include, f"{newest // 100000}.{newest // 100 % 1000}.{newest % 100}"
 
 
-def build_cub(folder: Path, arch: str) -> Path:
-    """Compile the newest CUB's sums into a library in a folder; takes some ten seconds.
+def build_cub(arch: str) -> Path:
+    """Compile the newest CUB's sums into a library, which is kept; the first time it takes some ten seconds.
 
     Raises
     ------
@@ -144,11 +147,17 @@ def build_cub(folder: Path, arch: str) -> Path:
     compiler, newest = find_program("nvcc"), newest_cub()
     if not compiler or newest is None:
         raise AutotuneError("no nvcc, or no CUB: cub_sum.cu is not compiled")
-    library = folder / "cub_sum.so"
+    include, version = newest
     source = Path(__file__).with_name("cub_sum.cu")
+    key = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
+    library = cache_folder("vendor") / f"cub_sum-{version}-{arch}-{key}.so"
+    if library.is_file():
+        return library
+    library.parent.mkdir(parents=True, exist_ok=True)
+    made = library.with_suffix(f".{os.getpid()}")
     flags = ["-std=c++17", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
-    command = [compiler, *flags, f"-I{newest[0]}", str(source), "-o", str(library)]
+    command = [compiler, *flags, f"-I{include}", str(source), "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise AutotuneError(f"nvcc: {done.stderr.strip()[-500:]}")
-    return library
+    return made.rename(library)

@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
 import traceback
 import warnings
@@ -720,9 +719,8 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     with ExitStack() as stack:
         cub = None
         if device.backend == "cuda" and any(one.kernel.name == "reduce" for one in subjects):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             beside = stack.enter_context(ThreadPoolExecutor(1))
-            cub = beside.submit(rivals.build_cub, folder, device.arch)
+            cub = beside.submit(rivals.build_cub, device.arch)
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(Worker())
         limits = known_limits(device) if device.has_limits else None

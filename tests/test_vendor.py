@@ -378,12 +378,10 @@ def test_what_is_shown_comes_first_and_small_before_large() -> None:
     assert found == [{"n": 1 << 16}, {"n": 1 << 30}, {"n": 3000}, copy]
 
 
-def test_without_a_compiler_cub_is_not_raced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_cub_is_not_raced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rivals, "find_program", lambda name: "")
     with pytest.raises(AutotuneError, match="no nvcc"):
-        rivals.build_cub(tmp_path, "sm_90")
+        rivals.build_cub("sm_90")
 
 
 @pytest.fixture
