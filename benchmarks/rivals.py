@@ -153,7 +153,6 @@ def build_cub(arch: str) -> Path:
     library = cache_folder("vendor") / f"cub_sum-{version}-{arch}-{key}.so"
     if library.is_file():
         return library
-    library.parent.mkdir(parents=True, exist_ok=True)
     made = library.with_suffix(f".{os.getpid()}")
     flags = ["-std=c++17", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
     command = [compiler, *flags, f"-I{include}", str(source), "-o", str(made)]

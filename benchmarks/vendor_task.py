@@ -285,7 +285,7 @@ def versions() -> dict[str, str]:
     return {
         "cupy": cupy.__version__,
         "cublas": f"{number // 10000}.{number // 100 % 100}.{number % 100}",
-        "cub": f"{build // 100000}.{build // 100 % 1000}.{build % 100}",
+        "cub_in_cupy": f"{build // 100000}.{build // 100 % 1000}.{build % 100}",
     }
 
 
