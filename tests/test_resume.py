@@ -28,6 +28,7 @@ from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget, Listener, Measured, ignore
 from autotune.store import Store
+from autotune.store.appending import WAITING
 from autotune.values import Problem
 
 pytestmark = pytest.mark.opencl
@@ -78,7 +79,9 @@ def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device:
     assert kept <= finished and set(finished.values()) == {1}
 
 
-def test_a_locked_store_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device: str) -> None:
+def test_a_locked_store_ends_a_run_and_loses_what_waited(
+    tmp_path: Path, opencl_device: str
+) -> None:
     """Another program takes the lock in the middle of the run and keeps it."""
     file = tmp_path / "s.sqlite"
     seen: list[Measured] = []
@@ -94,7 +97,10 @@ def test_a_locked_store_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_devi
             _tune(file, opencl_device, lock)
     with Store.open(file) as store:
         kept = [row.measurement.configuration for row in store.rows()]
-    assert kept == [event.measurement.configuration for event in seen]
+    measured = [event.measurement.configuration for event in seen]
+    assert kept == measured[: len(kept)]
+    # Besides what waited, what was being written, and what the writer that was given up had taken.
+    assert len(measured) - len(kept) <= 2 * WAITING
     _tune(file, opencl_device)
     with Store.open(file) as store:
         counts = Counter(row.measurement.configuration for row in store.rows())

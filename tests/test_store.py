@@ -19,6 +19,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +34,8 @@ from autotune.devices.binary import CompiledFunction
 from autotune.devices.device import Clocks
 from autotune.errors import MissingDependencyError, StoreError
 from autotune.measure.measurement import CheckResult, Measurement, Recheck, Status
-from autotune.store import RunInfo, RunState, Scope, Store, default_url
+from autotune.store import Appender, RunInfo, RunState, Scope, Store, default_url
+from autotune.store.appending import WAITING
 from autotune.store.rows import decode, encode
 from autotune.values import Configuration, Problem
 
@@ -232,6 +234,35 @@ def test_nothing_of_a_failed_batch_is_added(store: Store) -> None:
     with pytest.raises(TypeError):
         store.add_many(run, SCOPE, [numbered(1), replace(numbered(2), compile_s=object())])  # type: ignore[arg-type]
     assert store.rows() == []
+
+
+def test_what_is_appended_beside_is_there_in_its_order(store: Store) -> None:
+    run = store.begin_run(RUN)
+    with Appender(store, run, SCOPE) as appender:
+        for number in range(50):
+            appender.add(numbered(number))
+    assert [row.measurement for row in store.rows()] == [numbered(n) for n in range(50)]
+
+
+def test_a_lock_that_is_let_go_costs_no_row(tmp_path: Path) -> None:
+    """The store was locked for too long, which ends the search, and is free when its rows are kept."""
+    file = tmp_path / "s.sqlite"
+    with Store.open(file, wait_s=0.1) as store, closing(_plain(file)) as other:
+        run, given = store.begin_run(RUN), 0
+        with pytest.raises(StoreError, match="held its lock"), Appender(store, run, SCOPE) as rows:
+            other.execute("BEGIN EXCLUSIVE")
+            try:
+                for given in range(10_000):
+                    rows.add(numbered(given))
+            finally:
+                other.execute("ROLLBACK")
+        kept = [row.measurement for row in store.rows()]
+    assert kept == [numbered(number) for number in range(given)]
+    assert given <= 2 * WAITING
+
+
+def _plain(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, isolation_level=None)
 
 
 def test_a_second_store_sees_what_the_first_returned_from(url: str) -> None:

@@ -11,7 +11,7 @@ import pickle
 import threading
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from autotune.devices.choose import backend
 from autotune.devices.device import Device
 from autotune.errors import AutotuneError, FleetError, UsageError, unknown
 from autotune.fleet.address import connected, find
+from autotune.fleet.cards import Card, Model, lease
 from autotune.fleet.worker import (
     COMPILE,
     NAME,
@@ -66,41 +67,6 @@ _FAILURES = 3
 _BINARIES, _MOST_COMPILERS = 2048, 256
 #: Jobs that are kept for whoever measures: those of all cards of several runs.
 _JOBS = 1024
-
-
-@dataclass(frozen=True)
-class Model:
-    """What cards have in common whose times may stand in one record."""
-
-    backend: str
-    name: str
-    arch: str
-    sm_count: int
-    driver: str
-
-    def is_called(self, name: str) -> bool:
-        """Whether a person may mean it by a name."""
-        return name in (self.backend, self.arch) or name.lower() in self.name.lower()
-
-    @classmethod
-    def of(cls, device: Device) -> Model:
-        """The model of a device."""
-        return cls(device.backend, device.name, device.arch, device.sm_count, device.driver)
-
-
-@dataclass(eq=False)
-class Card:
-    """One device of the fleet, told from others by its uuid."""
-
-    device: Device
-    #: Of the Dask worker that has it.
-    address: str
-    #: How many of a run's workers use it.
-    users: int = 0
-
-    @property
-    def uuid(self) -> str:
-        return self.device.uuid
 
 
 class _Lost(Exception):
@@ -300,8 +266,8 @@ class Fleet:
         with self._lock:
             return sum(known.get(backend_name, 0) for known in self._compilers.values())
 
-    def bound(self, model: Model, wanted: str = "", but: Iterable[Card] = ()) -> Card:
-        """A card of a model: the wanted one where it can be had, else the one with fewest users.
+    def lease(self, model: Model, owner: object, wanted: str) -> Card:
+        """A card for one of a run's workers, who gives it back by `release`; see `autotune.fleet.cards.lease`.
 
         Raises
         ------
@@ -309,12 +275,31 @@ class Fleet:
             If none is left.
         """
         with self._lock:
-            free = [card for card in self.usable(model) if card not in but]
-            if not free:
-                aside = [machine.set_aside for machine in self._machines.values()]
-                why = "; ".join(filter(None, aside)) or "their workers are gone"
-                raise AutotuneError(f"no {model.name} of the fleet is left: {why}")
-            return min(free, key=lambda card: (card.uuid != wanted, card.users))
+            return lease(self._left(model), owner, wanted)
+
+    def release(self, card: Card) -> None:
+        """Give a card back."""
+        with self._lock:
+            card.users -= 1
+
+    def another(self, model: Model, but: Sequence[Card], wanted: str = "") -> Card:
+        """A card of a model for one task, beside whose it is: the wanted one, or one that few use.
+
+        Raises
+        ------
+        AutotuneError
+            If no other is left.
+        """
+        with self._lock:
+            return min(self._left(model, but), key=lambda card: (card.uuid != wanted, card.users))
+
+    def _left(self, model: Model, but: Sequence[Card] = ()) -> list[Card]:
+        left = [card for card in self.usable(model) if card not in but]
+        if not left:
+            aside = [machine.set_aside for machine in self._machines.values()]
+            why = "; ".join(filter(None, aside)) or "their workers are gone"
+            raise AutotuneError(f"no {model.name} of the fleet is left: {why}")
+        return left
 
     def blame(self, error: HostError, what: Hashable) -> None:
         """Note that a machine failed at something; set it aside when that is enough."""
@@ -521,16 +506,14 @@ class RemoteWorker(Worker):
 
     queues = True
 
-    def __init__(
-        self, fleet: Fleet, device: Device, measure_timeout_s: float, is_guest: bool = False
-    ) -> None:
+    def __init__(self, fleet: Fleet, device: Device, measure_timeout_s: float, owner: object):
         super().__init__(measure_timeout_s)
-        #: Whether the card is another run's, which it stays.
-        self._is_guest = is_guest
+        #: The run that it works for.
+        self._owner = owner
         self.fleet, self.model = fleet, Model.of(device)
         self._wanted = device.uuid
         self._card: Card | None = None
-        self._binding = threading.Lock()
+        self._leasing = threading.Lock()
 
     @property
     def card(self) -> Card:
@@ -541,16 +524,18 @@ class RemoteWorker(Worker):
         AutotuneError
             If none of the model is left.
         """
-        with self._binding:
-            if self._card is None or not self.fleet.is_usable(self._card):
+        with self._leasing:
+            card = self._card
+            is_kept = card is not None and card.users == 1 and card.owner is self._owner
+            if card is None or not is_kept or not self.fleet.is_usable(card):
                 self._release()
-                self._card = self.fleet.bound(self.model, self._wanted)
-                self._card.users += not self._is_guest
-            return self._card
+                self._card = card = self.fleet.lease(self.model, self._owner, self._wanted)
+                self._wanted = card.uuid
+            return card
 
     def _release(self) -> None:
         if self._card is not None:
-            self._card.users -= not self._is_guest
+            self.fleet.release(self._card)
             self._card = None
 
     def start(self) -> None:
@@ -593,7 +578,7 @@ class RemoteWorker(Worker):
         """Whoever has the process renews it."""
 
     def close(self) -> None:
-        with self._binding:
+        with self._leasing:
             self._release()
 
     def _ask(self, what: Hashable, method: str, *arguments: Any) -> Any:
@@ -611,11 +596,25 @@ class RemoteWorker(Worker):
                 self.fleet.blame(error, what)
                 failed.append(card)
                 try:
-                    card = self.fleet.bound(self.model, but=failed)
+                    card = self.fleet.another(self.model, failed)
                 except AutotuneError:
                     raise error from None
                 if len(failed) >= _FAILURES:
                     raise
+
+
+class _Guest(RemoteWorker):
+    """Asks a card that stays another run's, which no other card can stand in for."""
+
+    def __init__(self, fleet: Fleet, card: Card, measure_timeout_s: float) -> None:
+        super().__init__(fleet, card.device, measure_timeout_s, self)
+        self._host = card
+
+    def _ask(self, what: Hashable, method: str, *arguments: Any) -> Any:
+        try:
+            return self.fleet.ask(self._host, method, *arguments)
+        except _Lost as lost:
+            raise AutotuneError(f"{self._host.address}: {lost}") from lost
 
 
 class _RemoteCompiler(Child):
@@ -690,18 +689,18 @@ class FleetSite:
         return CompilerPool(processes, on_demand=True, children=_RemoteCompilers(self.fleet))
 
     def workers(self, request: Request) -> list[Worker]:
-        return [RemoteWorker(self.fleet, device, request.timeout_s) for device in request.devices]
+        timeout_s = request.timeout_s
+        return [RemoteWorker(self.fleet, device, timeout_s, self) for device in request.devices]
 
     def second(self, request: Request, workers: Sequence[Worker]) -> tuple[Device, Worker] | None:
         """One of the run's own cards, or one that is in use."""
         first, *others = [worker for worker in workers if isinstance(worker, RemoteWorker)]
         own = [other.card.uuid for other in others if other.card is not first.card]
         try:
-            chosen = self.fleet.bound(first.model, "".join(own[:1]), but=[first.card])
+            second = self.fleet.another(first.model, [first.card], "".join(own[:1]))
         except AutotuneError:
             return None
-        device = chosen.device
-        return device, RemoteWorker(self.fleet, device, request.timeout_s, is_guest=True)
+        return second.device, _Guest(self.fleet, second, request.timeout_s)
 
     def remembered(self, request: Request) -> tuple[str, ...]:
         """Uuids of whoever else may have measured for this run when it was begun before."""
@@ -711,7 +710,8 @@ class FleetSite:
         return self.fleet.sent(kernel, known_by)
 
     def why_no_energy(self, device: Device) -> str:
-        return RemoteWorker(self.fleet, device, 0.0).have(_why_no_energy, device)
+        card = self.fleet.another(Model.of(device), (), device.uuid)
+        return _Guest(self.fleet, card, 0.0).have(_why_no_energy, device)
 
 
 def _why_no_energy(_: Worker, device: Device) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 
 from autotune.errors import AutotuneError, FleetError, Interrupted
-from autotune.fleet.client import Card, Fleet, FleetSite, Model
+from autotune.fleet.cards import Card, Model
+from autotune.fleet.client import Fleet, FleetSite
 from autotune.fleet.plan import Task
 from autotune.run.command import execute
 from autotune.run.request import Request
@@ -113,7 +114,7 @@ class _Driver:
                 continue
             taken = {card for cards in self._leased.values() for card in cards}
             usable = self._fleet.usable(model)
-            free = [card for card in usable if card not in taken]
+            free = [card for card in usable if card not in taken and not card.users]
             if free:
                 alike = sum(Model.of(other.request.device) == model for other in self._waiting)
                 self._waiting.remove(task)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 from autotune.errors import UsageError
 from autotune.files import cache_folder
@@ -23,8 +24,8 @@ from autotune.files import cache_folder
 #: What is kept: data sets (a folder each) and compiled binaries (a file each).
 DATA, BINARIES = "data", "binaries"
 #: What they are called. Whatever else lies there is somebody's own: the folder may have been a project's before.
-_HEX = "[0-9a-f]"
-_NAMES = {DATA: _HEX * 40, BINARIES: f"{_HEX * 2}/{_HEX * 64}.msgpack"}
+_DATA_SET = re.compile("[0-9a-f]{40}")
+_SHARD, _BINARY = re.compile("[0-9a-f]{2}"), re.compile(r"[0-9a-f]{64}\.msgpack")
 #: Most bytes of data sets between two runs, where `SETTING` says nothing else.
 SETTING, _DEFAULT = "AUTOTUNE_CACHE_SIZE", "4G"
 #: Of what data sets may take, binaries may take this share beside them.
@@ -37,6 +38,8 @@ _SCRATCH, _IN_USE = ".making.", ".in-use."
 #: What nobody has locked was left by a process that was killed, if it is so old: it may be about to be
 #: locked; and so old where a file system has no locks.
 _UNLOCKED_S, _ABANDONED_S = 60.0, 86400.0
+#: Of many runs of a process that end together one at a time looks through the cache.
+_MAKING_ROOM = Lock()
 
 
 @dataclass(frozen=True)
@@ -81,15 +84,30 @@ def use_up(path: Path) -> None:
 
 def entries(kind: str) -> list[Entry]:
     """All that is kept of a kind, what was used last first."""
-    found = []
-    for path in cache_folder(kind).glob(_NAMES[kind]):
-        if path.is_symlink() or (kind == BINARIES and path.parent.is_symlink()):
-            continue
+    folder, found = cache_folder(kind), []
+    if kind == DATA:
+        kept = _within(folder, _DATA_SET)
+    else:
+        kept = (file for shard in _within(folder, _SHARD) for file in _within(shard, _BINARY))
+    for entry in kept:
         with suppress(OSError):  # removed meanwhile
-            files = [path] if kind == BINARIES else path.iterdir()
-            size = sum(file.stat().st_size for file in files)
-            found.append(Entry(path, size, path.stat().st_mtime))
+            status = entry.stat()
+            size = status.st_size
+            if kind == DATA:
+                size = sum(file.stat().st_size for file in Path(entry).iterdir())
+            found.append(Entry(Path(entry), size, status.st_mtime))
     return sorted(found, key=lambda entry: entry.last_used_s, reverse=True)
+
+
+def _within(folder: os.PathLike[str], name: re.Pattern[str]) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder and is called so, but for links."""
+    with (
+        suppress(OSError),
+        os.scandir(folder) as found,
+    ):  # it may be a file of somebody's, or be gone
+        for entry in found:
+            if name.fullmatch(entry.name) and not entry.is_symlink():
+                yield entry
 
 
 def make_room(kind: str) -> None:
@@ -167,7 +185,7 @@ class InUse:
         self._file.unlink(missing_ok=True)
         self._stream.close()
         for kind in (DATA, BINARIES):
-            with suppress(OSError):
+            with suppress(OSError), _MAKING_ROOM:
                 make_room(kind)
 
     def __enter__(self) -> InUse:

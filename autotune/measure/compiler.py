@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,11 @@ class CompileJob:
     toolchain: str
     #: Functions that will be launched, as launches name them.
     entries: tuple[str, ...] = ()
+    #: sha256 of source with includes, defines, options, architecture and compiler version.
+    key: str = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def key(self) -> str:
-        """sha256 of source with includes, defines, options, architecture and compiler version."""
+    def __post_init__(self) -> None:
+        # Now, since whoever asks for it does so in many threads at once, under a lock.
         text = json.dumps(
             [
                 _CACHE_VERSION,
@@ -83,7 +84,7 @@ class CompileJob:
                 self.entries,
             ]
         )
-        return hashlib.sha256(text.encode()).hexdigest()
+        object.__setattr__(self, "key", hashlib.sha256(text.encode()).hexdigest())
 
 
 @dataclass(frozen=True)
@@ -292,8 +293,9 @@ class CompilerPool:
 
     def suggest(self, jobs: Iterable[CompileJob]) -> None:
         """Say what will likely be asked for next, best first; returns at once."""
+        suggested = {job.key: _Wish(job) for job in jobs}
         with self._lock:
-            wishes = {**{job.key: _Wish(job) for job in jobs}, **self._likely}
+            wishes = {**suggested, **self._likely}
             new = ((key, wish) for key, wish in wishes.items() if key not in self._begun)
             self._likely = dict(islice(new, self._most_likely))
             self.start()

@@ -129,9 +129,15 @@ class DeviceEvaluator:
         del self._lanes[1:]
 
     def hint(self, configurations: Sequence[Configuration]) -> None:
-        if self.compiles_ahead:
-            stages = map(self.job_or_verdict, configurations)
-            self.compilers.suggest(stage for stage in stages if isinstance(stage, CompileJob))
+        if not self.compiles_ahead:
+            return
+        jobs = []
+        for stage in map(self.job_or_verdict, configurations[:LIKELY]):
+            if isinstance(stage, CompileJob):
+                jobs.append(stage)
+                if len(jobs) == self.compilers.processes:
+                    self.compilers.suggest(jobs)  # they begin while the others are made ready
+        self.compilers.suggest(jobs)
 
     def recall(self, measurement: Measurement) -> None:
         for lane in self._lanes:

@@ -31,12 +31,15 @@ START_LESS = 2
 #: those within two parameters of the best `TOP`.
 CANDIDATES = 4000
 TOP = 5
+#: Where other places are known, which makes a model large, so many.
+FEWER = 1000
 #: Values above this quantile count as it, so that bad regions do not bend the model; but nothing
 #: that is less than `LEAST` (of a logarithm) above the best.
 QUANTILE, LEAST = 0.5, 0.2
 #: Points of a fit, and points conditioned on: the best half of what is measured, others at random.
 FIT, GIVEN = 150, 300
-#: One of so many proposals is the neighbour of the best of which least is expected.
+#: One of so many proposals is the neighbour of the best of which least is expected; where other places
+#: say what is good in general, twice as many.
 LOCAL_EVERY = 8
 #: A new fit when so many results, and this part of all, have come since the last.
 REFIT_LEAST, REFIT_EVERY = 4, 8
@@ -297,14 +300,14 @@ class Proposer:
 
     def _some(self, count: int) -> Numbers:
         """Open configurations at random, or all in order where there are no more."""
-        free = np.flatnonzero(self._open)
-        return free if len(free) <= count else self._rng.choice(free, count, replace=False)
+        return self._few(np.flatnonzero(self._open), count)
 
     def _any(self) -> int:
         return int(self._rng.choice(self._some(1)))
 
     def _likeliest(self, compiled: bool | None) -> int:
-        local = self._timed > 0 and self._proposed % LOCAL_EVERY == LOCAL_EVERY - 1
+        every = LOCAL_EVERY // 2 if self._elsewhere else LOCAL_EVERY
+        local = self._timed > 0 and self._proposed % every == every - 1
         with one_thread():
             return self._current_view().choose(self.outcomes, local, compiled)
 
@@ -365,24 +368,25 @@ class Proposer:
 
     def _considered(self, best: Numbers) -> Numbers:
         """Open configurations that the next proposals are chosen from."""
-        candidates = [self._some(CANDIDATES)]
-        if len(candidates[0]) < self._open_count:
-            near = np.unique(
-                np.concatenate(
-                    [
-                        np.zeros(0, np.int64),
-                        *(self._encoding.near(int(number), 2) for number in best),
-                    ]
-                )
-            )
-            near = near[self._open[near]]
-            if len(near) > CANDIDATES:
-                near = self._rng.choice(near, CANDIDATES, replace=False)
-            compiled = np.flatnonzero(self._compiled & self._open)
-            if len(compiled) > CANDIDATES:
-                compiled = self._rng.choice(compiled, CANDIDATES, replace=False)
-            candidates += [near, compiled]
-        return np.concatenate(candidates)
+        most = FEWER if self._elsewhere else CANDIDATES
+        some = self._some(most)
+        if len(some) == self._open_count:
+            return some
+        beside, near = (self._near(best, steps) for steps in (1, 2))
+        compiled = np.flatnonzero(self._compiled & self._open)
+        return np.concatenate([some, beside, self._few(near, most), self._few(compiled, most)])
+
+    def _near(self, best: Numbers, steps: int) -> Numbers:
+        """Open configurations that differ from one of the best in so many parameters at most."""
+        found = [self._encoding.near(int(number), steps) for number in best]
+        near: Numbers = np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+        return near[self._open[near]]
+
+    def _few(self, numbers: Numbers, most: int) -> Numbers:
+        """So many of them at random, where there are more."""
+        if len(numbers) <= most:
+            return numbers
+        return self._rng.choice(numbers, most, replace=False)
 
     def _best_and_others(self, ranked: Numbers, limit: int) -> Numbers:
         if len(ranked) <= limit:

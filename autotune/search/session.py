@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, islice
@@ -23,7 +24,7 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.measure.objective import Scoring
 from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell, fastest
 from autotune.search.names import Search
-from autotune.store import Remembered, Scope, Store
+from autotune.store import Appender, Remembered, Scope, Store
 from autotune.values import Configuration, Problem
 
 #: Configurations kept by number, and of how many what is remembered is read at once.
@@ -142,6 +143,7 @@ class SearchSession:
     awaited: dict[Configuration, int] = field(default_factory=dict)
     best_ms: float | None = None
     _spent: int = 0
+    _appender: Appender | None = None
 
     def __post_init__(self) -> None:
         self._start = time.monotonic()
@@ -330,8 +332,19 @@ class SearchSession:
         found = next((answer for answer in answers if answer is not None), None)
         return found or self._fatal.get(configuration)
 
+    @contextmanager
+    def appending(self) -> Iterator[None]:
+        """Have rows appended beside what is measured; at the end all are."""
+        if self.store is None:
+            yield
+            return
+        with Appender(self.store, self.run_id, self.scope) as self._appender:
+            yield
+
     def _keep(self, measurement: Measurement) -> None:
-        if self.store is not None:
+        if self._appender is not None:
+            self._appender.add(measurement)
+        elif self.store is not None:
             self.store.add(self.run_id, self.scope, measurement)
 
     def _note(self, index: int, measurement: Measurement, remembered: bool) -> None:
@@ -396,11 +409,9 @@ def search(
     number, in the order they were asked for.
     """
     numbers = [number_in(session.space, configuration) for configuration in first]
-    try:
+    with session.appending(), suppress(BudgetSpent):
         session.measure([i for i in dict.fromkeys(numbers) if i is not None])
         strategy(session.space, session, np.random.default_rng(seed))
-    except BudgetSpent:
-        pass
     return session.asked
 
 
