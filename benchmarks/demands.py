@@ -101,6 +101,11 @@ def is_listed(kernel: str, size: Mapping[str, int | str]) -> bool:
     return dict(size) not in FURTHER.get(kernel, [])
 
 
+def is_current(row: Row) -> bool:
+    """Whether a row was measured in all states; older ones stand beside one call of the vendor's, cold."""
+    return "ratio_hot" in row
+
+
 def describe(size: Mapping[str, int | str]) -> str:
     """A size in a few characters: ``1024^3``, ``4096 x 64``, ``2^20``."""
     if set(size) == {"n"}:

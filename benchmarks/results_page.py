@@ -38,12 +38,28 @@ Document = Mapping[str, Any]
 #: By kernel, in the order in which they are shown.
 Sizes = Mapping[str, Sequence[Mapping[str, Any]]]
 
+#: Beside ratios of rows of the earlier form, and what it means.
+_EARLIER = "‡"
+_EARLIER_MEANS = (
+    f"{_EARLIER} An earlier form: beside the vendor's usual call alone, and cold alone."
+)
+#: The vendor's call that a space file names, by kernel.
+_USUAL = {
+    "sgemm": "cublasSgemm",
+    "sgemm_tf32x3": "cublasSgemm",
+    "gemv": "cublasSgemv",
+    "transpose": "cublasSgeam",
+    "reduce": "CUB in CuPy",
+    "prefetch": "plain loop",
+    "copy": "cudaMemcpyAsync",
+}
+
 #: What the README shows: large and small, ahead and behind.
 EXAMPLES: Sizes = {
-    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 1, "n": 4096, "k": 4096}],
+    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 4096, "n": 1, "k": 4096}],
     "sgemm_tf32x3": [{"m": 4096, "n": 4096, "k": 4096}],
     "reduce": [{"n": 1 << 24}],
-    "gemv": [{"m": 8192, "n": 8192}],
+    "gemv": [{"m": 32768, "n": 256}],
 }
 
 
@@ -57,20 +73,21 @@ def summary(documents: Sequence[Document]) -> str:
         [
             "<picture>",
             f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
-            f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s library, by kernel and size">',
+            f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s fastest call, by kernel and size">',
             "</picture>",
             "",
-            *_table(shown, EXAMPLES, ("time", "rival / ours (95 %)")),
+            *_table(shown, EXAMPLES, ("time", "cold (95 %)", "clean", "hot")),
             "",
             *(
                 textwrap.fill(
                     f"- {_provenance(document)}",
-                    118,
+                    126,
                     subsequent_indent="  ",
                     break_on_hyphens=False,
                 )
                 for document in documents
             ),
+            *([f"- {_EARLIER_MEANS}"] if any(map(_has_earlier, documents)) else []),
             "",
         ]
     )
@@ -104,7 +121,7 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
     lines = []
     for document in documents:
         rows, failures = document["rows"], document.get("failures", [])
-        lines += [f"### {_short(document)}", "", *_spread_lines(rows)]
+        lines += [f"### {_short(document)}", "", *_spread_lines(rows), *_slower_lines(rows)]
         lines += [
             f"- {row['kernel']}: failed at {demands.describe(row['problem'])}: {row['error']}"
             for row in failures
@@ -118,17 +135,20 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
                 lines.append(f"- {kernel}: not measured: {demands.listed(missing)}")
         if rows:
             table = _table([(document, _known(document))], sizes, _COLUMNS)
-            lines += ["", f"{_provenance(document)}", "", *table]
+            earlier = f" {_EARLIER_MEANS}" if _has_earlier(document) else ""
+            lines += ["", f"{_provenance(document)}{earlier}", "", *table]
         lines.append("")
     return lines if any(document["rows"] for document in documents) else [*lines, _NOTHING]
 
 
 def _spread_lines(rows: Sequence[Row]) -> list[str]:
-    """Of each kernel the geometric mean and the worst ratio in each state; apart, of sizes that are new."""
+    """Of each kernel the geometric mean and the worst ratio in each state; apart, of new sizes and old rows."""
     lines = []
+    current = list(filter(demands.is_current, rows))
     for what, chosen in (
-        ("", [row for row in rows if row.get("listed", True)]),
-        (", sizes of no earlier table", [row for row in rows if not row.get("listed", True)]),
+        ("", [row for row in current if row.get("listed", True)]),
+        (", sizes of no earlier table", [row for row in current if not row.get("listed", True)]),
+        (_EARLIER, [row for row in rows if row not in current]),
     ):
         states = {
             state: demands.spreads(chosen, column)
@@ -142,12 +162,35 @@ def _spread_lines(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def _slower_lines(rows: Sequence[Row]) -> list[str]:
+    """Of each kernel the sizes at which it is surely slower in some state, the worst first."""
+    columns = ("ratio", "ratio_clean", "ratio_hot")
+    lines = []
+    for kernel in demands.SIZES:
+        mine = [r for r in rows if r["kernel"] == kernel and r["ratio"] and demands.is_current(r)]
+        slower = [row for row in mine if any(row[f"{name}_ci"][1] < 1 for name in columns)]
+        if slower:
+            slower.sort(key=lambda row: min(row[name] for name in columns))
+            sizes = (
+                f"{demands.describe(row['problem'])} "
+                + " / ".join(f"{row[name]:.3f}" for name in columns)
+                for row in slower
+            )
+            told = "; ".join(sizes)
+            lines.append(f"- {kernel}, slower at {len(slower)} of {len(mine)}: {told}")
+    return lines
+
+
 def _sorted(documents: Iterable[Document]) -> list[Document]:
     return sorted(documents, key=lambda document: str(document["device"]))
 
 
 def _known(document: Document) -> list[Row]:
     return [row for row in document["rows"] if row["kernel"] in demands.SIZES]
+
+
+def _has_earlier(document: Document) -> bool:
+    return not all(map(demands.is_current, document["rows"]))
 
 
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
@@ -161,20 +204,23 @@ def _key(row: Row) -> str:
 def _table(
     devices: Sequence[tuple[Document, Sequence[Row]]], sizes: Sizes, columns: Sequence[str]
 ) -> list[str]:
-    """One line per kernel and size, devices side by side."""
+    """One line per kernel and size, devices side by side; of a device the columns that any row fills."""
     head, rule = "| kernel | size |", "|---|---|"
-    for document, _ in devices:
+    by_key = [{_key(row): _cells(row) for row in rows} for _, rows in devices]
+    filled = [
+        [column for column in columns if any(column in cells for cells in by_size.values())]
+        for by_size in by_key
+    ]
+    for (document, _), shown in zip(devices, filled, strict=True):
         short = f" {_short(document)}:" if len(devices) > 1 else ""
-        head += "".join(f"{short} {column} |" for column in columns)
-        rule += "--:|" * len(columns)
-    by_key = [{_key(row): row for row in rows} for _, rows in devices]
-    any_row = {key: row for rows in reversed(by_key) for key, row in rows.items()}
+        head += "".join(f"{short} {column} |" for column in shown)
+        rule += "--:|" * len(shown)
+    any_row = {_key(row): row for _, rows in reversed(devices) for row in rows}
     lines = []
     for key, row in sorted(any_row.items(), key=lambda item: _place(item[1], sizes)):
         cells = [row["kernel"], demands.describe(row["problem"])]
-        for rows in by_key:
-            found = _cells(rows[key]) if key in rows else {}
-            cells += [found.get(column, "") for column in columns]
+        for by_size, shown in zip(by_key, filled, strict=True):
+            cells += [by_size.get(key, {}).get(column, "") for column in shown]
         lines.append("| " + " | ".join(cells) + " |")
     return [head, rule, *lines]
 
@@ -195,8 +241,9 @@ def _cells(row: Row) -> dict[str, str]:
         low, high = row["ratio_ci"]
         ratio = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
         loaded = f"{row['ratio_sustained']:.3f}†, " if row.get("ratio_sustained") else ""
-        cells |= {"rival / ours (95 %)": loaded + ratio, "cold (95 %)": loaded + ratio}
-        cells["fastest rival"] = _name(row.get("rival") or row.get("vendor") or "")
+        earlier = "" if demands.is_current(row) else _EARLIER
+        cells["cold (95 %)"] = f"{loaded}{ratio}{earlier}"
+        cells["fastest rival"] = _name(row.get("rival") or "", row["kernel"])
         for state in ("clean", "hot"):
             if found := row.get(f"ratio_{state}"):
                 cells[state] = f"{found:.3f}"
@@ -210,8 +257,10 @@ def _cells(row: Row) -> dict[str, str]:
     return cells
 
 
-def _name(rival: str) -> str:
+def _name(rival: str, kernel: str) -> str:
     """A rival as a table names it: which heuristic it was, or which block of a loop, the results' file says."""
+    if rival in ("", "cublas", "cub"):
+        return _USUAL.get(kernel, rival)
     return re.sub(r" \d+$", "", rival.partition(",")[0])
 
 
@@ -258,7 +307,7 @@ def main() -> None:
             "docs/results.md", page(measured, _documents("unlisted"))
         ),
     }
-    if measured:
+    if any(demands.is_current(row) for document in measured for row in document["rows"]):
         figure = picture({_short(document): _known(document) for document in measured})
         texts |= {PICTURE.format(scheme): figure.render(scheme) for scheme in ("light", "dark")}
     if "--check" not in sys.argv:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -50,6 +51,7 @@ from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel, Work
+from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.limits import Limits
@@ -64,8 +66,8 @@ from autotune.values import Configuration, Problem
 FORMAT = "autotune vendor comparison"
 #: Rounds in which prefetch's plain loops are compared, and their longest race; the best of them are rivals.
 _PLAIN_ROUNDS, _PLAIN_SECONDS = 5, 0.5
-#: Bytes from which on a problem is no smaller than those that tell the rates of the memory.
-_RATE_BYTES = 4 << 30
+#: From so many bytes on, twenty times an L2 cache and more, a problem tells the rate of the memory itself.
+_RATE_BYTES = 1 << 30
 #: Longest time of one row in the worker: upload, verification, race.
 _ROW_TIMEOUT_S = 300.0
 
@@ -109,11 +111,18 @@ class Comparison:
     cub: Future[Path] | None = None
     cub_note: str = ""
 
-    def job(self, kernel: Kernel, problem: Problem) -> Job:
-        """Inputs and references of a problem, made where they are not there."""
+    def job(self, kernel: Kernel, problem: Problem, in_use: InUse) -> Job:
+        """Inputs and references of a problem, made where they are not there, and kept."""
         assert kernel.file is not None
-        datasets = tuple(prepare(kernel, problem, name, self.seed) for name in (EXACT, RANDOM))
+        datasets = tuple(
+            prepare(kernel, problem, name, self.seed, in_use=in_use) for name in (EXACT, RANDOM)
+        )
         return Job(kernel.file, problem, self.device, datasets)
+
+    def next_job(self, subject: Subject, in_use: InUse) -> Job:
+        """The job of a subject; what an earlier one kept is let go of."""
+        in_use.forget()
+        return self.job(subject.kernel, subject.problem, in_use)
 
     def submit(self, subject: Subject) -> None:
         """Have a subject's configuration compiled."""
@@ -121,8 +130,8 @@ class Comparison:
             compile_job(subject.kernel, subject.configuration, subject.problem, self.device)
         )
 
-    def row(self, subject: Subject, job: Job) -> dict[str, Any]:
-        """Verify and race one subject.
+    def row(self, subject: Subject, job: Job, in_use: InUse) -> dict[str, Any]:
+        """Verify and race one subject, whose data nobody removes meanwhile.
 
         Raises
         ------
@@ -131,7 +140,7 @@ class Comparison:
         """
         kernel, configuration = subject.kernel, subject.configuration
         binary = self.binary(kernel, configuration, subject.problem)
-        edges = self._verify_odd_sizes(subject)
+        edges = self._verify_odd_sizes(subject, in_use)
         checks = self._verified(kernel, job, configuration, binary).checks
         check = next(check for check in checks if check.dataset == RANDOM)
         entrants = self._entrants(subject, job, binary)
@@ -166,7 +175,7 @@ class Comparison:
             raise WrongError(f"{kernel.name} ({job.problem}): {configuration}: {found.message}")
         return found
 
-    def _verify_odd_sizes(self, subject: Subject) -> int:
+    def _verify_odd_sizes(self, subject: Subject, in_use: InUse) -> int:
         """Check a configuration on every odd size that it allows; how many there are."""
         kernel, configuration = subject.kernel, subject.configuration
         edges = [
@@ -177,7 +186,8 @@ class Comparison:
                 self.compilers.submit(compile_job(kernel, configuration, edge, self.device))
             for edge in edges:
                 binary = self.binary(kernel, configuration, edge)
-                self._verified(kernel, self.job(kernel, edge), configuration, binary)
+                job = self.job(kernel, edge, in_use)
+                self._verified(kernel, job, configuration, binary)
             self._right.add((kernel.name, configuration))
         return len(edges)
 
@@ -251,7 +261,8 @@ def plain_loops(kernel: Kernel, problem: Problem, device: Device) -> list[Config
 def loop_name(configuration: Configuration) -> str:
     """A plain loop in a few words: ``plain loop, 2 unrolled, 4 floats, 256 threads``."""
     mode = f"{configuration['PDIST']} unrolled, " if configuration["MODE"] == "unroll" else ""
-    rounds = f", {configuration['ROUNDS']} rounds" if configuration["ROUNDS"] else ""
+    count = configuration["ROUNDS"]
+    rounds = f", {count} round{'s' if count > 1 else ''}" if count else ""
     floats, threads = configuration["VEC"], configuration["BLOCK"]
     return f"plain loop, {mode}{floats} floats, {threads} threads{rounds}"
 
@@ -354,23 +365,20 @@ def share_of_limit(
 ) -> dict[str, Any]:
     """What the device takes at least, and our share of it: a launch, and the bytes or the multiply-adds.
 
-    Bytes at the rate of the recorded `copy` of 2^30 floats, multiply-adds at one a lane and clock. Sizes of
-    that copy's and more show the rate themselves, where they reach a higher one. Above 1 is what is written
-    and stays in the L2 cache: ``limit_by_l2``.
+    Bytes at the rates of the recorded `copy` of 2^30 floats, multiply-adds at one a lane and clock. Large
+    sizes show the rate themselves, where they reach a higher one. Above 1 is what is written and stays in
+    the L2 cache: ``limit_by_l2``.
     """
     launch_ms = median(raced.launch) if raced.launch else 0.0
-    moved = work.bytes_read + work.bytes_written
-    times: dict[str, float] = {}
-    memory = "read" if work.bytes_written < work.bytes_read / 100 else "copy"
-    if (rate := limits.rates[memory]) and work.bytes_read:
-        times[memory] = moved / rate / 1e6
-        if moved >= _RATE_BYTES:
-            times[memory] = min(times[memory], ours_ms - launch_ms)
+    times = _memory_time(work, limits)
+    memory = next(iter(times), "")
+    if memory and work.bytes_read + work.bytes_written >= _RATE_BYTES:
+        times[memory] = min(times[memory], ours_ms - launch_ms)
     clock = raced.sm_mhz / raced.most_mhz if raced.sm_mhz and raced.most_mhz else 1.0
     if device.peak_gflop_per_s and work.pipe == "fp32" and work.flops:
         times["ffma"] = work.flops / (clock * device.peak_gflop_per_s) / 1e6
     # Arithmetic of another pipe has a limit that is not known.
-    if memory not in times or work.pipe != "fp32":
+    if not memory or work.pipe != "fp32":
         return dict.fromkeys(("limit", "limit_ms", "limit_fraction", "limit_by_l2", "limits_apart"))
     name = max(times, key=times.__getitem__)
     others = [time_ms for other, time_ms in times.items() if other != name]
@@ -383,6 +391,22 @@ def share_of_limit(
         "limits_apart": times[name] / max(others) if others else None,
         "launch_ms": launch_ms,
     }
+
+
+def _memory_time(work: Work, limits: Limits) -> dict[str, float]:
+    """Milliseconds that the bytes take, by the name of the rate that most of them move at; empty if not known.
+
+    What is written moves with as much that is read at the rate of a copy, and what is read beyond that at
+    the rate of reads. What is written beyond what is read moves as a copy too; what only writes has no limit.
+    """
+    copied = 2 * min(work.bytes_read, work.bytes_written)
+    others = work.bytes_read + work.bytes_written - copied
+    read, copy = limits.rates["read"], limits.rates["copy"]
+    if not work.bytes_read or not copy or not read:
+        return {}
+    if work.bytes_written >= work.bytes_read:
+        return {"copy": (copied + others) / copy / 1e6}
+    return {"read" if others > copied else "copy": (copied / copy + others / read) / 1e6}
 
 
 def error_ratio(
@@ -598,8 +622,9 @@ def measure(
     for subject in subjects:
         comparison.submit(subject)
     failed = 0
-    with ThreadPoolExecutor(1) as ahead:
-        jobs = [ahead.submit(comparison.job, s.kernel, s.problem) for s in subjects[:1]]
+    with InUse() as even, InUse() as odd, ThreadPoolExecutor(1) as ahead:
+        kept = (even, odd)  # by the row that is raced and the next one, in turns
+        jobs = [ahead.submit(comparison.next_job, subject, even) for subject in subjects[:1]]
         for position, subject in enumerate(subjects):
             if time.monotonic() > end_s:
                 print(f"time is up: {len(subjects) - position} rows left", file=sys.stderr)
@@ -607,12 +632,12 @@ def measure(
             began = time.perf_counter()
             wait([jobs[position]])
             jobs += [
-                ahead.submit(comparison.job, s.kernel, s.problem)
-                for s in subjects[position + 1 : position + 2]
+                ahead.submit(comparison.next_job, following, kept[(position + 1) % 2])
+                for following in subjects[position + 1 : position + 2]
             ]
             row = subject.row
             try:
-                row = comparison.row(subject, jobs[position].result())
+                row = comparison.row(subject, jobs[position].result(), kept[position % 2])
             except Exception as error:  # one bad row does not stop the rest
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     traceback.print_exc()
@@ -643,13 +668,15 @@ def heading(device: Device, worker: Worker) -> dict[str, Any]:
         libraries = worker.run(120.0, vendor_task.versions)
         libraries |= {"cub": newest[1]} if (newest := rivals.newest_cub()) else {}
     about = provenance(device)
+    # Which rows, how many at once and where to, rows and files say themselves.
+    options = r" --(?:out|until|kernel|problem|device) (?:'[^']*'|\S+)| --missing"
     return {
         "format": FORMAT,
         "device": device.name,
         "arch": device.arch,
         "driver": device.driver,
         "date": about["date"][:10],
-        "command": about["command"],
+        "command": re.sub(options, "", about["command"]),
         "versions": {
             "autotune": about["version"],
             "python": sys.version.split()[0],
@@ -698,7 +725,7 @@ def main() -> int:
     failed = 0 if options.show else _measured(options, device, file)
     document = read_results(file)
     print(table(document) + "\n")
-    rows = document.get("rows", [])
+    rows = list(filter(demands.is_current, document.get("rows", [])))
     if device.backend != "cuda":
         print(f"{device.name}: there is no vendor library to compare with here; times only.")
     else:
@@ -712,8 +739,8 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     kernels = kernels_of(options.kernel or demands.SIZES, device)
     subjects = subjects_of(kernels, device, options.tuned, options.problem, options.unlisted)
     if options.missing:
-        rows = read_results(file).get("rows", [])
-        known = {key_of(row) for row in rows if "ratio_hot" in row}  # older ones have one state
+        rows = filter(demands.is_current, read_results(file).get("rows", []))
+        known = {key_of(row) for row in rows}
         subjects = [subject for subject in subjects if key_of(subject.row) not in known]
     end_s = time.monotonic() + options.until
     with ExitStack() as stack:

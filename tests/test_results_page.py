@@ -26,12 +26,22 @@ def row(kernel: str, problem: dict[str, Any], ratio: float, **others: Any) -> di
         "ours_ms": 1.0,
         "ratio": ratio,
         "ratio_ci": [ratio - 0.01, ratio + 0.01],
+        "ratio_clean": ratio,
+        "ratio_clean_ci": [ratio - 0.01, ratio + 0.01],
+        "ratio_hot": ratio,
+        "ratio_hot_ci": [ratio - 0.01, ratio + 0.01],
         "limit": "copy",
         "limit_fraction": 0.995,
         "quality": "exact",
         "date": "2026-11-20T01:00:00",
         **others,
     }
+
+
+def earlier(kernel: str, problem: dict[str, Any], ratio: float, **others: Any) -> dict[str, Any]:
+    """A row as it was before the other states were measured."""
+    made = row(kernel, problem, ratio, **others)
+    return {name: value for name, value in made.items() if not re.search("clean|hot", name)}
 
 
 def document(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -88,7 +98,8 @@ def test_tuned_sizes_are_in_the_order_in_which_they_are_asked_for() -> None:
     sizes = [demands.describe(size) for size in (GEMV[0], GEMV[1], further, odd)]
     assert [cells[1] for cells in cells_of(lines, "gemv")] == sizes
     mean = demands.geometric_mean([1.5, 1.5, 0.6, 1.2])
-    assert f"- gemv: cold geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095" in lines
+    told = f"- gemv: cold geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095; clean "
+    assert any(line.startswith(told) for line in lines)
     listed = len(find_kernel("gemv").problems["cuda"])
     others = section(results_page.page([first, second], []), "Tuned", "H200")
     assert f"- gemv: not measured: {listed - 1} sizes" in others
@@ -96,20 +107,51 @@ def test_tuned_sizes_are_in_the_order_in_which_they_are_asked_for() -> None:
 
 
 def test_a_row_shows_its_rival_states_limit_error_and_bits() -> None:
-    old = row("gemv", GEMV[0], 1.5, vendor="cublas")
+    usual = row("gemv", GEMV[0], 1.5, rival="cublas")
     new = row(
         *("gemv", GEMV[1], 1.2),
         **{"rival": "cublasLt turned 4", "ratio_clean": 1.1, "ratio_hot": 0.9, "error_ratio": 0.7},
         **{"limit": "read", "limit_fraction": 1.04, "limit_by_l2": True, "deterministic": False},
     )
-    lines = section(results_page.page([document(H100, [old, new])], []), "Tuned")
+    lines = section(results_page.page([document(H100, [usual, new])], []), "Tuned")
     first, second = cells_of(lines, "gemv")
-    assert first[4:] == ["cublas", "1.500 (1.490–1.510)", "", "", "99.5% copy"]
+    assert first[4:] == ["cublasSgemv", "1.500 (1.490–1.510)", "1.500", "1.500", "99.5% copy"]
     assert second[4:] == [
         *("cublasLt turned", "1.200 (1.190–1.210)", "1.100", "0.900"),
         *("104.0% read (L2)", "0.7", "vary"),
     ]
-    assert any("; hot geometric mean 0.900 over 1, worst 0.900 at 4096 x 4096" in x for x in lines)
+    mean = demands.geometric_mean([1.5, 0.9])
+    assert any(
+        f"; hot geometric mean {mean:.3f} over 2, worst 0.900 at 4096 x 4096" in x for x in lines
+    )
+
+
+def test_sizes_that_are_surely_slower_are_named_the_worst_first() -> None:
+    noise = row("gemv", GEMV[0], 0.995)
+    hot = row("gemv", GEMV[1], 1.2, ratio_hot=0.9, ratio_hot_ci=[0.89, 0.91])
+    worst = row("gemv", GEMV[2], 0.8)
+    lines = section(results_page.page([document(H100, [noise, hot, worst])], []), "Tuned")
+    told = [line for line in lines if line.startswith("- gemv, slower")]
+    sizes = [demands.describe(size) for size in (GEMV[2], GEMV[1])]
+    assert told == [
+        f"- gemv, slower at 2 of 3: {sizes[0]} 0.800 / 0.800 / 0.800; "
+        f"{sizes[1]} 1.200 / 1.200 / 0.900"
+    ]
+
+
+def test_rows_of_the_earlier_form_are_marked_and_summed_up_apart() -> None:
+    rows = [row("gemv", GEMV[0], 1.5, rival="cublasLt 2"), earlier("gemv", GEMV[1], 3.0)]
+    lines = section(results_page.page([document(H100, rows)], []), "Tuned")
+    told = [line for line in lines if line.startswith("- gemv")]
+    assert told[0].startswith("- gemv: cold geometric mean 1.500 over 1")
+    assert told[1] == "- gemv‡: cold geometric mean 3.000 over 1, worst 3.000 at 4096 x 4096"
+    assert [cells[5] for cells in cells_of(lines, "gemv")] == [
+        *("1.500 (1.490–1.510)", "3.000 (2.990–3.010)‡"),
+    ]
+    assert any("‡ An earlier form: beside the vendor's usual call" in line for line in lines)
+    alone = results_page.page([document(H200, rows[1:])], [])
+    assert cells_of(alone.splitlines(), "gemv")[0][-1] == "99.5% copy" and "| clean |" not in alone
+    assert "‡" not in results_page.page([document(H100, rows[:1])], [])
 
 
 def test_what_takes_long_shows_what_it_takes_under_load() -> None:
@@ -155,14 +197,27 @@ def test_the_picture_puts_losses_left_of_one() -> None:
     text = picture({"H100": rows, "H200": [row("gemv", GEMV[0], 1.25)]}).render("dark")
     ElementTree.fromstring(text)
     found = re.findall(r'class="dots \w+" d="(.*?)"', text)
-    (low, high), (middle,), (one,) = (re.findall(r"M([\d.]+) ", path) for path in found)
+    (*_,), (*_,), *kernels = (
+        re.findall(r"M([\d.]+) ", path) for path in found
+    )  # two of the legend
+    (low, high), (middle,), *others, (one,) = kernels
     assert float(low) < float(one) < float(middle) < float(high)
-    assert f"2 sizes, least 0.800 at {demands.describe(GEMV[0])}" in text
+    assert others[:4] == [[low, high], [middle]] * 2 and others[4:] == [[one], [one]]
+    assert f"least of 2: 0.800 cold at {demands.describe(GEMV[0])}" in text
 
 
-def test_the_picture_has_a_dot_for_every_ratio() -> None:
+def test_the_picture_names_the_state_of_the_worst_and_leaves_earlier_rows_out() -> None:
+    rows = [row("gemv", GEMV[0], 1.2, ratio_hot=0.7), earlier("gemv", GEMV[1], 0.1)]
+    text = picture({"H100": rows, "H200": rows[1:]}).render("dark")
+    assert f"least of 1: 0.700 hot at {demands.describe(GEMV[0])}" in text
+    assert "H100" in text and "H200" not in text
+
+
+def test_the_picture_has_a_dot_for_every_ratio_in_every_state() -> None:
     files = sorted((ROOT / "benchmarks" / "results").glob("vendor-*.json"))
-    rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
+    documents = [json.loads(file.read_text())["rows"] for file in files]
+    shown = [[row for row in rows if demands.is_current(row)] for rows in documents]
     text = (ROOT / "docs" / "results-light.svg").read_text()
     dots = "".join(re.findall(r'class="dots \w+" d="(.*?)"', text)).count("h0")
-    assert dots == sum(row["ratio"] is not None for row in rows) > 100
+    ratios = sum(row["ratio"] is not None for rows in shown for row in rows)
+    assert dots == 3 * ratios + sum(map(bool, shown)) > 200

@@ -257,6 +257,8 @@ def share(work: Work, ours_ms: float, **others: Any) -> dict[str, Any]:
     [
         (Work(flops=1e3, bytes_read=3.2e6, bytes_written=4), "read", 0.002),
         (Work(bytes_read=3e6, bytes_written=3e6), "copy", 0.003),
+        (Work(bytes_read=4.7e6, bytes_written=1.5e6), "read", 0.003),  # 3.0 copied, 3.2 read
+        (Work(bytes_read=1e6, bytes_written=5e6), "copy", 0.003),
         (Work(flops=66.9e6, bytes_read=3e3, bytes_written=3e3), "ffma", 0.003),
     ],
 )
@@ -474,7 +476,9 @@ def test_rows_are_measured_and_a_bad_one_stops_no_other(
 def test_unlisted_sizes_are_measured_into_a_file_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a CPU, on sizes that suit it; then shown, and nothing measured again."""
+    """On a CPU, with room for one data set in the cache; then shown, and nothing measured again."""
+    monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOTUNE_CACHE_SIZE", "1K")
     sizes = [{"m": 65, "n": 33}, {"m": 31, "n": 77}]
     monkeypatch.setitem(demands.UNLISTED, "transpose", sizes)
     monkeypatch.setitem(demands.FURTHER, "transpose", [])
@@ -484,7 +488,7 @@ def test_unlisted_sizes_are_measured_into_a_file_of_their_own(
     assert vendor.main() == 0
     (file,) = tmp_path.glob("*.json")
     document = vendor.read_results(file)
-    assert file.name.startswith("unlisted-") and "--unlisted" in document["command"]
+    assert file.name.startswith("unlisted-") and "--unlisted --rounds 3" in document["command"]
     assert [row["problem"] for row in document["rows"]] == sizes and not document["failures"]
     capsys.readouterr()
     monkeypatch.setattr(sys, "argv", [*command, "--show"])
