@@ -16,11 +16,13 @@ import numpy as np
 
 _FLOAT32 = 0  # CUDA_R_32F
 _COMPUTE_FLOAT32 = 68  # CUBLAS_COMPUTE_32F: products and sums in float32, never TF32
+_FIRST_TRANSPOSED, _SECOND_TRANSPOSED = 3, 4  # CUBLASLT_MATMUL_DESC_TRANSA, _TRANSB
+_TRANSPOSED = 1  # CUBLAS_OP_T
 _MAX_WORKSPACE_BYTES = 1  # CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES
 #: What the library recommends for Hopper, and what cublasSgemm takes there.
 WORKSPACE_BYTES = 32 << 20
 #: How many heuristics are asked for.
-COUNT = 8
+COUNT = 16
 
 _LIBRARIES = ("libcublasLt.so.13", "libcublasLt.so.12")
 
@@ -48,11 +50,20 @@ class CublasLtError(Exception):
 
 
 def products(
-    a: Any, b: Any, c: Any, alpha: Any, beta: Any, m: Any, n: Any, k: Any
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    m: Any,
+    n: Any,
+    k: Any,
+    turned: bool = False,
 ) -> list[Callable[[], None]]:
     """Calls of C = alpha A B + beta C, one for each heuristic, on the current stream; best guess first.
 
-    Row-major: the library is column-major, so it is asked for C' = B' A'.
+    Row-major: the library is column-major, so it is asked for C' = B' A'. Of one row or column, C and C' lie
+    alike, and it may be asked for C = A B with the matrix transposed instead: other algorithms answer that.
 
     Parameters
     ----------
@@ -60,6 +71,8 @@ def products(
         Of m x k, k x n and m x n floats.
     alpha, beta : float
     m, n, k : int
+    turned : bool
+        To ask for C; m or n is 1.
 
     Raises
     ------
@@ -74,7 +87,19 @@ def products(
     m, n, k = int(m), int(n), int(k)
     handle = _handle()
     operation = _made("cublasLtMatmulDescCreate", _COMPUTE_FLOAT32, _FLOAT32)
+    operands = (b, a)
     left, right, result = _layout(n, k), _layout(k, m), _layout(n, m)
+    if turned:
+        operands, result = (a, b), _layout(m, n)
+        left, right = (_layout(k, m), _layout(k, 1)) if n == 1 else (_layout(1, k), _layout(n, k))
+        transposed = ctypes.c_int(_TRANSPOSED)
+        _checked(
+            "cublasLtMatmulDescSetAttribute",
+            operation,
+            _FIRST_TRANSPOSED if n == 1 else _SECOND_TRANSPOSED,
+            ctypes.byref(transposed),
+            ctypes.c_size_t(4),
+        )
     preference = _made("cublasLtMatmulPreferenceCreate")
     most = ctypes.c_uint64(WORKSPACE_BYTES)
     _checked(
@@ -99,7 +124,7 @@ def products(
     workspace = cupy.empty(WORKSPACE_BYTES, cupy.uint8)
     scalars = np.array([alpha, beta], np.float32)
     alpha_at, beta_at = (ctypes.c_void_p(scalars.ctypes.data + 4 * i) for i in range(2))
-    at = [ctypes.c_void_p(array.data.ptr) for array in (b, a, c)]
+    at = [ctypes.c_void_p(array.data.ptr) for array in (*operands, c)]
     room = ctypes.c_void_p(workspace.data.ptr)
 
     def call(heuristic: _Heuristic) -> Callable[[], None]:

@@ -9,6 +9,7 @@ python benchmarks/results_page.py [--check]
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,45 +27,67 @@ from autotune.values import Problem
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- results -->\n", "<!-- /results -->"
 PICTURE = "docs/results-{}.svg"
+_NOTHING = "Nothing is recorded yet.\n"
+#: Of the tables of docs/results.md.
+_COLUMNS = (
+    *("time", "rate", "fastest rival", "cold (95 %)", "clean", "hot", "of limit", "error", "bits"),
+)
 
 Row = Mapping[str, Any]
 Document = Mapping[str, Any]
 #: By kernel, in the order in which they are shown.
 Sizes = Mapping[str, Sequence[Mapping[str, Any]]]
 
+#: Beside ratios of rows of the earlier form, and what it means.
+_EARLIER = "‡"
+_EARLIER_MEANS = (
+    f"{_EARLIER} An earlier form: beside the vendor's usual call alone, and cold alone."
+)
+#: The vendor's call that a space file names, by kernel.
+_USUAL = {
+    "sgemm": "cublasSgemm",
+    "sgemm_tf32x3": "cublasSgemm",
+    "gemv": "cublasSgemv",
+    "transpose": "cublasSgeam",
+    "reduce": "CUB in CuPy",
+    "prefetch": "plain loop",
+    "copy": "cudaMemcpyAsync",
+}
+
 #: What the README shows: large and small, ahead and behind.
 EXAMPLES: Sizes = {
-    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 1, "n": 4096, "k": 4096}],
+    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 4096, "n": 1, "k": 4096}],
     "sgemm_tf32x3": [{"m": 4096, "n": 4096, "k": 4096}],
     "reduce": [{"n": 1 << 24}],
-    "gemv": [{"m": 8192, "n": 8192}],
+    "gemv": [{"m": 32768, "n": 256}],
 }
 
 
 def summary(documents: Sequence[Document]) -> str:
     """The part of the README: the picture, some rows, and where they come from."""
     if not documents:
-        return "Nothing is recorded yet.\n"
+        return _NOTHING
     shown = [(document, _chosen(document, EXAMPLES)) for document in documents]
     dark, light = PICTURE.format("dark"), PICTURE.format("light")
     return "\n".join(
         [
             "<picture>",
             f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
-            f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s library, by kernel and size">',
+            f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s fastest call, by kernel and size">',
             "</picture>",
             "",
-            *_table(shown, EXAMPLES, ("time", "vendor / ours (95 %)")),
+            *_table(shown, EXAMPLES, ("time", "cold (95 %)", "clean", "hot")),
             "",
             *(
                 textwrap.fill(
                     f"- {_provenance(document)}",
-                    118,
+                    126,
                     subsequent_indent="  ",
                     break_on_hyphens=False,
                 )
                 for document in documents
             ),
+            *([f"- {_EARLIER_MEANS}"] if any(map(_has_earlier, documents)) else []),
             "",
         ]
     )
@@ -80,28 +103,27 @@ def page(documents: Sequence[Document], unlisted: Sequence[Document]) -> str:
     """
     empty = [{**document, "rows": [], "failures": []} for document in documents]
     answered = {document["device"]: document for document in (*empty, *unlisted)}
+    untuned = {name: sizes for name in demands.SIZES if (sizes := demands.untuned(name))}
     return "\n".join(
         [
             "## Tuned sizes",
             "",
-            *_section(documents, _tuned_sizes()),
+            *_section(documents, demands.TUNED),
             "## Sizes that are not tuned: what `lookup` answers",
             "",
-            *_section(_sorted(answered.values()), demands.UNLISTED),
+            *_section(_sorted(answered.values()), untuned),
         ]
     )
 
 
 def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
-    """What it comes to for each kernel, what is missing, where it comes from, and the table."""
+    """For each device what it comes to for each kernel, what is missing, where it comes from, and the table."""
     lines = []
     for document in documents:
-        short, rows = _short(document), document["rows"]
-        spreads = demands.spreads(rows)
-        lines += [f"- {short}, {kernel}: {text}" for kernel, text in spreads.items()]
-        failures = document.get("failures", [])
+        rows, failures = document["rows"], document.get("failures", [])
+        lines += [f"### {_short(document)}", "", *_spread_lines(rows), *_slower_lines(rows)]
         lines += [
-            f"- {short}, {row['kernel']}: failed at {demands.describe(row['problem'])}: {row['error']}"
+            f"- {row['kernel']}: failed at {demands.describe(row['problem'])}: {row['error']}"
             for row in failures
         ]
         known = {_key(row) for row in (*rows, *failures)}
@@ -110,25 +132,53 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
                 size for size in listed if _key({"kernel": kernel, "problem": size}) not in known
             ]
             if missing:
-                lines.append(f"- {short}, {kernel}: not measured: {demands.listed(missing)}")
-    measured = [document for document in documents if document["rows"]]
-    if not measured:
-        return [*lines, "Nothing is recorded yet.", ""]
-    shown = [(document, _known(document)) for document in documents]
-    columns = ("time", "rate", "vendor / ours (95 %)", "of limit")
-    provenance = [f"{_provenance(document)}\n" for document in measured]
-    return [*lines, "", *provenance, *_table(shown, sizes, columns), ""]
+                lines.append(f"- {kernel}: not measured: {demands.listed(missing)}")
+        if rows:
+            table = _table([(document, _known(document))], sizes, _COLUMNS)
+            earlier = f" {_EARLIER_MEANS}" if _has_earlier(document) else ""
+            lines += ["", f"{_provenance(document)}{earlier}", "", *table]
+        lines.append("")
+    return lines if any(document["rows"] for document in documents) else [*lines, _NOTHING]
 
 
-def _tuned_sizes() -> Sizes:
-    """What is asked for, then what else the space files tune on a GPU."""
-    return {
-        name: [
-            *asked,
-            *(size for size in map(dict, _kernel(name).problems["cuda"]) if size not in asked),
-        ]
-        for name, asked in demands.SIZES.items()
-    }
+def _spread_lines(rows: Sequence[Row]) -> list[str]:
+    """Of each kernel the geometric mean and the worst ratio in each state; apart, of new sizes and old rows."""
+    lines = []
+    current = list(filter(demands.is_current, rows))
+    for what, chosen in (
+        ("", [row for row in current if row.get("listed", True)]),
+        (", sizes of no earlier table", [row for row in current if not row.get("listed", True)]),
+        (_EARLIER, [row for row in rows if row not in current]),
+    ):
+        states = {
+            state: demands.spreads(chosen, column)
+            for state, column in (("cold", "ratio"), ("clean", "ratio_clean"), ("hot", "ratio_hot"))
+        }
+        for kernel in states["cold"]:
+            told = [
+                f"{state} {found[kernel]}" for state, found in states.items() if kernel in found
+            ]
+            lines.append(f"- {kernel}{what}: {'; '.join(told)}")
+    return lines
+
+
+def _slower_lines(rows: Sequence[Row]) -> list[str]:
+    """Of each kernel the sizes at which it is surely slower in some state, the worst first."""
+    columns = ("ratio", "ratio_clean", "ratio_hot")
+    lines = []
+    for kernel in demands.SIZES:
+        mine = [r for r in rows if r["kernel"] == kernel and r["ratio"] and demands.is_current(r)]
+        slower = [row for row in mine if any(row[f"{name}_ci"][1] < 1 for name in columns)]
+        if slower:
+            slower.sort(key=lambda row: min(row[name] for name in columns))
+            sizes = (
+                f"{demands.describe(row['problem'])} "
+                + " / ".join(f"{row[name]:.3f}" for name in columns)
+                for row in slower
+            )
+            told = "; ".join(sizes)
+            lines.append(f"- {kernel}, slower at {len(slower)} of {len(mine)}: {told}")
+    return lines
 
 
 def _sorted(documents: Iterable[Document]) -> list[Document]:
@@ -137,6 +187,10 @@ def _sorted(documents: Iterable[Document]) -> list[Document]:
 
 def _known(document: Document) -> list[Row]:
     return [row for row in document["rows"] if row["kernel"] in demands.SIZES]
+
+
+def _has_earlier(document: Document) -> bool:
+    return not all(map(demands.is_current, document["rows"]))
 
 
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
@@ -150,20 +204,23 @@ def _key(row: Row) -> str:
 def _table(
     devices: Sequence[tuple[Document, Sequence[Row]]], sizes: Sizes, columns: Sequence[str]
 ) -> list[str]:
-    """One line per kernel and size, devices side by side."""
+    """One line per kernel and size, devices side by side; of a device the columns that any row fills."""
     head, rule = "| kernel | size |", "|---|---|"
-    for document, _ in devices:
+    by_key = [{_key(row): _cells(row) for row in rows} for _, rows in devices]
+    filled = [
+        [column for column in columns if any(column in cells for cells in by_size.values())]
+        for by_size in by_key
+    ]
+    for (document, _), shown in zip(devices, filled, strict=True):
         short = f" {_short(document)}:" if len(devices) > 1 else ""
-        head += "".join(f"{short} {column} |" for column in columns)
-        rule += "--:|" * len(columns)
-    by_key = [{_key(row): row for row in rows} for _, rows in devices]
-    any_row = {key: row for rows in reversed(by_key) for key, row in rows.items()}
+        head += "".join(f"{short} {column} |" for column in shown)
+        rule += "--:|" * len(shown)
+    any_row = {_key(row): row for _, rows in reversed(devices) for row in rows}
     lines = []
     for key, row in sorted(any_row.items(), key=lambda item: _place(item[1], sizes)):
         cells = [row["kernel"], demands.describe(row["problem"])]
-        for rows in by_key:
-            found = _cells(rows[key]) if key in rows else {}
-            cells += [found.get(column, "") for column in columns]
+        for by_size, shown in zip(by_key, filled, strict=True):
+            cells += [by_size.get(key, {}).get(column, "") for column in shown]
         lines.append("| " + " | ".join(cells) + " |")
     return [head, rule, *lines]
 
@@ -175,27 +232,49 @@ def _place(row: Row, sizes: Sizes) -> tuple[int, int, str]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    mark = "" if row["quality"] == "exact" else "\\*"
-    cells = {"time": _time(row["ours_ms"]) + mark, "rate": _rate(row)}
+    """What the columns hold; of a row of an older version less. Under load: times and ratio of a second."""
+    load = row.get("ours_sustained_ms")
+    time_ms = load or row["ours_ms"]
+    mark = ("" if row["quality"] == "exact" else "\\*") + ("†" if load else "")
+    cells = {"time": _time(time_ms) + mark, "rate": _rate(row, time_ms)}
     if row["ratio"]:
         low, high = row["ratio_ci"]
-        cells["vendor / ours (95 %)"] = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
+        ratio = f"{row['ratio']:.3f} ({low:.3f}–{high:.3f})"
+        loaded = f"{row['ratio_sustained']:.3f}†, " if row.get("ratio_sustained") else ""
+        earlier = "" if demands.is_current(row) else _EARLIER
+        cells["cold (95 %)"] = f"{loaded}{ratio}{earlier}"
+        cells["fastest rival"] = _name(row.get("rival") or "", row["kernel"])
+        for state in ("clean", "hot"):
+            if found := row.get(f"ratio_{state}"):
+                cells[state] = f"{found:.3f}"
     if row["limit_fraction"] and row["ratio"]:  # without a vendor it is a limit of others itself
-        cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}"
+        by_l2 = " (L2)" if row.get("limit_by_l2") else ""
+        cells["of limit"] = f"{row['limit_fraction']:.1%} {row['limit']}{by_l2}"
+    if row.get("error_ratio") is not None:
+        cells["error"] = f"{row['error_ratio']:.2g}"
+    if "deterministic" in row:
+        cells["bits"] = "same" if row["deterministic"] else "vary"
     return cells
+
+
+def _name(rival: str, kernel: str) -> str:
+    """A rival as a table names it: which heuristic it was, or which block of a loop, the results' file says."""
+    if rival in ("", "cublas", "cub"):
+        return _USUAL.get(kernel, rival)
+    return re.sub(r" \d+$", "", rival.partition(",")[0])
 
 
 def _time(median_ms: float) -> str:
     return f"{1000 * median_ms:.4g} µs" if median_ms < 1 else f"{median_ms:.4g} ms"
 
 
-def _rate(row: Row) -> str:
+def _rate(row: Row, time_ms: float) -> str:
     """Arithmetic or traffic per second, whichever the kernel has more of."""
     work: Work = _kernel(row["kernel"]).call_hook("work", Problem(row["problem"]))
     moved = work.bytes_read + work.bytes_written
     if work.flops > 4 * moved:
-        return f"{work.flops / row['ours_ms'] / 1e9:.3g} TFLOP/s"
-    return f"{moved / row['ours_ms'] / 1e6:.4g} GB/s"
+        return f"{work.flops / time_ms / 1e9:.3g} TFLOP/s"
+    return f"{moved / time_ms / 1e6:.4g} GB/s"
 
 
 _kernel = cache(find_kernel)
@@ -228,7 +307,7 @@ def main() -> None:
             "docs/results.md", page(measured, _documents("unlisted"))
         ),
     }
-    if measured:
+    if any(demands.is_current(row) for document in measured for row in document["rows"]):
         figure = picture({_short(document): _known(document) for document in measured})
         texts |= {PICTURE.format(scheme): figure.render(scheme) for scheme in ("light", "dark")}
     if "--check" not in sys.argv:

@@ -1,4 +1,4 @@
-"""Draws the ratios to the vendor's libraries: a row of dots per kernel and device, a dot per size. Knows no files."""
+"""Draws ratios to the vendor's fastest calls: a row of dots for each kernel and state of the cache. Knows no files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ import demands
 
 from autotune.report.svg import Figure, Scale
 
+Row = Mapping[str, Any]
+
 #: Small enough that text is readable on a telephone, which shows it at two thirds.
 WIDTH = 500
-_TOP, _BAND, _HEAD, _LINE = 60, 66, 20, 18
-_LEFT, _VENDOR, _RIGHT = 48, 126, WIDTH - 14
+_TOP, _HEAD, _LINE, _GAP = 60, 20, 20, 8
+_LEFT, _VENDOR, _RIGHT = 48, 124, WIDTH - 14
+#: Pixels between the dots of one device and those of the next, and between their names.
+_APART, _LEGEND = 6, 66
 _COLOURS = ("blue", "amber", "green")
+#: The column of each state's ratios.
+_STATES = {"cold": "ratio", "clean": "ratio_clean", "hot": "ratio_hot"}
+_BAND = _HEAD + _LINE * len(_STATES) + _GAP
 _VENDORS = {
     "copy": "cudaMemcpy",
     "gemv": "cuBLAS",
@@ -25,59 +32,79 @@ _VENDORS = {
 }
 
 
-def picture(devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """The picture of measured rows by the device's short name."""
-    compared = {name: [row for row in rows if row["ratio"]] for name, rows in devices.items()}
+def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
+    """The picture of measured rows by the device's short name.
+
+    Rows of an earlier form are left out, and devices that have no others.
+
+    Raises
+    ------
+    ValueError
+        If nothing is left.
+    """
+    compared = {
+        device: chosen
+        for device, rows in devices.items()
+        if (chosen := [row for row in rows if row["ratio"] and demands.is_current(row)])
+    }
     everything = [row for rows in compared.values() for row in rows]
     kernels = [
         kernel for kernel in demands.SIZES if any(row["kernel"] == kernel for row in everything)
     ]
-    ratios = [row["ratio"] for row in everything]
+    ratios = [row[column] for row in everything for column in _STATES.values()]
     bottom = _TOP + _BAND * len(kernels)
-    figure = Figure(
-        WIDTH, bottom + 26, f"Speed over the vendor's library on {' and '.join(devices)}"
-    )
+    title = "Speed over the vendor's fastest call"
+    figure = Figure(WIDTH, bottom + 26, f"{title} on {' and '.join(compared)}")
     scale = Scale(min(ratios) / 1.04, max(ratios) * 1.04, _LEFT, _RIGHT, is_log=True)
-    figure.text(12, 22, "Speed over the vendor's library", "ink bold")
-    figure.text(_RIGHT, 22, "dot: a size, bar: geometric mean", "dim small", "end")
+    figure.text(12, 22, title, "ink bold")
+    for place, device in enumerate(compared):
+        x = _RIGHT - _LEGEND * (len(compared) - 1 - place)
+        figure.text(x, 22, device, "dim small", "end")
+        figure.dots([(x - 42, 18)], _COLOURS[place % len(_COLOURS)])
     figure.text(scale(1) - 8, 46, "◂ vendor faster", "dim small", "end")
     figure.text(scale(1) + 8, 46, "tuned kernel faster ▸", "dim small")
+    figure.text(_RIGHT, 46, "bar: geometric mean", "dim small", "end")
     figure.x_axis(scale, bottom, top=bottom, suffix="×")
     for band, kernel in enumerate(kernels):
         top = _TOP + _BAND * band
-        rows = [row for row in everything if row["kernel"] == kernel]
-        _head(figure, kernel, rows, top)
-        lines = (top + _HEAD, top + _HEAD + _LINE * len(devices))
+        _head(figure, kernel, [row for row in everything if row["kernel"] == kernel], top)
+        lines = (top + _HEAD, top + _BAND - _GAP)
         for tick in scale.ticks(6):
             figure.line(scale(tick), lines[0], scale(tick), lines[1], "grid")
         figure.line(scale(1), lines[0], scale(1), lines[1], "thin ink-line")
-        for line, (device, found) in enumerate(compared.items()):
+        for line, (state, column) in enumerate(_STATES.items()):
             y = top + _HEAD + _LINE * (line + 0.5)
-            figure.text(12, y + 4, device, "dim small")
-            mine = [row for row in found if row["kernel"] == kernel]
-            _dots(figure, scale, mine, y, _COLOURS[line % len(_COLOURS)])
+            figure.text(12, y + 4, state, "dim small")
+            for place, rows in enumerate(compared.values()):
+                mine = [row for row in rows if row["kernel"] == kernel]
+                shifted = y + _APART * (place - (len(compared) - 1) / 2)
+                _dots(figure, scale, mine, column, shifted, _COLOURS[place % len(_COLOURS)])
     return figure
 
 
-def _head(figure: Figure, kernel: str, rows: Sequence[Mapping[str, Any]], top: float) -> None:
-    """The kernel, what it is compared with, and where that is worst."""
-    worst = min(rows, key=lambda row: float(row["ratio"]))
+def _head(figure: Figure, kernel: str, rows: Sequence[Row], top: float) -> None:
+    """The kernel, what it is compared with, and where and in which state that is worst."""
+    worst, state = min(
+        ((row, state) for row in rows for state in _STATES),
+        key=lambda found: float(found[0][_STATES[found[1]]]),
+    )
     sizes = len({str(row["problem"]) for row in rows})
     figure.text(12, top + 12, kernel, "ink bold")
     figure.text(_VENDOR, top + 12, _VENDORS[kernel], "dim small")
-    words = f"{sizes} sizes, least {worst['ratio']:.3f} at {demands.describe(worst['problem'])}"
+    least = f"{worst[_STATES[state]]:.3f} {state}"
+    words = f"least of {sizes}: {least} at {demands.describe(worst['problem'])}"
     figure.text(_RIGHT, top + 12, words, "dim small", "end")
 
 
 def _dots(
-    figure: Figure, scale: Scale, rows: Sequence[Mapping[str, Any]], y: float, colour: str
+    figure: Figure, scale: Scale, rows: Sequence[Row], column: str, y: float, colour: str
 ) -> None:
     """Each ratio with its interval, and a bar at their geometric mean."""
     if not rows:
         return
     for row in rows:
-        low, high = row["ratio_ci"]
+        low, high = row[f"{column}_ci"]
         figure.line(scale(low), y, scale(high), y, f"thin {colour}")
-    figure.dots([(scale(row["ratio"]), y) for row in rows], colour)
-    mean = scale(demands.geometric_mean([row["ratio"] for row in rows]))
+    figure.dots([(scale(row[column]), y) for row in rows], colour)
+    mean = scale(demands.geometric_mean([row[column] for row in rows]))
     figure.line(mean, y - 8, mean, y + 8, f"line {colour}")

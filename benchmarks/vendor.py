@@ -1,13 +1,15 @@
 """Measures every tuned entry against the vendor's library again, and says which aims are met.
 
 Each row: the configuration that `autotune.lookup` answers with is verified on both data sets and on odd
-sizes, then raced with the vendor's calls and with the limit (the `copy` kernel on the same bytes), interleaved
-in random order as in the finals of `autotune run`. Rows are merged into ``results/vendor-<device>.json`` one by
-one, so that the table can be measured in pieces; what no space file tunes, into ``results/unlisted-<device>.json``.
+sizes, then raced with the fastest of the vendor's calls that are right, interleaved in random order as in the
+finals of `autotune run`, in three states of the L2 cache; what takes long, under a load of a second too. Rows are
+merged into ``results/vendor-<device>.json`` one by one, so that the table can be measured in pieces; what no space
+file tunes, into ``results/unlisted-<device>.json``.
 
     python benchmarks/vendor.py                                        what the README shows, then what else is tuned
     python benchmarks/vendor.py --kernel sgemm --problem m=4096,n=4096,k=4096
-    python benchmarks/vendor.py --unlisted                             `demands.UNLISTED`, as lookup answers
+    python benchmarks/vendor.py --unlisted                             what nobody tunes, as lookup answers
+    python benchmarks/vendor.py --missing --until 240                  what is not there yet, for so many seconds
     python benchmarks/vendor.py --device opencl:cpu --kernel transpose --rounds 3      a look, without a vendor
     python benchmarks/vendor.py --show                                 the table and the aims, nothing measured
 """
@@ -17,14 +19,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import time
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -32,8 +35,10 @@ from typing import Any
 
 import demands
 import numpy as np
+import rivals
 import vendor_task
 from harness import ROOT, command_line, finish, provenance
+from vendor_task import State
 
 from autotune.arrays import usable_cores
 from autotune.calling.choice import Choice, choose
@@ -46,11 +51,11 @@ from autotune.files import write_atomically
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.membership import is_member
 from autotune.kernel.spec import Kernel, Work
+from autotune.measure.cache import InUse
 from autotune.measure.compiler import CompilerPool, compile_job
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import CheckResult, Measurement, Status
-from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
 from autotune.measure.timing import median_interval
 from autotune.measure.worker import Worker
@@ -59,10 +64,10 @@ from autotune.run.selection import ratio
 from autotune.values import Configuration, Problem
 
 FORMAT = "autotune vendor comparison"
-#: Kernels whose vendor call has a further, better form.
-MATRIX_PRODUCTS = ("sgemm", "sgemm_tf32x3")
-#: Rounds in which the configurations of prefetch's MODE=none are compared, the best of them being raced.
-_PLAIN_ROUNDS = 7
+#: Rounds in which prefetch's plain loops are compared, and their longest race; the best of them are rivals.
+_PLAIN_ROUNDS, _PLAIN_SECONDS = 5, 0.5
+#: From so many bytes on, twenty times an L2 cache and more, a problem tells the rate of the memory itself.
+_RATE_BYTES = 1 << 30
 #: Longest time of one row in the worker: upload, verification, race.
 _ROW_TIMEOUT_S = 300.0
 
@@ -102,12 +107,22 @@ class Comparison:
     seed: int
     #: Configurations, with their kernel, that were right on the odd sizes.
     _right: set[tuple[str, Configuration]] = field(default_factory=set)
+    #: Compiling `rivals.build_cub`, and what was wrong with that.
+    cub: Future[Path] | None = None
+    cub_note: str = ""
 
-    def job(self, kernel: Kernel, problem: Problem) -> Job:
-        """Inputs and references of a problem, made where they are not there."""
+    def job(self, kernel: Kernel, problem: Problem, in_use: InUse) -> Job:
+        """Inputs and references of a problem, made where they are not there, and kept."""
         assert kernel.file is not None
-        datasets = tuple(prepare(kernel, problem, name, self.seed) for name in (EXACT, RANDOM))
+        datasets = tuple(
+            prepare(kernel, problem, name, self.seed, in_use=in_use) for name in (EXACT, RANDOM)
+        )
         return Job(kernel.file, problem, self.device, datasets)
+
+    def next_job(self, subject: Subject, in_use: InUse) -> Job:
+        """The job of a subject; what an earlier one kept is let go of."""
+        in_use.forget()
+        return self.job(subject.kernel, subject.problem, in_use)
 
     def submit(self, subject: Subject) -> None:
         """Have a subject's configuration compiled."""
@@ -115,8 +130,8 @@ class Comparison:
             compile_job(subject.kernel, subject.configuration, subject.problem, self.device)
         )
 
-    def row(self, subject: Subject, job: Job) -> dict[str, Any]:
-        """Verify and race one subject.
+    def row(self, subject: Subject, job: Job, in_use: InUse) -> dict[str, Any]:
+        """Verify and race one subject, whose data nobody removes meanwhile.
 
         Raises
         ------
@@ -125,18 +140,19 @@ class Comparison:
         """
         kernel, configuration = subject.kernel, subject.configuration
         binary = self.binary(kernel, configuration, subject.problem)
-        edges = self._verify_odd_sizes(subject)
-        checks = self._verified(job, subject, binary).checks
+        edges = self._verify_odd_sizes(subject, in_use)
+        checks = self._verified(kernel, job, configuration, binary).checks
         check = next(check for check in checks if check.dataset == RANDOM)
         entrants = self._entrants(subject, job, binary)
         raced: vendor_task.RowSamples = self.worker.run(
             _ROW_TIMEOUT_S, vendor_task.race, job, entrants, self.rounds, self.seed, self.seconds
         )
-        row = self._judged(subject, entrants, raced, check)
         if kernel.name == "sgemm_tf32x3":
             asked = (configuration, binary, "cublas", self.seed)
-            row["accuracy"] = self.worker.run(_ROW_TIMEOUT_S, vendor_task.accuracy, job, *asked)
-        return {**row, "odd_sizes_verified": edges}
+            accuracy = self.worker.run(_ROW_TIMEOUT_S, vendor_task.accuracy, job, *asked)
+            raced = replace(raced, accuracy=accuracy)
+        row = judged(subject, raced, check, self.device, self.limits or Limits(), self.seed)
+        return {**row, "note": row["note"] or self.cub_note, "odd_sizes_verified": edges}
 
     def binary(self, kernel: Kernel, configuration: Configuration, problem: Problem) -> Binary:
         """Compile a configuration.
@@ -151,13 +167,15 @@ class Comparison:
             raise WrongError(f"{kernel.name}: {configuration} does not compile: {compiled.message}")
         return compiled.binary
 
-    def _verified(self, job: Job, subject: Subject, binary: Binary) -> Measurement:
-        found = self.worker.check(job, subject.configuration, binary)
+    def _verified(
+        self, kernel: Kernel, job: Job, configuration: Configuration, binary: Binary
+    ) -> Measurement:
+        found = self.worker.check(job, configuration, binary)
         if found.status is not Status.OK:
-            raise WrongError(f"{subject.kernel.name} ({job.problem}): {found.message}")
+            raise WrongError(f"{kernel.name} ({job.problem}): {configuration}: {found.message}")
         return found
 
-    def _verify_odd_sizes(self, subject: Subject) -> int:
+    def _verify_odd_sizes(self, subject: Subject, in_use: InUse) -> int:
         """Check a configuration on every odd size that it allows; how many there are."""
         kernel, configuration = subject.kernel, subject.configuration
         edges = [
@@ -168,155 +186,243 @@ class Comparison:
                 self.compilers.submit(compile_job(kernel, configuration, edge, self.device))
             for edge in edges:
                 binary = self.binary(kernel, configuration, edge)
-                self._verified(self.job(kernel, edge), subject, binary)
+                job = self.job(kernel, edge, in_use)
+                self._verified(kernel, job, configuration, binary)
             self._right.add((kernel.name, configuration))
         return len(edges)
 
     def _entrants(self, subject: Subject, job: Job, binary: Binary) -> vendor_task.Entrants:
-        """Ours, every vendor call, and the limit where one can be raced."""
+        """Ours, every vendor call that the space file names, and what stands for a vendor."""
         kernel = subject.kernel
-        contenders = [Contender(subject.configuration, binary)]
-        contenders += [
-            Contender(Configuration(), None, baseline.name)
+        rivals = {
+            baseline.name: Contender(Configuration(), None, baseline.name)
             for baseline in kernel.baselines
             if baseline.backend == self.device.backend
-        ]
-        if kernel.name == "prefetch":
-            contenders.append(self._plain(kernel, job))
+        }
         on_gpu = self.device.backend == "cuda"
+        if kernel.name == "prefetch" and on_gpu:
+            rivals |= self._plain(subject, job)
         return vendor_task.Entrants(
-            contenders=tuple(contenders),
-            limit=self.limit(kernel, subject.problem) if on_gpu else None,
-            with_cublaslt=on_gpu and kernel.name in MATRIX_PRODUCTS,
+            ours=Contender(subject.configuration, binary),
+            rivals=rivals,
+            kernel=kernel.name if on_gpu else "",
+            cub=self._cub_library() if on_gpu and kernel.name == "reduce" else None,
         )
 
-    def _plain(self, kernel: Kernel, job: Job) -> Contender:
-        """The fastest of prefetch's configurations that prefetch nothing: what it is measured against."""
-        plain = [
-            kernel.completed({"MODE": "none", "VEC": vec, "BLOCK": block})
-            for vec in kernel.parameters["VEC"]
-            for block in kernel.parameters["BLOCK"]
-        ]
-        members = [choice for choice in plain if is_member(kernel, choice, self.device)]
-        for choice in members:
+    def _cub_library(self) -> Path | None:
+        """What is compiled since the program began; None where it cannot be."""
+        if self.cub is None:
+            return None
+        try:
+            return self.cub.result()
+        except AutotuneError as error:
+            self.cub_note = str(error)
+            return None
+
+    def _plain(self, subject: Subject, job: Job) -> dict[str, Contender]:
+        """Of the loops that look nowhere ahead, written out by the compiler or not, the fastest cold and hot."""
+        kernel = subject.kernel
+        choices = plain_loops(kernel, subject.problem, self.device)
+        for choice in choices:
             self.compilers.submit(compile_job(kernel, choice, job.problem, self.device))
         contenders = [
-            Contender(choice, self.binary(kernel, choice, job.problem)) for choice in members
+            Contender(choice, self.binary(kernel, choice, job.problem)) for choice in choices
         ]
-        raced = race(self.worker, job, contenders, _PLAIN_ROUNDS, self.seed, self.seconds)
-        times = [median(samples) if samples else np.inf for samples in raced.samples_ms]
-        return contenders[int(np.argmin(times))]
-
-    def limit(self, kernel: Kernel, problem: Problem) -> vendor_task.CopyLimit | None:
-        """The tuned `copy` on the bytes that this problem moves; None where it is no limit."""
-        moved = limit_problem(kernel.name, problem)
-        if moved is None:
-            return None
-        copy = find_kernel("copy")
-        assert copy.file is not None
-        best = choose(copy, moved, self.device).configuration
-        return vendor_task.CopyLimit(copy.file, moved, best, self.binary(copy, best, moved))
-
-    def _judged(
-        self,
-        subject: Subject,
-        entrants: vendor_task.Entrants,
-        raced: vendor_task.RowSamples,
-        check: CheckResult,
-    ) -> dict[str, Any]:
-        """What the samples say."""
-        ours, tuned = raced.contenders[0], subject.choice.tuned
-        row: dict[str, Any] = {
-            **subject.row,
-            "ours_ms": median(ours),
-            "ours_ci": list(median_interval(ours)),
-            **self._against_vendor(entrants, raced, ours),
-            **self._share(subject, raced, ours),
-            "max_error": check.max_error,
-            "rms_error": check.rms_error,
-            "bound": check.bound,
-            "winner_source": str(subject.configuration.get("VARIANT", "portable")),
-            # ``default`` where nothing recorded may be used
-            "quality": tuned.quality if tuned else "default",
-            "stale": list(tuned.stale_reasons) if tuned else [],
-            "configuration": dict(subject.configuration),
-            "rounds": len(ours),
-            "launched_by": raced.launched_by,
-            "sm_mhz": raced.sm_mhz,
-            "throttle_reasons": list(raced.throttle_reasons),
-        }
-        if entrants.with_cublaslt:
-            row |= self._over(raced.cublaslt, ours, "cublaslt_ms", "cublaslt_ratio")
-            row |= {"cublaslt_heuristics": raced.heuristics, "cublaslt_note": raced.note}
-        return row
-
-    def _over(
-        self, theirs: Sequence[float], ours: Sequence[float], time: str, share: str, ci: str = ""
-    ) -> dict[str, Any]:
-        """Another's median and its ratio to ours with an interval, under these names; None for no samples."""
-        names = (time, share, ci or f"{share}_ci")
-        if not theirs:
-            return dict.fromkeys(names)
-        found = ratio(theirs, ours, self.seed)
-        return dict(zip(names, (median(theirs), found.value, [found.low, found.high]), strict=True))
-
-    def _against_vendor(
-        self, entrants: vendor_task.Entrants, raced: vendor_task.RowSamples, ours: Sequence[float]
-    ) -> dict[str, Any]:
-        """The fastest vendor call, and its time over ours; None where there is none."""
-        entered = zip(entrants.contenders[1:], raced.contenders[1:], strict=True)
-        times = {contender.baseline or "none": samples for contender, samples in entered if samples}
-        name = min(times, key=lambda name: median(times[name]), default=None)
-        checked = raced.vendor_checks.get(name) if name else None
-        return {
-            "vendor": name,
-            **self._over(times[name] if name else (), ours, "vendor_ms", "ratio"),
-            "vendor_max_error": checked.max_error if checked else None,
-        }
-
-    def _share(
-        self, subject: Subject, raced: vendor_task.RowSamples, ours: Sequence[float]
-    ) -> dict[str, Any]:
-        """The limit that binds, measured beside ours where it is the memory's, and our share of it."""
-        times: dict[str, Sequence[float]] = {}
-        if raced.limit:
-            moved = limit_problem(subject.kernel.name, subject.problem)
-            assert moved is not None
-            times[str(moved["mode"])] = raced.limit
-        work = subject.kernel.work_of(subject.problem) or Work()
-        rates = (self.limits or Limits()).rates
-        if rates["ffma"] and work.pipe == "fp32" and work.flops:
-            times["ffma"] = (work.flops / rates["ffma"] / 1e6,) * len(ours)
-        if rates["copy"] and not raced.limit and work.bytes_written >= work.bytes_read / 100:
-            moved_bytes = work.bytes_read + work.bytes_written
-            times["copy"] = (moved_bytes / rates["copy"] / 1e6,) * len(ours)
-        # Arithmetic alone is no limit of what reads or writes: `copy` in those modes, the yardstick.
-        if not times.keys() - {"ffma"} or work.pipe != "fp32":
-            return dict.fromkeys(("limit", "limit_ms", "limit_fraction", "limit_ci"))
-        name = max(times, key=lambda name: median(times[name]))
-        others = [median(samples) for other, samples in times.items() if other != name]
-        return {
-            "limit": name,
-            **self._over(times[name], ours, "limit_ms", "limit_fraction", "limit_ci"),
-            "limits_apart": median(times[name]) / max(others) if others else None,
-        }
+        asked = (_PLAIN_ROUNDS, self.seed, _PLAIN_SECONDS)
+        places = self.worker.run(_ROW_TIMEOUT_S, vendor_task.fastest, job, contenders, *asked)
+        best = [contenders[place] for place in places]
+        for one in best:
+            assert one.binary is not None
+            self._verified(kernel, job, one.configuration, one.binary)
+        return {loop_name(one.configuration): one for one in best}
 
 
-def limit_problem(kernel: str, problem: Mapping[str, int | str]) -> Problem | None:
-    """What `copy` is asked to move for a problem's memory limit; None where it is no limit.
+def plain_loops(kernel: Kernel, problem: Problem, device: Device) -> list[Configuration]:
+    """prefetch's configurations without a word about looking ahead that suit a problem."""
+    none = [{"MODE": "none", "ROUNDS": rounds} for rounds in (0, 1, 2)]
+    unrolled = [
+        {"MODE": "unroll", "PDIST": ahead, "ROUNDS": rounds}
+        for ahead in (2, 4, 8)
+        for rounds in (0, ahead)
+    ]
+    choices = [
+        kernel.completed({**mode, "VEC": vec, "BLOCK": block})
+        for mode in (*none, *unrolled)
+        for vec in (1, 4)
+        for block in (128, 256, 512, 1024)
+    ]
+    return [
+        choice
+        for choice in dict.fromkeys(choices)
+        if is_member(kernel, choice, device) and kernel.allows(choice, problem)
+    ]
 
-    A matrix product is held against the arithmetic; an aligned copy is the limit itself.
+
+def loop_name(configuration: Configuration) -> str:
+    """A plain loop in a few words: ``plain loop, 2 unrolled, 4 floats, 256 threads``."""
+    mode = f"{configuration['PDIST']} unrolled, " if configuration["MODE"] == "unroll" else ""
+    count = configuration["ROUNDS"]
+    rounds = f", {count} round{'s' if count > 1 else ''}" if count else ""
+    floats, threads = configuration["VEC"], configuration["BLOCK"]
+    return f"plain loop, {mode}{floats} floats, {threads} threads{rounds}"
+
+
+# ---------------------------------------------------------------------- what the samples say
+
+
+def judged(
+    subject: Subject,
+    raced: vendor_task.RowSamples,
+    check: CheckResult,
+    device: Device,
+    limits: Limits,
+    seed: int,
+) -> dict[str, Any]:
+    """The row of one race."""
+    cold, tuned = raced.ours[State.COLD], subject.choice.tuned
+    rival = fastest_rival(raced.rivals, State.COLD)
+    named = (baseline.name for baseline in subject.kernel.baselines)
+    vendor = next((name for name in named if name in raced.rivals), None)
+    row: dict[str, Any] = {
+        **subject.row,
+        "listed": demands.is_listed(subject.kernel.name, subject.problem),
+        "ours_ms": median(cold),
+        "ours_ci": list(median_interval(cold)),
+        "rival": rival,
+        **_over(raced.rivals[rival][State.COLD] if rival else (), cold, seed, "rival_ms", "ratio"),
+    }
+    for state in (State.CLEAN, State.HOT):
+        ours, name = raced.ours[state], fastest_rival(raced.rivals, state)
+        theirs = raced.rivals[name][state] if name else ()
+        row |= {f"ours_{state}_ms": median(ours), f"rival_{state}": name}
+        row |= _over(theirs, ours, seed, f"rival_{state}_ms", f"ratio_{state}")
+    row |= _under_load(raced)
+    work = subject.kernel.work_of(subject.problem) or Work()
+    return {
+        **row,
+        "vendor": vendor,
+        "vendor_ms": median(raced.rivals[vendor][State.COLD]) if vendor else None,
+        "rivals": {
+            name: [median(samples[state]) for state in State]
+            for name, samples in raced.rivals.items()
+        },
+        "rivals_tried": raced.tried,
+        "rivals_right": len(raced.errors),
+        "note": raced.note,
+        **share_of_limit(work, median(cold), raced, device, limits),
+        "max_error": check.max_error,
+        "rms_error": check.rms_error,
+        "bound": check.bound,
+        "vendor_max_error": raced.errors.get(rival or ""),
+        "error_ratio": error_ratio(check.max_error, raced.errors.get(rival or ""), raced.accuracy),
+        **({"accuracy": raced.accuracy} if raced.accuracy else {}),
+        "deterministic": raced.is_deterministic,
+        "rival_deterministic": raced.rival_is_deterministic,
+        "winner_source": str(subject.configuration.get("VARIANT", "portable")),
+        # ``default`` where nothing recorded may be used
+        "quality": tuned.quality if tuned else "default",
+        "stale": list(tuned.stale_reasons) if tuned else [],
+        "configuration": dict(subject.configuration),
+        "rounds": len(cold),
+        "launched_by": raced.launched_by,
+        "sm_mhz": raced.sm_mhz,
+        "throttle_reasons": list(raced.throttle_reasons),
+    }
+
+
+def fastest_rival(
+    rivals: Mapping[str, Mapping[State, Sequence[float]]], state: State
+) -> str | None:
+    """The name of the rival with the least median in a state; None where there is none."""
+    return min(rivals, key=lambda name: median(rivals[name][state]), default=None)
+
+
+def _over(
+    theirs: Sequence[float], ours: Sequence[float], seed: int, time: str, share: str
+) -> dict[str, Any]:
+    """Another's median and its ratio to ours with an interval, under these names; None for no samples."""
+    if not theirs:
+        return dict.fromkeys((time, share, f"{share}_ci"))
+    found = ratio(theirs, ours, seed)
+    return {time: median(theirs), share: found.value, f"{share}_ci": [found.low, found.high]}
+
+
+def _under_load(raced: vendor_task.RowSamples) -> dict[str, Any]:
+    """Times back to back over a second; nothing where a call is too short for that."""
+    if not raced.load:
+        return {}
+    ours, rival = raced.load["ours"], raced.load.get("rival")
+    return {
+        "ours_sustained_ms": ours.call_ms,
+        "rival_sustained_ms": rival.call_ms if rival else None,
+        "ratio_sustained": rival.call_ms / ours.call_ms if rival else None,
+        "sustained_mhz": ours.sm_mhz,
+    }
+
+
+def share_of_limit(
+    work: Work, ours_ms: float, raced: vendor_task.RowSamples, device: Device, limits: Limits
+) -> dict[str, Any]:
+    """What the device takes at least, and our share of it: a launch, and the bytes or the multiply-adds.
+
+    Bytes at the rates of the recorded `copy` of 2^30 floats, multiply-adds at one a lane and clock. Large
+    sizes show the rate themselves, where they reach a higher one. Above 1 is what is written and stays in
+    the L2 cache: ``limit_by_l2``.
     """
-    plain = {"offset_in": 0, "offset_out": 0}
-    if kernel in ("reduce", "gemv"):
-        count = int(problem["n"]) * int(problem.get("m", 1))
-        return Problem(n=count, mode="read", **plain)
-    if kernel in ("transpose", "prefetch"):
-        count = int(problem["n"]) * int(problem.get("m", 1))
-        return Problem(n=count, mode="copy", **plain)
-    if kernel == "copy" and (problem["offset_in"] or problem["offset_out"]):
-        return Problem(n=problem["n"], mode=problem["mode"], **plain)
-    return None
+    launch_ms = median(raced.launch) if raced.launch else 0.0
+    times = _memory_time(work, limits)
+    memory = next(iter(times), "")
+    if memory and work.bytes_read + work.bytes_written >= _RATE_BYTES:
+        times[memory] = min(times[memory], ours_ms - launch_ms)
+    clock = raced.sm_mhz / raced.most_mhz if raced.sm_mhz and raced.most_mhz else 1.0
+    if device.peak_gflop_per_s and work.pipe == "fp32" and work.flops:
+        times["ffma"] = work.flops / (clock * device.peak_gflop_per_s) / 1e6
+    # Arithmetic of another pipe has a limit that is not known.
+    if not memory or work.pipe != "fp32":
+        return dict.fromkeys(("limit", "limit_ms", "limit_fraction", "limit_by_l2", "limits_apart"))
+    name = max(times, key=times.__getitem__)
+    others = [time_ms for other, time_ms in times.items() if other != name]
+    fraction = (launch_ms + times[name]) / ours_ms
+    return {
+        "limit": name,
+        "limit_ms": launch_ms + times[name],
+        "limit_fraction": fraction,
+        "limit_by_l2": fraction > 1 and 0 < work.bytes_written <= device.l2_bytes,
+        "limits_apart": times[name] / max(others) if others else None,
+        "launch_ms": launch_ms,
+    }
+
+
+def _memory_time(work: Work, limits: Limits) -> dict[str, float]:
+    """Milliseconds that the bytes take, by the name of the rate that most of them move at; empty if not known.
+
+    What is written moves with as much that is read at the rate of a copy, and what is read beyond that at
+    the rate of reads. What is written beyond what is read moves as a copy too; what only writes has no limit.
+    """
+    copied = 2 * min(work.bytes_read, work.bytes_written)
+    others = work.bytes_read + work.bytes_written - copied
+    read, copy = limits.rates["read"], limits.rates["copy"]
+    if not work.bytes_read or not copy or not read:
+        return {}
+    if work.bytes_written >= work.bytes_read:
+        return {"copy": (copied + others) / copy / 1e6}
+    return {"read" if others > copied else "copy": (copied / copy + others / read) / 1e6}
+
+
+def error_ratio(
+    ours: float, vendors: float | None, accuracy: Mapping[str, Mapping[str, float]]
+) -> float | None:
+    """Our largest error over the vendor's, on the worst data set where there are several.
+
+    1 where neither has any; None where only the vendor has none, or there is no vendor.
+    """
+    pairs = [(errors["ours_max"], errors["vendor_max"]) for errors in accuracy.values()]
+    if not pairs:
+        pairs = [(ours, vendors)] if vendors is not None else []
+    found = [
+        1.0 if mine == theirs else mine / theirs for mine, theirs in pairs if theirs or not mine
+    ]
+    return max(found) if len(found) == len(pairs) and found else None
 
 
 # ---------------------------------------------------------------------- what to measure
@@ -363,7 +469,7 @@ def subjects_of(
         fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
         chosen = [parsing.problem(kernel, text) for text in fitting]
         if not only and unlisted:
-            chosen = [Problem(size) for size in demands.UNLISTED.get(kernel.name, [])]
+            chosen = [Problem(size) for size in demands.untuned(kernel.name)]
         elif not only:
             chosen = problems_of(kernel, device, folder)
         for problem in chosen:
@@ -373,10 +479,20 @@ def subjects_of(
                     subjects.append(Subject(kernel, problem, choose(kernel, problem, device)))
             except AutotuneError as error:
                 print(f"{kernel.name} ({problem}): left out: {error}", file=sys.stderr)
+    subjects.sort(key=turn)
     if not subjects:
         lacking = "these problem fields" if only else "sizes to measure; name one with --problem"
         raise UsageError(f"nothing to measure: no kernel has {lacking}")
     return subjects
+
+
+def turn(subject: Subject) -> tuple[int, float]:
+    """When a row is measured: what tables show first before other sizes and `copy`, small before large."""
+    name = subject.kernel.name
+    shown = demands.SIZES.get(name, []) + demands.UNLISTED.get(name, [])
+    work = subject.kernel.work_of(subject.problem) or Work()
+    late = 2 if name == "copy" else int(dict(subject.problem) not in shown)
+    return late, work.bytes_read + work.bytes_written + work.flops / 20
 
 
 # ---------------------------------------------------------------------- results
@@ -400,7 +516,7 @@ def merged(document: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any
 def _place(row: Mapping[str, Any]) -> tuple[int, int, str]:
     """Rows stand as `demands` has their sizes; all others come after them."""
     kernels = list(demands.SIZES)
-    sizes = demands.SIZES.get(row["kernel"], []) + demands.UNLISTED.get(row["kernel"], [])
+    sizes = [size for group in demands.GROUPS for size in group.get(row["kernel"], [])]
     return (
         kernels.index(row["kernel"]) if row["kernel"] in kernels else len(kernels),
         sizes.index(row["problem"]) if row["problem"] in sizes else len(sizes),
@@ -446,12 +562,12 @@ def encode(document: Mapping[str, Any]) -> bytes:
 def table(document: Mapping[str, Any]) -> str:
     """The rows as aligned text."""
     lines = [
-        f"{'kernel':13s}{'problem':36s}{'ours ms':>11s}{'vendor ms':>11s}{'ratio':>7s}  "
-        f"{'95 %':15s}{'of limit':>9s}{'':7s}{'cublasLt':>9s}{'error':>9s}  source"
+        f"{'kernel':13s}{'problem':33s}{'ours ms':>10s}{'ratio':>7s}  {'95 %':13s}{'clean':>7s}{'hot':>7s}"
+        f"{'of limit':>9s}{'':7s}{'error':>6s} {'bits':5s}{'rival':24s}source"
     ]
     lines += [_line(row) for row in document.get("rows", [])]
     lines += [
-        f"{row['kernel']:13s}{demands.describe(row['problem']):36s}failed: {row['error']}"
+        f"{row['kernel']:13s}{demands.describe(row['problem']):33s}failed: {row['error']}"
         for row in document.get("failures", [])
     ]
     return "\n".join(lines)
@@ -462,12 +578,15 @@ def _line(row: Mapping[str, Any]) -> str:
     interval = f"{low:.3f}…{high:.3f}" if low is not None else ""
     share = row.get("limit_fraction")
     quality = "" if row["quality"] == "exact" else f"  [{row['quality']}]"
+    bits = {True: "same", False: "vary", None: ""}[row.get("deterministic")]
+    load = row.get("ratio_sustained")
     return (
-        f"{row['kernel']:13s}{demands.describe(row['problem']):36s}{row['ours_ms']:11.5f}"
-        f"{_number(row['vendor_ms'], 11, 5)}{_number(row['ratio'], 7, 3)}  {interval:15s}"
+        f"{row['kernel']:13s}{demands.describe(row['problem']):33s}{row['ours_ms']:10.5f}"
+        f"{_number(row['ratio'], 7, 3)}  {interval:13s}"
+        f"{_number(row.get('ratio_clean'), 7, 3)}{_number(row.get('ratio_hot'), 7, 3)}"
         f"{f'{share:.1%}' if share else '':>9s} {row.get('limit') or '':6s}"
-        f"{_number(row.get('cublaslt_ratio'), 9, 3)}{row['max_error']:9.2g}  "
-        f"{row['winner_source']}{quality}"
+        f"{_number(row.get('error_ratio'), 6, 2)} {bits:5s}{row.get('rival') or '-':24s}"
+        f"{row['winner_source']}{quality}{f'  under load {load:.3f}' if load else ''}"
     )
 
 
@@ -476,35 +595,49 @@ def _number(value: float | None, width: int, digits: int) -> str:
 
 
 def spread_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Of each kernel the geometric mean of the ratios, and the worst."""
-    return [f"{kernel:13s}{text}" for kernel, text in demands.spreads(rows).items()]
+    """Of each kernel the geometric mean of the ratios, and the worst, in each state."""
+    measured = list(rows)
+    return [
+        f"{kernel:13s}{column:12s}{text}"
+        for column in ("ratio", "ratio_clean", "ratio_hot")
+        for kernel, text in demands.spreads(measured, column).items()
+    ]
 
 
 # ---------------------------------------------------------------------- the program
 
 
 def measure(
-    comparison: Comparison, subjects: list[Subject], head: Mapping[str, Any], file: Path
+    comparison: Comparison,
+    subjects: list[Subject],
+    head: Mapping[str, Any],
+    file: Path,
+    end_s: float,
 ) -> int:
     """Measure rows one after the other, each into the file at once; how many failed.
 
-    The inputs of the next row are made while a row is raced, on the cores that the worker leaves.
+    The inputs of the next row are made while a row is raced, on the cores that the worker leaves. None is
+    begun after ``end_s`` of `time.monotonic`.
     """
     for subject in subjects:
         comparison.submit(subject)
     failed = 0
-    with ThreadPoolExecutor(1) as ahead:
-        jobs = [ahead.submit(comparison.job, s.kernel, s.problem) for s in subjects[:1]]
+    with InUse() as even, InUse() as odd, ThreadPoolExecutor(1) as ahead:
+        kept = (even, odd)  # by the row that is raced and the next one, in turns
+        jobs = [ahead.submit(comparison.next_job, subject, even) for subject in subjects[:1]]
         for position, subject in enumerate(subjects):
+            if time.monotonic() > end_s:
+                print(f"time is up: {len(subjects) - position} rows left", file=sys.stderr)
+                break
             began = time.perf_counter()
             wait([jobs[position]])
             jobs += [
-                ahead.submit(comparison.job, s.kernel, s.problem)
-                for s in subjects[position + 1 : position + 2]
+                ahead.submit(comparison.next_job, following, kept[(position + 1) % 2])
+                for following in subjects[position + 1 : position + 2]
             ]
             row = subject.row
             try:
-                row = comparison.row(subject, jobs[position].result())
+                row = comparison.row(subject, jobs[position].result(), kept[position % 2])
             except Exception as error:  # one bad row does not stop the rest
                 if os.environ.get("AUTOTUNE_DEBUG"):
                     traceback.print_exc()
@@ -514,6 +647,11 @@ def measure(
                 "date": datetime.now(UTC).isoformat(timespec="seconds"),
                 "driver": comparison.device.driver,
                 "device_uuid": comparison.device.uuid,
+                "libraries": {
+                    name: version
+                    for name, version in head["versions"].items()
+                    if name in ("cublas", "cub")
+                },
                 "seconds": round(time.perf_counter() - began, 2),
             }
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -525,15 +663,20 @@ def measure(
 
 def heading(device: Device, worker: Worker) -> dict[str, Any]:
     """What the whole file says of device, time and versions; rows say when they were measured."""
-    libraries = worker.run(120.0, vendor_task.versions) if device.backend == "cuda" else {}
+    libraries = {}
+    if device.backend == "cuda":
+        libraries = worker.run(120.0, vendor_task.versions)
+        libraries |= {"cub": newest[1]} if (newest := rivals.newest_cub()) else {}
     about = provenance(device)
+    # Which rows, how many at once and where to, rows and files say themselves.
+    options = r" --(?:out|until|kernel|problem|device) (?:'[^']*'|\S+)| --missing"
     return {
         "format": FORMAT,
         "device": device.name,
         "arch": device.arch,
         "driver": device.driver,
         "date": about["date"][:10],
-        "command": about["command"],
+        "command": re.sub(options, "", about["command"]),
         "versions": {
             "autotune": about["version"],
             "python": sys.version.split()[0],
@@ -541,8 +684,9 @@ def heading(device: Device, worker: Worker) -> dict[str, Any]:
             "compiler": backend(device.backend).toolchain(),
             **libraries,
         },
-        "method": "L2 cold, interleaved in random order each round, random data, medians; ratio is "
-        "vendor over ours with a 95 % bootstrap interval over rounds",
+        "method": "L2 flushed by a write (cold), then read over (clean), or calls back to back (hot); "
+        "interleaved in random order each round, random data, medians; ratio is the fastest right call of "
+        "the vendor's over ours with a 95 % bootstrap interval over rounds",
     }
 
 
@@ -564,6 +708,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--missing", action="store_true", help="only what the results file does not have yet"
     )
+    parser.add_argument(
+        "--until", type=float, default=np.inf, help="begin no row after so many seconds"
+    )
     parser.add_argument("--show", action="store_true", help="print the results file only")
     return parser.parse_args()
 
@@ -578,13 +725,12 @@ def main() -> int:
     failed = 0 if options.show else _measured(options, device, file)
     document = read_results(file)
     print(table(document) + "\n")
-    rows = document.get("rows", [])
+    rows = list(filter(demands.is_current, document.get("rows", [])))
     if device.backend != "cuda":
         print(f"{device.name}: there is no vendor library to compare with here; times only.")
-    elif options.unlisted:
-        print("\n".join(spread_lines(rows)))
     else:
-        print("\n".join(aim.judged(rows) for aim in demands.AIMS))
+        aims = demands.UNTUNED_AIMS if options.unlisted else demands.AIMS
+        print("\n".join([*spread_lines(rows), *(aim.judged(rows) for aim in aims)]))
     return 1 if failed else 0
 
 
@@ -593,16 +739,23 @@ def _measured(options: argparse.Namespace, device: Device, file: Path) -> int:
     kernels = kernels_of(options.kernel or demands.SIZES, device)
     subjects = subjects_of(kernels, device, options.tuned, options.problem, options.unlisted)
     if options.missing:
-        known = {key_of(row) for row in read_results(file).get("rows", [])}
+        rows = filter(demands.is_current, read_results(file).get("rows", []))
+        known = {key_of(row) for row in rows}
         subjects = [subject for subject in subjects if key_of(subject.row) not in known]
+    end_s = time.monotonic() + options.until
     with ExitStack() as stack:
+        cub = None
+        if device.backend == "cuda" and any(one.kernel.name == "reduce" for one in subjects):
+            beside = stack.enter_context(ThreadPoolExecutor(1))
+            cub = beside.submit(rivals.build_cub, device.arch)
         compilers = stack.enter_context(CompilerPool(max(1, usable_cores() - 1)))
         worker = stack.enter_context(Worker())
         limits = known_limits(device) if device.has_limits else None
         comparison = Comparison(
-            device, worker, compilers, limits, options.rounds, options.seconds, options.seed
+            *(device, worker, compilers, limits, options.rounds, options.seconds, options.seed),
+            cub=cub,
         )
-        return measure(comparison, subjects, heading(device, worker), file)
+        return measure(comparison, subjects, heading(device, worker), file, end_s)
 
 
 if __name__ == "__main__":

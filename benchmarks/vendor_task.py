@@ -1,99 +1,231 @@
 """The half of `vendor.py` that runs in the worker: rivals that no space file declares, raced like the rest.
 
-Each rival works on the buffers of the job that is measured: the limit reads the very bytes that the kernel reads.
+Each rival works on the buffers of the job that is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from autotune.calling.binding import declared_arguments
-from autotune.devices.base import ContextLostError, Executor, LaunchError
+from autotune.devices.base import ContextLostError, Executor, LaunchError, Timer
 from autotune.devices.binary import Binary
-from autotune.kernel.catalog import load_file
-from autotune.kernel.launches import bound, launch_sequence
 from autotune.measure import tasks, verify
 from autotune.measure.data import RANDOM, loaded_as
-from autotune.measure.measurement import CheckResult
 from autotune.measure.tasks import Contender, Job, Take
-from autotune.values import Configuration, Problem
+from autotune.values import Configuration
 
-#: Rounds of the race among cublasLt's heuristics that decides which of them enters the row's race.
-HEURISTIC_ROUNDS = 7
+#: Rounds of the race among all rivals that decides which of them enter the row's race: so many of the
+#: fastest in each state, and the one that the space file names.
+_FIRST_ROUNDS, _FIRST_SECONDS, _FINALISTS = 7, 0.4, 3
+#: Longer calls are timed in a load of `_LOAD_S` too, after `_WARM_UP_S` of it, and the vendor's are not
+#: run a hundred times more to see whether their bits change.
+_LONG_MS, _LOAD_S, _WARM_UP_S = 5.0, 1.0, 0.25
+#: Runs whose bits are compared.
+_RUNS = 100
+#: Sums whose errors are looked at, of each distribution; of large ones fewer.
+_DRAWS, _LARGE, _DRAWS_OF_LARGE = 16, 1 << 26, 4
 
 
-@dataclass(frozen=True)
-class CopyLimit:
-    """A configuration of `copy`, launched on an input of the job: how fast its bytes can move."""
+class State(StrEnum):
+    """What the L2 cache holds before a call; see docs/timing.md."""
 
-    space_file: Path
-    problem: Problem
-    configuration: Configuration
-    binary: Binary
+    COLD = "cold"
+    CLEAN = "clean"
+    HOT = "hot"
+
+    def of(self, timer: Timer) -> Take:
+        """What takes samples in this state, of a timer that was made for cold ones."""
+        takes: dict[State, Take] = {
+            State.COLD: timer,
+            State.CLEAN: timer.clean,
+            State.HOT: timer.hot,
+        }
+        return takes[self]
 
 
 @dataclass(frozen=True)
 class Entrants:
-    """Everything that is raced for one row; our configuration is the first contender."""
+    """What is raced for one row, but for the vendor's further calls."""
 
-    contenders: tuple[Contender, ...]
-    limit: CopyLimit | None = None
-    with_cublaslt: bool = False
+    ours: Contender
+    #: By name: what the space file names, and configurations that stand for a vendor.
+    rivals: Mapping[str, Contender]
+    #: The kernel that `rivals.further` is asked about; empty where there is no vendor.
+    kernel: str = ""
+    #: See `rivals.build_cub`.
+    cub: Path | None = None
+
+
+@dataclass(frozen=True)
+class Load:
+    """Calls back to back: milliseconds of one, and the clock meanwhile."""
+
+    call_ms: float
+    sm_mhz: int | None
 
 
 @dataclass(frozen=True)
 class RowSamples:
-    """Samples of one row's race in milliseconds, round by round."""
+    """What was measured for one row. Samples are in milliseconds, round by round."""
 
-    #: By contender.
-    contenders: tuple[tuple[float, ...], ...]
-    limit: tuple[float, ...] = ()
-    cublaslt: tuple[float, ...] = ()
-    #: Right heuristics, of those that were named; and why there are none.
-    heuristics: int = 0
+    ours: Mapping[State, tuple[float, ...]]
+    #: By name, of those that reached the race.
+    rivals: Mapping[str, Mapping[State, tuple[float, ...]]]
+    #: Of an empty kernel, cold; none where that is not known.
+    launch: tuple[float, ...] = ()
+    #: Largest error of every rival that is right, on the random data; how many were tried, and why
+    #: others did not race.
+    errors: Mapping[str, float] = field(default_factory=dict)
+    tried: int = 0
     note: str = ""
     #: How all of them were launched; see `autotune.devices.base.Timer`.
     launched_by: str = ""
-    #: Error of each vendor call on the random data.
-    vendor_checks: Mapping[str, CheckResult] = field(default_factory=dict)
     sm_mhz: int | None = None
+    #: The highest that the device allows.
+    most_mhz: int | None = None
     throttle_reasons: tuple[str, ...] = ()
+    #: Of ours and of the rival that was the fastest cold, where a call is long.
+    load: Mapping[str, Load] = field(default_factory=dict)
+    #: Whether `_RUNS` runs gave the same bits: ours, and that rival's where a call is short.
+    is_deterministic: bool = True
+    rival_is_deterministic: bool | None = None
+    #: By data set; see `accuracy` and `accuracy_of_sums`.
+    accuracy: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Rival:
+    timer: Timer
+    max_error: float
 
 
 def race(job: Job, entrants: Entrants, rounds: int, seed: int, max_seconds: float) -> RowSamples:
-    """Race our configuration, vendor calls, cublasLt's best heuristic and the limit, interleaved."""
+    """Race our configuration with the fastest right rivals and an empty kernel, interleaved, in each state.
+
+    Half of the time is for cold samples, a quarter for each of the others.
+    """
     tasks.prepare(job)
     executor, data = tasks.current()
-    checks = {
-        contender.baseline: check
-        for contender in entrants.contenders
-        if contender.baseline and (check := _vendor_check(job, contender)) is not None
-    }
-    ready = [tasks.take(job, contender) for contender in entrants.contenders]
-    takes = [taken.timer if taken else None for taken in ready]
-    limit = _take_limit(executor, data, job, entrants.limit) if entrants.limit else None
-    best, right, note = None, 0, ""
-    if entrants.with_cublaslt:
-        best, right, note = _best_heuristic(executor, data, job, seed)
-    samples = tasks.interleaved(executor, [*takes, limit, best], rounds, seed, max_seconds)
-    assert takes[0] is not None
+    rivals, tried, note = _right_rivals(executor, data, job, entrants)
+    finalists = _fastest(executor, rivals, set(entrants.rivals), seed)
+    taken = tasks.take(job, entrants.ours)
+    assert taken is not None and taken.ready is not None
+    timers = [taken.timer, *(rivals[name].timer for name in finalists)]
+    cold = [*timers, *_empty(executor)]
+    samples = {State.COLD: tasks.interleaved(executor, cold, rounds, seed, max_seconds / 2)}
     clocks = executor.clocks()
+    for state in (State.CLEAN, State.HOT):
+        takes = [state.of(timer) for timer in timers]
+        samples[state] = tasks.interleaved(executor, takes, rounds, seed, max_seconds / 4)
+    ours, *others = (median(times) for times in samples[State.COLD])
+    by_time = dict(zip(finalists, others, strict=False))
+    best = rivals[min(by_time, key=by_time.__getitem__)].timer if by_time else None
+    is_long = ours > _LONG_MS and executor.device.backend == "cuda"
+    run = partial(executor.run, *taken.ready.bind(RANDOM))
     return RowSamples(
-        contenders=tuple(map(tuple, samples[: len(takes)])),
-        limit=tuple(samples[-2]),
-        cublaslt=tuple(samples[-1]),
-        heuristics=right,
+        ours={state: tuple(found[0]) for state, found in samples.items()},
+        rivals={
+            name: {state: tuple(found[place]) for state, found in samples.items()}
+            for place, name in enumerate(finalists, 1)
+        },
+        launch=tuple(samples[State.COLD][-1]) if len(cold) > len(timers) else (),
+        errors={name: rival.max_error for name, rival in rivals.items()},
+        tried=tried,
         note=note,
-        launched_by=takes[0].launched_by,
-        vendor_checks=checks,
+        launched_by=taken.timer.launched_by,
         sm_mhz=clocks.sm_mhz,
+        most_mhz=_most_mhz(executor),
         throttle_reasons=clocks.throttle_reasons,
+        load=_loads(executor, taken.timer, best) if is_long else {},
+        is_deterministic=has_same_bits(executor, data, run),
+        rival_is_deterministic=None
+        if best is None or is_long
+        else has_same_bits(executor, data, partial(best.singly, 1)),
+        accuracy=accuracy_of_sums(data, taken.timer, best, seed)
+        if best is not None and entrants.kernel == "reduce"
+        else {},
     )
+
+
+def fastest(
+    job: Job, contenders: Sequence[Contender], rounds: int, seed: int, max_seconds: float
+) -> list[int]:
+    """Positions of the configurations that are the fastest cold, and hot; they are not verified."""
+    tasks.prepare(job)
+    executor, _ = tasks.current()
+    timers = [taken.timer for one in contenders if (taken := tasks.take(job, one)) is not None]
+    best = []
+    for state in (State.COLD, State.HOT):
+        takes = [state.of(timer) for timer in timers]
+        samples = tasks.interleaved(executor, takes, rounds, seed, max_seconds)
+        best.append(int(np.argmin([median(times) for times in samples])))
+    return list(dict.fromkeys(best))
+
+
+def has_same_bits(executor: Executor, data: verify.DeviceData, run: Callable[[], object]) -> bool:
+    """Whether `_RUNS` runs on the random data leave the same bits in every output."""
+    kept = {}
+    for number in range(_RUNS):
+        data.refresh(RANDOM, wholly=not number)
+        run()
+        for argument in data.arguments:
+            if argument.kind in ("out", "inout") and not number:
+                kept[argument.name] = executor.allocate(argument.nbytes, argument.offset_bytes)
+                executor.copy(kept[argument.name], data.buffers[argument.name])
+        pairs = [(data.buffers[name], first) for name, first in kept.items()]
+        if not all(executor.inspect([], [], pairs)[2]):
+            return False
+    return True
+
+
+def accuracy_of_sums(
+    data: verify.DeviceData, ours: Timer, theirs: Timer, seed: int
+) -> dict[str, dict[str, float]]:
+    """Errors of our sums and of the vendor's: one sum has one error, which may be 0 by luck.
+
+    The working buffers hold other data afterwards; every check and race restores them.
+
+    Returns
+    -------
+    dict of str to dict of str to float
+        By distribution: ``ours_max``, ``ours_rms``, ``vendor_max``, ``vendor_rms`` of |s - s64| / sum of |x|,
+        the rounding of s64 to float32 at least.
+    """
+    import cupy
+
+    views, generator = _views(data), cupy.random.default_rng(seed)
+    x, out = views["x"], views["out"]
+    draws = {"normal": generator.standard_normal, "uniform": generator.random}
+    found = {}
+    for name, draw in draws.items():
+        errors: dict[str, list[float]] = {"ours": [], "vendor": []}
+        for _ in range(_DRAWS if x.size <= _LARGE else _DRAWS_OF_LARGE):
+            x[...] = draw(x.size, dtype="float32")
+            exact = float(x.sum(dtype="float64"))
+            scale = float(cupy.abs(x).sum(dtype="float64"))
+            for who, timer in (("ours", ours), ("vendor", theirs)):
+                timer.singly(1)
+                error = max(abs(float(out[0]) - exact), abs(exact) * 2.0**-25)
+                errors[who].append(error / scale)
+        found[name] = {
+            f"{who}_{kind}": value
+            for who, each in errors.items()
+            for kind, value in (
+                ("max", max(each)),
+                ("rms", float(np.sqrt(np.mean(np.square(each))))),
+            )
+        }
+    cupy.get_default_memory_pool().free_all_blocks()
+    return found
 
 
 def accuracy(
@@ -127,7 +259,7 @@ def accuracy(
         a, b = draw(p["m"], p["n"], p["k"], cupy.random.default_rng(seed))
         views["a"][...], views["b"][...] = a, b
         exact = Exact(a, b)
-        errors = {}
+        errors: dict[str, float] = {}
         for who, call in (("ours", lambda: executor.run(module, steps)), ("vendor", multiply)):
             executor.poison(data.buffers["c"])
             call()
@@ -153,7 +285,7 @@ def versions() -> dict[str, str]:
     return {
         "cupy": cupy.__version__,
         "cublas": f"{number // 10000}.{number // 100 % 100}.{number % 100}",
-        "cub": f"{build // 100000}.{build // 100 % 1000}.{build % 100}",
+        "cub_in_cupy": f"{build // 100000}.{build // 100 % 1000}.{build % 100}",
     }
 
 
@@ -166,68 +298,111 @@ def _views(data: verify.DeviceData) -> dict[str, Any]:
     }
 
 
-def _vendor_check(job: Job, contender: Contender) -> CheckResult | None:
-    """Error of a vendor call on the random data; None where it has nothing for the problem."""
-    take = tasks.take(job, contender)  # makes the call once, on fresh buffers
-    if take is None:
-        return None
-    _, data = tasks.current()
-    return verify.outputs(data, RANDOM)[0]
+def _right_rivals(
+    executor: Executor, data: verify.DeviceData, job: Job, entrants: Entrants
+) -> tuple[dict[str, _Rival], int, str]:
+    """Every rival that is right, how many were tried, and what was wrong with the last that was not."""
+    found: dict[str, _Rival] = {}
+    takes = {name: tasks.take(job, contender) for name, contender in entrants.rivals.items()}
+    for name, taken in takes.items():
+        if taken is not None:  # it is right: both have been verified
+            data.refresh(RANDOM, wholly=False)
+            taken.timer.singly(1)
+            found[name] = _Rival(taken.timer, verify.outputs(data, RANDOM)[0].max_error)
+    tried, note = len(found), ""
+    if not entrants.kernel:
+        return found, tried, note
+    from cublaslt import CublasLtError
+    from rivals import further
 
+    from autotune.devices.cuda import CudaExecutor, CudaTimer
 
-def _take_limit(executor: Executor, data: verify.DeviceData, job: Job, limit: CopyLimit) -> Take:
-    """Samples of another kernel's configuration on the largest input of the job; outputs are its own."""
-    kernel = load_file(limit.space_file)
-    inputs = [argument for argument in data.arguments if argument.kind == "input"]
-    source = max(inputs, key=lambda argument: argument.nbytes)
-    declared = declared_arguments(kernel, limit.problem)
-    buffers: dict[str, Any] = {}
-    for name, argument in declared.items():
-        if argument.kind == "input":
-            if argument.nbytes > source.nbytes:
-                raise ValueError(
-                    f"the limit reads {argument.nbytes} bytes, {source.name} has fewer"
-                )
-            buffers[name] = data.buffers[source.name]
-        elif argument.kind != "scalar":
-            buffers[name] = executor.allocate(argument.nbytes)
-    scalars = {
-        name: argument.scalar for name, argument in declared.items() if argument.kind == "scalar"
-    }
-    dtypes = {name: argument.dtype for name, argument in declared.items()}
-    plan = launch_sequence(kernel, limit.configuration, limit.problem, job.device)
-    steps = bound(plan, list(declared), buffers, scalars, dtypes, limit.binary)
-    module = executor.load(limit.binary, {})
-    executor.run(module, steps)
-    return executor.timer(module, steps, job.cold)
-
-
-def _best_heuristic(
-    executor: Executor, data: verify.DeviceData, job: Job, seed: int
-) -> tuple[Take | None, int, str]:
-    """The fastest right heuristic of cublasLt, how many are right, and what went wrong."""
-    from cublaslt import CublasLtError, products
-
+    assert isinstance(executor, CudaExecutor)
     try:
-        calls = executor.time_calls(products, tasks.vendor_arguments(data))
+        calls: Mapping[str, Callable[[], object]] = executor.time_calls(
+            lambda **arguments: further(entrants.kernel, entrants.cub, arguments),
+            tasks.vendor_arguments(data),
+        )
     except (OSError, CublasLtError) as error:
-        return None, 0, f"cublasLt: {error}"
-    right: list[Callable[[], None]] = []
-    note = ""
-    for call in calls:
+        return found, tried, str(error)
+    for name, call in calls.items():
+        tried += 1
         data.refresh(RANDOM, wholly=False)
         try:
             call()
             checks = verify.outputs(data, RANDOM)
-        except (CublasLtError, LaunchError) as error:
-            note = f"cublasLt: {error}"
-            continue
+            if all(check.is_right for check in checks):
+                # Not `timer_of`: these are kernels alone, and no copies that a graph slows.
+                timer = CudaTimer(executor, call, cold=True)
+                found[name] = _Rival(timer, checks[0].max_error)
+            else:
+                note = f"{name}: wrong by {checks[0].max_error:.3g}"
+        except (CublasLtError, LaunchError, RuntimeError) as error:
+            note = f"{name}: {error}"
         except ContextLostError as error:
-            raise RuntimeError(f"cublasLt broke the device context: {error}") from error
-        if all(check.is_right for check in checks):
-            right.append(call)
-    if not right:
-        return None, 0, note or "cublasLt: no heuristic is right"
-    takes: Sequence[Take] = [executor.timer_of(call, job.cold) for call in right]
-    samples = tasks.interleaved(executor, takes, HEURISTIC_ROUNDS, seed, 1.0)
-    return takes[int(np.argmin([np.median(times) for times in samples]))], len(right), note
+            raise RuntimeError(f"{name} broke the device context: {error}") from error
+    return found, tried, note
+
+
+def _fastest(
+    executor: Executor, rivals: Mapping[str, _Rival], always: Set[str], seed: int
+) -> list[str]:
+    """The names of those that enter the row's race, as they stand."""
+    names = list(rivals)
+    chosen = always & rivals.keys()
+    if len(names) > len(chosen) + 1:
+        for state in State:
+            takes = [state.of(rivals[name].timer) for name in names]
+            samples = tasks.interleaved(executor, takes, _FIRST_ROUNDS, seed, _FIRST_SECONDS)
+            times = {name: median(each) for name, each in zip(names, samples, strict=True)}
+            chosen |= set(sorted(names, key=times.__getitem__)[:_FINALISTS])
+    else:
+        chosen = set(names)
+    return [name for name in names if name in chosen]
+
+
+def _empty(executor: Executor) -> list[Timer]:
+    """What times a kernel that does nothing: what a launch takes. None but on CUDA."""
+    if executor.device.backend != "cuda":
+        return []
+    import cupy
+
+    kernel = cupy.RawKernel('extern "C" __global__ void empty() {}', "empty")
+    kernel((1,), (32,), ())
+    return [executor.timer_of(lambda: kernel((1,), (32,), ()), cold=True)]
+
+
+def _most_mhz(executor: Executor) -> int | None:
+    if executor.device.backend != "cuda":
+        return None
+    import cupy
+
+    khz = cupy.cuda.Device(executor.device.index).attributes.get("ClockRate")
+    return int(khz) // 1000 if khz else None
+
+
+def _loads(executor: Executor, ours: Timer, rival: Timer | None) -> dict[str, Load]:
+    """Both under load, the rival on the cooler card."""
+    found = {"rival": _loaded(executor, rival)} if rival is not None else {}
+    return {**found, "ours": _loaded(executor, ours)}
+
+
+def _loaded(executor: Executor, timer: Timer) -> Load:
+    """What a call takes in a load, and the median of the clock meanwhile."""
+    begun_s = time.monotonic()
+    steps: list[tuple[float, int]] = []
+    clocks: list[int] = []
+
+    def is_enough(calls: int) -> bool:
+        now_s = time.monotonic() - begun_s
+        if now_s < _WARM_UP_S:
+            return False
+        if not steps or calls > steps[-1][1]:
+            steps.append((now_s, calls))
+            clocks.extend(filter(None, [executor.clocks().sm_mhz]))
+        return now_s > _WARM_UP_S + _LOAD_S and len(steps) > 2
+
+    timer.sustained(is_enough)
+    # The first was seen at some moment after its call had ended.
+    (first_s, first), (last_s, last) = steps[1], steps[-1]
+    return Load(1e3 * (last_s - first_s) / (last - first), int(median(clocks)) if clocks else None)

@@ -26,12 +26,22 @@ def row(kernel: str, problem: dict[str, Any], ratio: float, **others: Any) -> di
         "ours_ms": 1.0,
         "ratio": ratio,
         "ratio_ci": [ratio - 0.01, ratio + 0.01],
+        "ratio_clean": ratio,
+        "ratio_clean_ci": [ratio - 0.01, ratio + 0.01],
+        "ratio_hot": ratio,
+        "ratio_hot_ci": [ratio - 0.01, ratio + 0.01],
         "limit": "copy",
         "limit_fraction": 0.995,
         "quality": "exact",
         "date": "2026-11-20T01:00:00",
         **others,
     }
+
+
+def earlier(kernel: str, problem: dict[str, Any], ratio: float, **others: Any) -> dict[str, Any]:
+    """A row as it was before the other states were measured."""
+    made = row(kernel, problem, ratio, **others)
+    return {name: value for name, value in made.items() if not re.search("clean|hot", name)}
 
 
 def document(device: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -51,8 +61,11 @@ H100, H200 = "NVIDIA H100 80GB", "NVIDIA H200"
 GEMV = demands.SIZES["gemv"]
 
 
-def section(text: str, title: str) -> list[str]:
-    return next(part for part in text.split("## ") if part.startswith(title)).splitlines()
+def section(text: str, title: str, device: str = "H100") -> list[str]:
+    """The lines of a device in a section."""
+    parts = (part for part in re.split(r"^## ", text, flags=re.M) if part.startswith(title))
+    devices = next(parts).split("### ")
+    return next((part for part in devices if part.startswith(device)), "").splitlines()
 
 
 def cells_of(lines: list[str], kernel: str) -> list[list[str]]:
@@ -85,9 +98,76 @@ def test_tuned_sizes_are_in_the_order_in_which_they_are_asked_for() -> None:
     sizes = [demands.describe(size) for size in (GEMV[0], GEMV[1], further, odd)]
     assert [cells[1] for cells in cells_of(lines, "gemv")] == sizes
     mean = demands.geometric_mean([1.5, 1.5, 0.6, 1.2])
-    assert f"- H100, gemv: geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095" in lines
+    told = f"- gemv: cold geometric mean {mean:.3f} over 4, worst 0.600 at 4097 x 4095; clean "
+    assert any(line.startswith(told) for line in lines)
     listed = len(find_kernel("gemv").problems["cuda"])
-    assert f"- H200, gemv: not measured: {listed - 1} sizes" in lines
+    others = section(results_page.page([first, second], []), "Tuned", "H200")
+    assert f"- gemv: not measured: {listed - 1} sizes" in others
+    assert [cells[1] for cells in cells_of(others, "gemv")] == [demands.describe(further)]
+
+
+def test_a_row_shows_its_rival_states_limit_error_and_bits() -> None:
+    usual = row("gemv", GEMV[0], 1.5, rival="cublas")
+    new = row(
+        *("gemv", GEMV[1], 1.2),
+        **{"rival": "cublasLt turned 4", "ratio_clean": 1.1, "ratio_hot": 0.9, "error_ratio": 0.7},
+        **{"limit": "read", "limit_fraction": 1.04, "limit_by_l2": True, "deterministic": False},
+    )
+    lines = section(results_page.page([document(H100, [usual, new])], []), "Tuned")
+    first, second = cells_of(lines, "gemv")
+    assert first[4:] == ["cublasSgemv", "1.500 (1.490–1.510)", "1.500", "1.500", "99.5% copy"]
+    assert second[4:] == [
+        *("cublasLt turned", "1.200 (1.190–1.210)", "1.100", "0.900"),
+        *("104.0% read (L2)", "0.7", "vary"),
+    ]
+    mean = demands.geometric_mean([1.5, 0.9])
+    assert any(
+        f"; hot geometric mean {mean:.3f} over 2, worst 0.900 at 4096 x 4096" in x for x in lines
+    )
+
+
+def test_sizes_that_are_surely_slower_are_named_the_worst_first() -> None:
+    noise = row("gemv", GEMV[0], 0.995)
+    hot = row("gemv", GEMV[1], 1.2, ratio_hot=0.9, ratio_hot_ci=[0.89, 0.91])
+    worst = row("gemv", GEMV[2], 0.8)
+    lines = section(results_page.page([document(H100, [noise, hot, worst])], []), "Tuned")
+    told = [line for line in lines if line.startswith("- gemv, slower")]
+    sizes = [demands.describe(size) for size in (GEMV[2], GEMV[1])]
+    assert told == [
+        f"- gemv, slower at 2 of 3: {sizes[0]} 0.800 / 0.800 / 0.800; "
+        f"{sizes[1]} 1.200 / 1.200 / 0.900"
+    ]
+
+
+def test_rows_of_the_earlier_form_are_marked_and_summed_up_apart() -> None:
+    rows = [row("gemv", GEMV[0], 1.5, rival="cublasLt 2"), earlier("gemv", GEMV[1], 3.0)]
+    lines = section(results_page.page([document(H100, rows)], []), "Tuned")
+    told = [line for line in lines if line.startswith("- gemv")]
+    assert told[0].startswith("- gemv: cold geometric mean 1.500 over 1")
+    assert told[1] == "- gemv‡: cold geometric mean 3.000 over 1, worst 3.000 at 4096 x 4096"
+    assert [cells[5] for cells in cells_of(lines, "gemv")] == [
+        *("1.500 (1.490–1.510)", "3.000 (2.990–3.010)‡"),
+    ]
+    assert any("‡ An earlier form: beside the vendor's usual call" in line for line in lines)
+    alone = results_page.page([document(H200, rows[1:])], [])
+    assert cells_of(alone.splitlines(), "gemv")[0][-1] == "99.5% copy" and "| clean |" not in alone
+    assert "‡" not in results_page.page([document(H100, rows[:1])], [])
+
+
+def test_what_takes_long_shows_what_it_takes_under_load() -> None:
+    size = {"m": 8192, "n": 8192, "k": 8192}
+    load = {"ours_sustained_ms": 10.0, "ratio_sustained": 1.9}
+    lines = results_page.page([document(H100, [row("sgemm", size, 2.0, ours_ms=8.0, **load)])], [])
+    ((_, _, time, rate, _, ratio, *_),) = cells_of(lines.splitlines(), "sgemm")
+    assert (time, rate, ratio) == ("10 ms†", "110 TFLOP/s", "1.900†, 2.000 (1.990–2.010)")
+
+
+def test_sizes_of_no_earlier_table_are_summed_up_apart() -> None:
+    old, new = row("gemv", GEMV[0], 2.0, listed=True), row("gemv", GEMV[1], 0.5, listed=False)
+    lines = section(results_page.page([document(H100, [old, new])], []), "Tuned")
+    told = [line for line in lines if line.startswith("- gemv")]
+    assert told[0].startswith("- gemv: cold geometric mean 2.000 over 1")
+    assert told[1].startswith("- gemv, sizes of no earlier table: cold geometric mean 0.500 over 1")
 
 
 def test_sizes_that_are_not_tuned_are_marked_and_failures_told() -> None:
@@ -100,9 +180,11 @@ def test_sizes_that_are_not_tuned_are_marked_and_failures_told() -> None:
     rows = cells_of(lines, "reduce")
     assert [cells[1] for cells in rows] == [demands.describe(size) for size in rest]
     assert all(cells[2].endswith("\\*") for cells in rows)
-    assert "- H100, reduce: failed at 100000: WrongError: 3 of 4" in lines
-    assert "- H200, reduce: not measured: 6 sizes" in lines
-    assert not any(line.startswith("- H100, reduce: not") for line in lines)
+    assert "- reduce: failed at 100000: WrongError: 3 of 4" in lines
+    new, every = len(demands.FURTHER["reduce"]), len(demands.untuned("reduce"))
+    assert f"- reduce: not measured: {new} sizes" in lines
+    other = section(text, "Sizes that are not tuned", "H200")
+    assert f"- reduce: not measured: {every} sizes" in other
 
 
 def test_without_results_it_says_so() -> None:
@@ -115,14 +197,27 @@ def test_the_picture_puts_losses_left_of_one() -> None:
     text = picture({"H100": rows, "H200": [row("gemv", GEMV[0], 1.25)]}).render("dark")
     ElementTree.fromstring(text)
     found = re.findall(r'class="dots \w+" d="(.*?)"', text)
-    (low, high), (middle,), (one,) = (re.findall(r"M([\d.]+) ", path) for path in found)
+    (*_,), (*_,), *kernels = (
+        re.findall(r"M([\d.]+) ", path) for path in found
+    )  # two of the legend
+    (low, high), (middle,), *others, (one,) = kernels
     assert float(low) < float(one) < float(middle) < float(high)
-    assert f"2 sizes, least 0.800 at {demands.describe(GEMV[0])}" in text
+    assert others[:4] == [[low, high], [middle]] * 2 and others[4:] == [[one], [one]]
+    assert f"least of 2: 0.800 cold at {demands.describe(GEMV[0])}" in text
 
 
-def test_the_picture_has_a_dot_for_every_ratio() -> None:
+def test_the_picture_names_the_state_of_the_worst_and_leaves_earlier_rows_out() -> None:
+    rows = [row("gemv", GEMV[0], 1.2, ratio_hot=0.7), earlier("gemv", GEMV[1], 0.1)]
+    text = picture({"H100": rows, "H200": rows[1:]}).render("dark")
+    assert f"least of 1: 0.700 hot at {demands.describe(GEMV[0])}" in text
+    assert "H100" in text and "H200" not in text
+
+
+def test_the_picture_has_a_dot_for_every_ratio_in_every_state() -> None:
     files = sorted((ROOT / "benchmarks" / "results").glob("vendor-*.json"))
-    rows = [row for file in files for row in json.loads(file.read_text())["rows"]]
+    documents = [json.loads(file.read_text())["rows"] for file in files]
+    shown = [[row for row in rows if demands.is_current(row)] for rows in documents]
     text = (ROOT / "docs" / "results-light.svg").read_text()
     dots = "".join(re.findall(r'class="dots \w+" d="(.*?)"', text)).count("h0")
-    assert dots == sum(row["ratio"] is not None for row in rows) > 100
+    ratios = sum(row["ratio"] is not None for rows in shown for row in rows)
+    assert dots == 3 * ratios + sum(map(bool, shown)) > 200

@@ -147,6 +147,9 @@ class Timer(Protocol):
     def hot(self, count: int) -> list[float]:
         """Milliseconds per call of calls back to back, ``count`` batches of them."""
 
+    def clean(self, count: int) -> list[float]:
+        """Milliseconds of calls, one by one, each after a flush that left no line to be written back."""
+
     def sustained(self, is_enough: Callable[[int], bool]) -> None:
         """Calls back to back, so that the device never waits, until somebody says that it is enough.
 

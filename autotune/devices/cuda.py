@@ -339,14 +339,18 @@ class CudaExecutor:
     def timer_of(self, call: Callable[[], object], cold: bool) -> CudaTimer:
         timer = CudaTimer(self, call, cold)
         if timer.launched_by == "graph":
-            in_graph_ms = median(timer.singly(_TRIED))
-            by_stream_ms = median(self.samples_ms(call, _TRIED, cold))
-            if by_stream_ms < _GRAPH_SLOWS * in_graph_ms:
+            in_graph_ms = timer.singly(_TRIED)
+            by_stream_ms = self.samples_ms(call, _TRIED, self.flush if cold else None)
+            if max(by_stream_ms) < _GRAPH_SLOWS * min(in_graph_ms):
                 timer.by_stream()
         return timer
 
     def samples_ms(
-        self, call: Callable[[], object], count: int, cold: bool, calls: int = 1
+        self,
+        call: Callable[[], object],
+        count: int,
+        flush: Callable[[], object] | None,
+        calls: int = 1,
     ) -> list[float]:
         """Milliseconds per call between two events around each call, or around so many at once.
 
@@ -355,10 +359,9 @@ class CudaExecutor:
         """
         cp = self.cupy
         pairs = [(cp.cuda.Event(), cp.cuda.Event()) for _ in range(count)]
-        flushed = self.flush_buffer if cold else None
         for start, stop in pairs:
-            if flushed is not None:
-                self._memset(flushed, 0)
+            if flush is not None:
+                flush()
             start.record(self.stream)
             self._guarded(call)
             stop.record(self.stream)
@@ -405,7 +408,7 @@ class CudaExecutor:
         empty = _checks(self.cupy, self.device.arch, "float").get_function("empty")
         launch = partial(empty, (1,), (32,), (), stream=self.stream)
         launch()
-        alone, nine = (_Sample(self, partial(_repeat, launch, n), cold=True) for n in (1, 9))
+        alone, nine = (_Sample(self, partial(_repeat, launch, n), self.flush) for n in (1, 9))
         pairs: list[tuple[float, float]] = []
         start = time.perf_counter()
         while time.perf_counter() - start < _CALIBRATION_S or len(pairs) < _CALIBRATION_PAIRS:
@@ -415,8 +418,22 @@ class CudaExecutor:
         return max(0.0, single - (many - single) / 8)
 
     @cached_property
-    def flush_buffer(self) -> Any:
-        """What is written before a cold sample."""
+    def flush(self) -> Callable[[], None]:
+        """Enqueues a write of so much memory that none of a call's is left in the L2 cache."""
+        return partial(self._memset, self._flush_buffer(), 0)
+
+    @cached_property
+    def flush_clean(self) -> Callable[[], None]:
+        """Enqueues a flush and a read of as much other memory: what it leaves need not be written back."""
+        halves = self._flush_buffer()
+        self._memset(halves, 0)
+        half = halves.nbytes // 2
+        differ = _checks(self.cupy, self.device.arch, "float").get_function("differ")
+        args = (halves, halves[half:], np.uint64(half), self.cupy.empty(1, np.uint32))
+        read = partial(differ, self._grid(half // 16), (256,), args, stream=self.stream)
+        return partial(_all, (self.flush, read))
+
+    def _flush_buffer(self) -> Any:
         size = max(self.device.l2_bytes, 32 << 20) * _FLUSH_FACTOR
         return self.cupy.empty(size, self.cupy.uint8)
 
@@ -487,7 +504,8 @@ class CudaTimer:
     def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:
         self._executor, self._call, self._cold = executor, call, cold
         self._calls = 0  # of a hot sample, once it is known
-        self._once = self._captured(cold, 1)
+        self._once = self._captured(executor.flush if cold else None)
+        self._clean: _Sample | None = None
         self._batch: _Sample | None = None
         self.launched_by = "graph" if self._once else "stream"
         self.overhead_ms = executor.graph_overhead_ms if self._once else 0.0
@@ -500,11 +518,19 @@ class CudaTimer:
             return []
         if not self._calls:
             self._calls = batch_size(min(self.singly(3)))
-            self._batch = self._captured(False, self._calls) if self._once else None
+            self._batch = self._captured(None, self._calls) if self._once else None
         if self._batch:
             return [self._net(self._batch.take_ms()) / self._calls for _ in range(count)]
         many = partial(_repeat, self._call, self._calls)
-        return self._executor.samples_ms(many, count, cold=False, calls=self._calls)
+        return self._executor.samples_ms(many, count, None, calls=self._calls)
+
+    def clean(self, count: int) -> list[float]:
+        flush = self._executor.flush_clean
+        if not self._once:
+            return self._executor.samples_ms(self._call, count, flush)
+        self._clean = self._clean or self._captured(flush)
+        assert self._clean  # what could be captured once can be again
+        return [self._net(self._clean.take_ms()) for _ in range(count)]
 
     def sustained(self, is_enough: Callable[[int], bool]) -> None:
         (call_ms,) = self.hot(1)  # finds how many calls a batch is
@@ -524,37 +550,43 @@ class CudaTimer:
             executor._guarded(executor.stream.synchronize)
 
     def by_stream(self) -> None:
-        self._once, self._batch, self.launched_by, self.overhead_ms = None, None, "stream", 0.0
+        self._once, self._clean, self._batch = None, None, None
+        self.launched_by, self.overhead_ms = "stream", 0.0
 
     def singly(self, count: int) -> list[float]:
         """Milliseconds of single calls, cold or hot as this timer is."""
         if self._once:
             return [self._net(self._once.take_ms()) for _ in range(count)]
-        return self._executor.samples_ms(self._call, count, self._cold)
+        flush = self._executor.flush if self._cold else None
+        return self._executor.samples_ms(self._call, count, flush)
 
     def _net(self, taken_ms: float) -> float:
         return max(round(taken_ms - self.overhead_ms, 6), _TICK_MS)
 
-    def _captured(self, cold: bool, calls: int) -> _Sample | None:
+    def _captured(self, flush: Callable[[], object] | None, calls: int = 1) -> _Sample | None:
         """A sample as a graph; None where the call cannot be captured."""
         try:
-            return _Sample(self._executor, partial(_repeat, self._call, calls), cold)
+            return _Sample(self._executor, partial(_repeat, self._call, calls), flush)
         except CaptureError:
             return None
 
 
 class _Sample:
-    """One graph: where it is cold the flush, an event, what is timed, another event."""
+    """One graph: where it is not hot a flush, an event, what is timed, another event."""
 
-    def __init__(self, executor: CudaExecutor, call: Callable[[], object], cold: bool) -> None:
+    def __init__(
+        self,
+        executor: CudaExecutor,
+        call: Callable[[], object],
+        flush: Callable[[], object] | None,
+    ) -> None:
         event = executor.cupy.cuda.Event
         self._executor, self._events = executor, (event(), event())
-        flushed = executor.flush_buffer if cold else None  # made before anything is captured
         stream = executor.stream.ptr
 
         def enqueue() -> None:
-            if flushed is not None:
-                executor._memset(flushed, 0)
+            if flush is not None:
+                flush()
             record(self._events[0].ptr, stream)
             call()
             record(self._events[1].ptr, stream)

@@ -367,12 +367,16 @@ class OpenclExecutor:
     def _fill(self, buffer: Any, value: np.generic, offset: int, size: int) -> Any:
         return self.cl.enqueue_fill_buffer(self.queue, buffer, value, offset, size)
 
-    def _flush_cache(self) -> None:
+    def _flush_cache(self, clean: bool = False) -> None:
+        """Write so much memory that the cache holds nothing else; clean: then read its first half."""
         if self._flush is None:
             size = max(self.live.global_mem_cache_size, 1 << 20) * _FLUSH_FACTOR
             self._flush = self.cl.Buffer(self.context, self.cl.mem_flags.READ_WRITE, size)
         self._fill(self._flush, np.uint8(0), 0, self._flush.size)
         self.queue.finish()
+        if clean:
+            with self._mapped(self._flush, np.uint64, self._flush.size // 16) as words:
+                words.max()
 
 
 def _difference(
@@ -424,12 +428,10 @@ class OpenclTimer:
         return self.singly(count) if self._cold else self.hot(count)
 
     def singly(self, count: int) -> list[float]:
-        samples = []
-        for _ in range(count):
-            if self._cold:
-                self._executor._flush_cache()
-            samples.append(self._batch_ms(1))
-        return samples
+        return [self._flushed_ms() if self._cold else self._batch_ms(1) for _ in range(count)]
+
+    def clean(self, count: int) -> list[float]:
+        return [self._flushed_ms(clean=True) for _ in range(count)]
 
     def hot(self, count: int) -> list[float]:
         if not count:
@@ -446,6 +448,10 @@ class OpenclTimer:
 
     def by_stream(self) -> None:
         pass  # there is no other way here
+
+    def _flushed_ms(self, clean: bool = False) -> float:
+        self._executor._flush_cache(clean)
+        return self._batch_ms(1)
 
     def _batch_ms(self, calls: int) -> float:
         """Milliseconds per call of so many calls in a row."""

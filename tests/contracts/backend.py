@@ -568,7 +568,7 @@ class ExecutorContract:
         self, executor: Executor, module: Any, cold: bool
     ) -> None:
         timer = self.ready(executor, module, [self.spin(executor, 1000)], cold)
-        for take in (timer, timer.hot):
+        for take in (timer, timer.clean, timer.hot):
             for count in (0, 1, 5):
                 samples = take(count)
                 assert len(samples) == count
@@ -582,6 +582,7 @@ class ExecutorContract:
         )
         assert min(much(3)) > 20 * min(little(5))
         assert min(much.hot(3)) > 20 * min(little.hot(5))
+        assert min(much.clean(3)) > 20 * min(little.clean(5))
 
     def test_a_sustained_load_ends_when_it_is_enough(self, executor: Executor, module: Any) -> None:
         """And tells how many calls are done: no more than have run, and more and more."""
@@ -616,14 +617,15 @@ class ExecutorContract:
         x, out = self.buffer(executor, np.ones(64, np.float32)), executor.allocate(256)
         args = (x, out, np.float32(1), np.int32(64))
         timer = self.ready(executor, module, [BoundLaunch("scaled", ONE, (64, 1, 1), 0, args)])
-        for number, take in enumerate((timer, timer.hot, timer, timer.hot)):
-            if number == 2:
+        takes = (timer, timer.clean, timer.hot)
+        for number, take in enumerate(takes + takes):
+            if number == 3:
                 timer.by_stream()
                 assert timer.launched_by == "stream"
             executor.write(x, np.full(64, number, np.float32))
             executor.poison(out)
             take(2)
-            if number % 2:
+            if take == timer.hot:
                 executor.poison(out)
                 assert len(timer.singly(1)) == 1
             read = executor.read(out, np.dtype("f4"), (64,))

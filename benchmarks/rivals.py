@@ -1,0 +1,162 @@
+"""Every call of the vendor's libraries for a bundled kernel's problem, beyond the one that its space file names.
+
+Each call enqueues on CuPy's current stream and allocates nothing. None of them is known to be right or fast:
+`vendor_task` finds that out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import hashlib
+import importlib.util
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cublaslt
+
+from autotune.devices.toolkit import find_program
+from autotune.errors import AutotuneError
+from autotune.files import cache_folder
+from autotune.vendor import PLAIN, TRANSPOSED, cublas_call
+
+Call = Callable[[], object]
+#: Temporary memory for a sum: CUB asks for some bytes a block.
+_TEMPORARY_BYTES = 1 << 20
+
+
+def further(kernel: str, cub: Path | None, arguments: dict[str, Any]) -> dict[str, Call]:
+    """The calls by name.
+
+    Parameters
+    ----------
+    kernel : str
+        Of the bundled kernel.
+    cub : Path, optional
+        What `build_cub` made.
+    arguments : dict
+        As a baseline gets them: device arrays and scalars by name.
+
+    Raises
+    ------
+    OSError, cublaslt.CublasLtError
+        If a library is not there, or refuses.
+    """
+    if kernel in ("sgemm", "sgemm_tf32x3"):
+        return _products(**arguments)
+    if kernel == "gemv":
+        return _vector_products(**arguments)
+    if kernel == "reduce" and cub is not None:
+        return _sums(cub, **arguments)
+    return {}
+
+
+def _products(
+    a: Any, b: Any, c: Any, alpha: Any, beta: Any, m: Any, n: Any, k: Any
+) -> dict[str, Call]:
+    """cublasLt's heuristics; with one row or column cublasSgemv too, and cublasLt in its other form."""
+    calls = cublaslt.products(a, b, c, alpha, beta, m, n, k)
+    found: dict[str, Call] = {f"cublasLt {i}": call for i, call in enumerate(calls, 1)}
+    if n == 1:
+        args = (TRANSPOSED, k, m, alpha, a, k, b, 1, beta, c, 1)
+    elif m == 1:
+        args = (PLAIN, n, k, alpha, b, n, a, 1, beta, c, 1)
+    else:
+        return found
+    turned = cublaslt.products(a, b, c, alpha, beta, m, n, k, turned=True)
+    found |= {f"cublasLt turned {i}": call for i, call in enumerate(turned, 1)}
+    return {**found, "cublasSgemv": cublas_call("cublasSgemv_v2", *args)}
+
+
+def _vector_products(
+    a: Any, x: Any, y: Any, alpha: Any, beta: Any, m: Any, n: Any
+) -> dict[str, Call]:
+    """cublasSgemm and cublasLt for a matrix of one column, each for y' = x' A' and for y = A x."""
+    calls = _products(a, x, y, alpha, beta, m, 1, n)
+    del calls["cublasSgemv"]  # which the space file names
+    plain = (PLAIN, PLAIN, 1, m, n, alpha, x, 1, a, n, beta, y, 1)
+    turned = (TRANSPOSED, PLAIN, m, 1, n, alpha, a, n, x, n, beta, y, m)
+    return {
+        **calls,
+        "cublasSgemm": cublas_call("cublasSgemm_v2", *plain),
+        "cublasSgemm turned": cublas_call("cublasSgemm_v2", *turned),
+    }
+
+
+# ---------------------------------------------------------------------- CUB
+
+
+def _sums(library: Path, x: Any, out: Any, n: Any) -> dict[str, Call]:
+    """The newest CUB's sum, the same from run to run, and in a single pass that is not."""
+    import cupy
+
+    temporary = cupy.empty(_TEMPORARY_BYTES, cupy.uint8)
+    functions = ctypes.CDLL(str(library))
+
+    def call(name: str) -> None:
+        stream = cupy.cuda.get_current_stream().ptr
+        status = functions[name](
+            ctypes.c_void_p(temporary.data.ptr),
+            ctypes.c_size_t(_TEMPORARY_BYTES),
+            ctypes.c_void_p(x.data.ptr),
+            ctypes.c_void_p(out.data.ptr),
+            ctypes.c_longlong(int(n)),
+            ctypes.c_void_p(stream),
+        )
+        if status:
+            raise RuntimeError(f"cub::DeviceReduce::Sum, {name}: status {status}")
+
+    names = {"CUB run-to-run": "run_to_run", "CUB not_guaranteed": "not_guaranteed"}
+    return {shown: partial(call, name) for shown, name in names.items()}
+
+
+def newest_cub() -> tuple[Path, str] | None:
+    """The include folder with the newest CUB that is installed, and its version; None where there is none."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [f"{one}/*" for one in (spec.submodule_search_locations if spec else None) or ()]
+    if compiler := find_program("nvcc"):
+        toolkit = Path(compiler).resolve().parents[1]
+        folders += [str(toolkit), f"{toolkit}/targets/*"]
+    found = []
+    for file in (
+        Path(name)
+        for folder in folders
+        for name in glob.glob(f"{folder}/include/cccl/cub/version.cuh")
+    ):
+        number = re.search(r"#define CUB_VERSION (\d+)", file.read_text(encoding="utf-8"))
+        found += [(int(number[1]), file.parents[1])] if number else []
+    if not found:
+        return None
+    newest, include = max(found)
+    return include, f"{newest // 100000}.{newest // 100 % 1000}.{newest % 100}"
+
+
+def build_cub(arch: str) -> Path:
+    """Compile the newest CUB's sums into a library, which is kept; the first time it takes some ten seconds.
+
+    Raises
+    ------
+    AutotuneError
+        If nvcc or CUB is not there, or the compiler refuses.
+    """
+    compiler, newest = find_program("nvcc"), newest_cub()
+    if not compiler or newest is None:
+        raise AutotuneError("no nvcc, or no CUB: cub_sum.cu is not compiled")
+    include, version = newest
+    source = Path(__file__).with_name("cub_sum.cu")
+    key = hashlib.sha256(source.read_bytes()).hexdigest()[:8]
+    library = cache_folder("vendor") / f"cub_sum-{version}-{arch}-{key}.so"
+    if library.is_file():
+        return library
+    made = library.with_suffix(f".{os.getpid()}")
+    flags = ["-std=c++17", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
+    command = [compiler, *flags, f"-I{include}", str(source), "-o", str(made)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AutotuneError(f"nvcc: {done.stderr.strip()[-500:]}")
+    return made.rename(library)
