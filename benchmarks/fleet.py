@@ -233,7 +233,7 @@ async def serve(scheduler: str, first: int, count: int, factor: float) -> None:
 @contextmanager
 def cluster(devices: int, factor: float) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A scheduler and workers with so many devices: its address, and processes of about a tenth of them each."""
-    together = math.ceil(devices / 10)
+    together = max(1, round(devices / 10))
     with (
         tempfile.TemporaryDirectory() as folder,
         Path(folder, "log").open("wb") as log,
@@ -339,7 +339,7 @@ def measured(
             total = devices * options.each
             ended = threading.Event()
             killer = threading.Thread(
-                target=_kill, args=(file, total, processes[-1], ended), daemon=True
+                target=_kill, args=(file, total, processes[0], ended), daemon=True
             )
             if kills:
                 killer.start()
