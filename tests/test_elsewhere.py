@@ -160,6 +160,21 @@ def test_what_was_given_is_held_back_from_the_model_for_a_while() -> None:
     assert min(paths[0]) < 1.5
 
 
+@pytest.mark.parametrize(("ms", "is_told"), [(1.01, True), (500.0, False)])
+def test_what_was_given_and_is_no_good_is_never_told_to_the_model(ms: float, is_told: bool) -> None:
+    def path(held: int) -> list[int]:
+        proposer = Proposer(GRID, np.random.default_rng(3), held=held)
+        for number in (3, 4, 5, 27, 28, 29):
+            proposer.tell(number, ms)
+        asked: list[int] = []
+        while len(asked) < 40 and (number := proposer.ask()) is not None:
+            asked.append(number)
+            proposer.tell(number, time_ms(number, (15, 5)))
+        return asked
+
+    assert (path(8) != path(1000)) == is_told
+
+
 def test_nothing_is_asked_twice_whatever_is_known_elsewhere() -> None:
     small = Space(GRID.parameters, GRID.rows[:40])
     places = [Known((1.0,), {n: Outcome(math.log(1 + n)) for n in range(40)})]

@@ -265,9 +265,17 @@ class Proposer:
     @property
     def _believed(self) -> dict[int, Outcome]:
         """What the model may know."""
-        if not self._holds_back:
+        if not self._holds_back and self._is_given_good:
             return self.outcomes
         return {n: outcome for n, outcome in self.outcomes.items() if not outcome.is_given}
+
+    @property
+    def _is_given_good(self) -> bool:
+        """Whether the best of what was given beats half of what was proposed; else it misleads."""
+        timed = [o for o in self.outcomes.values() if not math.isnan(o.log_ms)]
+        given = [outcome.log_ms for outcome in timed if outcome.is_given]
+        own = [outcome.log_ms for outcome in timed if not outcome.is_given]
+        return not (self._held and given and own) or min(given) < float(np.median(own))
 
     @property
     def _holds_back(self) -> bool:
