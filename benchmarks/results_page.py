@@ -87,7 +87,7 @@ def summary(documents: Sequence[Document]) -> str:
                 )
                 for document in documents
             ),
-            *([f"- {_EARLIER_MEANS}"] if any(map(_has_earlier, documents)) else []),
+            *([f"- {_EARLIER_MEANS}"] if any(_has_earlier(rows) for _, rows in shown) else []),
             "",
         ]
     )
@@ -135,7 +135,7 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
                 lines.append(f"- {kernel}: not measured: {demands.listed(missing)}")
         if rows:
             table = _table([(document, _known(document))], sizes, _COLUMNS)
-            earlier = f" {_EARLIER_MEANS}" if _has_earlier(document) else ""
+            earlier = f" {_EARLIER_MEANS}" if _has_earlier(rows) else ""
             lines += ["", f"{_provenance(document)}{earlier}", "", *table]
         lines.append("")
     return lines if any(document["rows"] for document in documents) else [*lines, _NOTHING]
@@ -151,8 +151,7 @@ def _spread_lines(rows: Sequence[Row]) -> list[str]:
         (_EARLIER, [row for row in rows if row not in current]),
     ):
         states = {
-            state: demands.spreads(chosen, column)
-            for state, column in (("cold", "ratio"), ("clean", "ratio_clean"), ("hot", "ratio_hot"))
+            state: demands.spreads(chosen, column) for state, column in demands.STATES.items()
         }
         for kernel in states["cold"]:
             told = [
@@ -164,7 +163,7 @@ def _spread_lines(rows: Sequence[Row]) -> list[str]:
 
 def _slower_lines(rows: Sequence[Row]) -> list[str]:
     """Of each kernel the sizes at which it is surely slower in some state, the worst first."""
-    columns = ("ratio", "ratio_clean", "ratio_hot")
+    columns = demands.STATES.values()
     lines = []
     for kernel in demands.SIZES:
         mine = [r for r in rows if r["kernel"] == kernel and r["ratio"] and demands.is_current(r)]
@@ -189,8 +188,8 @@ def _known(document: Document) -> list[Row]:
     return [row for row in document["rows"] if row["kernel"] in demands.SIZES]
 
 
-def _has_earlier(document: Document) -> bool:
-    return not all(map(demands.is_current, document["rows"]))
+def _has_earlier(rows: Iterable[Row]) -> bool:
+    return not all(map(demands.is_current, rows))
 
 
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
