@@ -63,8 +63,8 @@ _LOOK_S, _GLANCE_S = 1.0, 1.0
 _FETCH_S = 10.0
 #: A machine whose tasks fail for so many configurations gets no more.
 _FAILURES = 3
-#: Binaries that the fleet keeps for whoever measures, and compilers that one run keeps busy.
-_BINARIES, _MOST_COMPILERS = 2048, 256
+#: Compilers that one run keeps busy.
+_MOST_COMPILERS = 256
 #: Jobs that are kept for whoever measures: those of all cards of several runs.
 _JOBS = 1024
 
@@ -105,7 +105,6 @@ class Fleet:
         #: Compiler processes of each worker, by backend.
         self._compilers: dict[str, dict[str, int]] = {}
         self._alive: frozenset[str] = frozenset()
-        self._binaries: OrderedDict[str, Future] = OrderedDict()
         #: By id, with the job itself so that no other gets it.
         self._jobs: OrderedDict[int, tuple[Job, str, Future]] = OrderedDict()
         self._kernels: dict[str, bytes] = {}
@@ -123,7 +122,6 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         with self._lock:
-            self._binaries.clear()
             self._jobs.clear()
 
     def stop(self) -> None:
@@ -377,18 +375,10 @@ class Fleet:
                 workers=fitting if len(fitting) < len(self._alive) else None,
                 resources={COMPILE: 1},
             )
-            self._binaries[job.key] = future
-            while len(self._binaries) > _BINARIES:
-                self._binaries.popitem(last=False)
         compiled: Compiled = self._waited(
             future, lambda: is_over() or self._alive.isdisjoint(fitting)
         )
         return compiled
-
-    def forget_binary(self, key: str) -> None:
-        """Let go of a binary that could not be made."""
-        with self._lock:
-            self._binaries.pop(key, None)
 
     def sent(self, kernel: Kernel, known_by: str) -> bytes:
         """A kernel by value."""
@@ -398,23 +388,20 @@ class Fleet:
             return self._kernels[known_by]
 
     def _sent_by_itself(self, given: object, parts: dict[str, Future]) -> str | None:
-        """The name under which a binary or job travels; it is noted among the parts."""
+        """The name under which a job travels; it is noted among the parts."""
+        if not isinstance(given, Job):
+            return None
         with self._lock:
-            if isinstance(given, Binary) and given.key in self._binaries:
-                parts[given.key] = self._binaries[given.key]
-                return given.key
-            if isinstance(given, Job):
-                if id(given) not in self._jobs:
-                    # The same for all cards of a model: each puts itself in.
-                    device = replace(given.device, uuid="", index=0)
-                    packed = pickle.dumps(replace(given, device=device), pickle.HIGHEST_PROTOCOL)
-                    key = f"{NAME}-job-{sha256(packed).hexdigest()}"
-                    self._jobs[id(given)] = given, key, self._submit(keep, packed, key=key)
-                    while len(self._jobs) > _JOBS:
-                        self._jobs.popitem(last=False)
-                _, key, parts[key] = self._jobs[id(given)]
-                return key
-        return None
+            if id(given) not in self._jobs:
+                # The same for all cards of a model: each puts itself in.
+                device = replace(given.device, uuid="", index=0)
+                packed = pickle.dumps(replace(given, device=device), pickle.HIGHEST_PROTOCOL)
+                key = f"{NAME}-job-{sha256(packed).hexdigest()}"
+                self._jobs[id(given)] = given, key, self._submit(keep, packed, key=key)
+                while len(self._jobs) > _JOBS:
+                    self._jobs.popitem(last=False)
+            _, key, parts[key] = self._jobs[id(given)]
+            return key
 
     def _submit(self, task: Callable[..., Any], *arguments: Any, **options: Any) -> Future:
         self._require_scheduler()
@@ -638,12 +625,10 @@ class _RemoteCompiler(Child):
                     write_cached(compiled.binary)
                 return compiled  # type: ignore[no-any-return]
             except _Lost:
-                self._fleet.forget_binary(job.key)
                 if self._is_killed:
                     raise AutotuneError(ENDED) from None
                 failure = AutotuneError("workers of the fleet were lost while they compiled")
             except HostError as error:
-                self._fleet.forget_binary(job.key)
                 self._fleet.blame(error, job.key)
                 failure = AutotuneError(str(error))
             except KeyboardInterrupt:

@@ -360,13 +360,10 @@ class _Unpacker(pickle.Unpickler):
 def _unpacked(
     host: Host, device: Device, packed: bytes, parts: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """Arguments of a task, with binaries, and jobs as this device has them."""
+    """Arguments of a task, with jobs as this device has them."""
 
-    def load(name: str) -> Any:
-        part = parts[name]
-        if isinstance(part, Compiled):
-            return part.binary
-        return host.made(name, pickle.loads(part), device)
+    def load(name: str) -> Job:
+        return host.made(name, pickle.loads(parts[name]), device)
 
     arguments: tuple[Any, ...] = _Unpacker(packed, load).load()
     return arguments

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import cache, cached_property
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -142,11 +142,20 @@ def encode(value: Any) -> str:
 
 def decode(text: str, kind: type[Value]) -> Value:
     """Read what `encode` made of a value of this kind; ValueError where it is damaged."""
+    decoder = _decoder(cast(Any, kind))
     try:
-        # Lax, so that "nan" is a float; `_fields` leaves a configuration's values as they are.
+        if "\\ud" not in text:
+            return cast(Value, decoder.decode(text))
+        # It may hold half a surrogate pair, of bytes that were no text, which msgspec refuses.
         return msgspec.convert(json.loads(text), kind, strict=False, dec_hook=_fields)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from None
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    # Lax, so that "nan" is a float; `_fields` leaves a configuration's values as they are.
+    return msgspec.json.Decoder(kind, strict=False, dec_hook=_fields)
 
 
 def _plain(value: Any) -> Any:
