@@ -71,8 +71,7 @@ def summary(documents: Sequence[Document]) -> str:
     dark, light = PICTURE.format("dark"), PICTURE.format("light")
     return "\n".join(
         [
-            "<picture>",
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">',
             f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s fastest call, by kernel and size">',
             "</picture>",
             "",
@@ -81,7 +80,7 @@ def summary(documents: Sequence[Document]) -> str:
             *(
                 textwrap.fill(
                     f"- {_provenance(document)}",
-                    126,
+                    120,
                     subsequent_indent="  ",
                     break_on_hyphens=False,
                 )
@@ -286,7 +285,8 @@ def _short(document: Document) -> str:
 
 
 def _provenance(document: Document) -> str:
-    dates = sorted({row["date"][:10] for row in document["rows"]} or {document["date"]})
+    rows = list(filter(demands.is_current, document["rows"])) or document["rows"]
+    dates = sorted({row["date"][:10] for row in rows} or {document["date"]})
     versions = document["versions"]
     libraries = ", ".join(
         f"{name} {versions[name]}" for name in ("cublas", "cub") if name in versions
