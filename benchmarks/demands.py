@@ -15,6 +15,8 @@ from autotune.kernel.catalog import find_kernel
 Row = Mapping[str, Any]
 Size = dict[str, int | str]
 
+#: The column of each state's ratios.
+STATES = {"cold": "ratio", "clean": "ratio_clean", "hot": "ratio_hot"}
 #: How many of the problems that a space file names for GPUs are in the README: the first ones.
 _SHOWN = {
     "sgemm": 13,
@@ -242,7 +244,7 @@ _ALWAYS = tuple(
     Aim(kernel, column, 1.0, sizes)
     for kernel, sizes in {**{name: TUNED[name] for name in ("reduce", "transpose", "gemv")},
                           "copy": SIZES["copy"]}.items()
-    for column in ("ratio", "ratio_clean", "ratio_hot")
+    for column in STATES.values()
 )  # fmt: skip
 #: Of `TUNED`.
 AIMS = (

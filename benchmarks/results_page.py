@@ -71,8 +71,7 @@ def summary(documents: Sequence[Document]) -> str:
     dark, light = PICTURE.format("dark"), PICTURE.format("light")
     return "\n".join(
         [
-            "<picture>",
-            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">',
             f'  <img src="{light}" width="{WIDTH}" alt="Speed over the vendor\'s fastest call, by kernel and size">',
             "</picture>",
             "",
@@ -81,13 +80,13 @@ def summary(documents: Sequence[Document]) -> str:
             *(
                 textwrap.fill(
                     f"- {_provenance(document)}",
-                    126,
+                    120,
                     subsequent_indent="  ",
                     break_on_hyphens=False,
                 )
                 for document in documents
             ),
-            *([f"- {_EARLIER_MEANS}"] if any(map(_has_earlier, documents)) else []),
+            *([f"- {_EARLIER_MEANS}"] if any(_has_earlier(rows) for _, rows in shown) else []),
             "",
         ]
     )
@@ -135,7 +134,7 @@ def _section(documents: Sequence[Document], sizes: Sizes) -> list[str]:
                 lines.append(f"- {kernel}: not measured: {demands.listed(missing)}")
         if rows:
             table = _table([(document, _known(document))], sizes, _COLUMNS)
-            earlier = f" {_EARLIER_MEANS}" if _has_earlier(document) else ""
+            earlier = f" {_EARLIER_MEANS}" if _has_earlier(rows) else ""
             lines += ["", f"{_provenance(document)}{earlier}", "", *table]
         lines.append("")
     return lines if any(document["rows"] for document in documents) else [*lines, _NOTHING]
@@ -151,8 +150,7 @@ def _spread_lines(rows: Sequence[Row]) -> list[str]:
         (_EARLIER, [row for row in rows if row not in current]),
     ):
         states = {
-            state: demands.spreads(chosen, column)
-            for state, column in (("cold", "ratio"), ("clean", "ratio_clean"), ("hot", "ratio_hot"))
+            state: demands.spreads(chosen, column) for state, column in demands.STATES.items()
         }
         for kernel in states["cold"]:
             told = [
@@ -164,7 +162,7 @@ def _spread_lines(rows: Sequence[Row]) -> list[str]:
 
 def _slower_lines(rows: Sequence[Row]) -> list[str]:
     """Of each kernel the sizes at which it is surely slower in some state, the worst first."""
-    columns = ("ratio", "ratio_clean", "ratio_hot")
+    columns = demands.STATES.values()
     lines = []
     for kernel in demands.SIZES:
         mine = [r for r in rows if r["kernel"] == kernel and r["ratio"] and demands.is_current(r)]
@@ -189,8 +187,8 @@ def _known(document: Document) -> list[Row]:
     return [row for row in document["rows"] if row["kernel"] in demands.SIZES]
 
 
-def _has_earlier(document: Document) -> bool:
-    return not all(map(demands.is_current, document["rows"]))
+def _has_earlier(rows: Iterable[Row]) -> bool:
+    return not all(map(demands.is_current, rows))
 
 
 def _chosen(document: Document, sizes: Sizes) -> list[Row]:
@@ -287,7 +285,8 @@ def _short(document: Document) -> str:
 
 
 def _provenance(document: Document) -> str:
-    dates = sorted({row["date"][:10] for row in document["rows"]} or {document["date"]})
+    rows = list(filter(demands.is_current, document["rows"])) or document["rows"]
+    dates = sorted({row["date"][:10] for row in rows} or {document["date"]})
     versions = document["versions"]
     libraries = ", ".join(
         f"{name} {versions[name]}" for name in ("cublas", "cub") if name in versions

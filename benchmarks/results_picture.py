@@ -18,9 +18,7 @@ _LEFT, _VENDOR, _RIGHT = 48, 124, WIDTH - 14
 #: Pixels between the dots of one device and those of the next, and between their names.
 _APART, _LEGEND = 6, 66
 _COLOURS = ("blue", "amber", "green")
-#: The column of each state's ratios.
-_STATES = {"cold": "ratio", "clean": "ratio_clean", "hot": "ratio_hot"}
-_BAND = _HEAD + _LINE * len(_STATES) + _GAP
+_BAND = _HEAD + _LINE * len(demands.STATES) + _GAP
 _VENDORS = {
     "copy": "cudaMemcpy",
     "gemv": "cuBLAS",
@@ -51,7 +49,7 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
     kernels = [
         kernel for kernel in demands.SIZES if any(row["kernel"] == kernel for row in everything)
     ]
-    ratios = [row[column] for row in everything for column in _STATES.values()]
+    ratios = [row[column] for row in everything for column in demands.STATES.values()]
     bottom = _TOP + _BAND * len(kernels)
     title = "Speed over the vendor's fastest call"
     figure = Figure(WIDTH, bottom + 26, f"{title} on {' and '.join(compared)}")
@@ -72,7 +70,7 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
         for tick in scale.ticks(6):
             figure.line(scale(tick), lines[0], scale(tick), lines[1], "grid")
         figure.line(scale(1), lines[0], scale(1), lines[1], "thin ink-line")
-        for line, (state, column) in enumerate(_STATES.items()):
+        for line, (state, column) in enumerate(demands.STATES.items()):
             y = top + _HEAD + _LINE * (line + 0.5)
             figure.text(12, y + 4, state, "dim small")
             for place, rows in enumerate(compared.values()):
@@ -85,13 +83,13 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
 def _head(figure: Figure, kernel: str, rows: Sequence[Row], top: float) -> None:
     """The kernel, what it is compared with, and where and in which state that is worst."""
     worst, state = min(
-        ((row, state) for row in rows for state in _STATES),
-        key=lambda found: float(found[0][_STATES[found[1]]]),
+        ((row, state) for row in rows for state in demands.STATES),
+        key=lambda found: float(found[0][demands.STATES[found[1]]]),
     )
     sizes = len({str(row["problem"]) for row in rows})
     figure.text(12, top + 12, kernel, "ink bold")
     figure.text(_VENDOR, top + 12, _VENDORS[kernel], "dim small")
-    least = f"{worst[_STATES[state]]:.3f} {state}"
+    least = f"{worst[demands.STATES[state]]:.3f} {state}"
     words = f"least of {sizes}: {least} at {demands.describe(worst['problem'])}"
     figure.text(_RIGHT, top + 12, words, "dim small", "end")
 

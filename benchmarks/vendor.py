@@ -599,7 +599,7 @@ def spread_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     measured = list(rows)
     return [
         f"{kernel:13s}{column:12s}{text}"
-        for column in ("ratio", "ratio_clean", "ratio_hot")
+        for column in demands.STATES.values()
         for kernel, text in demands.spreads(measured, column).items()
     ]
 
