@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from sample_spaces import SOURCE, SPACE, changed
 
+from autotune import tune
 from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.errors import AutotuneError, FleetError
@@ -162,6 +163,23 @@ def test_two_kernels_on_two_workers_end_as_they_do_alone(
         assert entry["repeated"]["ratio"] > 0
     assert run([*tuning(spaces, "scale"), "--device", "opencl:cpu"]) == 0
     assert winners(json.loads(capsys.readouterr().out)) == [WINNER]
+
+
+def test_a_fleet_checks_and_tunes_again_what_it_tuned(
+    fleet: Fleet, cluster: Any, spaces: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--fleet", cluster.scheduler_address, "--spaces", str(spaces), "--json"]
+    tune("scale", spaces=spaces, strategy="exhaustive", budget="100evals", fleet=fleet.client)
+    assert rows(store) == asked("scale")
+    capsys.readouterr()
+    # Beside other tests times are what they are; what is wrong would say so.
+    assert run(["check-tuned", "scale", "--threshold", "900", *where]) == 0
+    checked = json.loads(capsys.readouterr().out)["checked"]
+    assert [(row["kernel"], row["verdict"]) for row in checked] == [("scale", "held")]
+    assert run(["retune", "scale", "--budget", "100evals", *where]) == 0
+    assert "scale" in capsys.readouterr().out
+    with Store.open(store) as kept:
+        assert {row.device_uuid for row in kept.rows()} <= {"cpu-0", "cpu-1"}
 
 
 def test_what_a_killed_worker_had_is_measured_elsewhere(
