@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.store import Row, Store
 
 #: Rows of one problem that a report is made from, and how many of the fastest are among them.
-_MOST_ROWS, _FASTEST = 20_000, 100
+_MOST_ROWS, _FASTEST = 10_000, 100
 #: Rows that differ in one of these were not measured alike and never share a figure.
 _kind = attrgetter("device_uuid", "driver", "toolchain", "source", "arguments", "timing")
 
