@@ -500,6 +500,7 @@ class RemoteWorker(Worker):
         self.fleet, self.model = fleet, Model.of(device)
         self._wanted = device.uuid
         self._card: Card | None = None
+        self._is_closed = False
         self._leasing = threading.Lock()
 
     @property
@@ -509,9 +510,11 @@ class RemoteWorker(Worker):
         Raises
         ------
         AutotuneError
-            If none of the model is left.
+            If none of the model is left, or its run has ended.
         """
         with self._leasing:
+            if self._is_closed:
+                raise AutotuneError(ENDED)
             card = self._card
             is_kept = card is not None and card.users == 1 and card.owner is self._owner
             if card is None or not is_kept or not self.fleet.is_usable(card):
@@ -566,6 +569,7 @@ class RemoteWorker(Worker):
 
     def close(self) -> None:
         with self._leasing:
+            self._is_closed = True
             self._release()
 
     def _ask(self, what: Hashable, method: str, *arguments: Any) -> Any:
