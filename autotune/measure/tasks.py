@@ -52,8 +52,8 @@ _RECHECK_S, _RECHECK_TIMES, _RECHECK_SAMPLES = 5.0, 100, 7
 #: Launches of a finalist that are checked after its race, and how long more of them are begun.
 _FURTHER, _FURTHER_S = 64, 0.05
 #: Runs of a finalist on the same data whose bits are compared where it is declared deterministic; how long
-#: more of them are begun, and how many there are at least.
-_RUNS, _RUNS_S, _LEAST_RUNS = 100, 0.25, 3
+#: more of them are begun, also on a CPU, where a run takes longer, and how many there are at least.
+_RUNS, _RUNS_S, _RUNS_ON_CPU_S, _LEAST_RUNS = 100, 0.25, 0.05, 3
 #: A launch on the same inputs that is so much quicker has looked its result up; how often chance may say
 #: so of one that has not.
 _KEPT_FACTOR, _KEPT_FALSELY = 2.0, 2e-3
@@ -573,12 +573,14 @@ class Taken:
         _, data = current()
         data.scratch = self.ready.scratch
         module, steps = self.ready.bind(RANDOM)
-        end = time.monotonic() + _RUNS_S
+        executor = self.ready.executor
+        is_gpu = executor.device.leaves_host_free
+        end = time.monotonic() + (_RUNS_S if is_gpu else _RUNS_ON_CPU_S)
 
         def goes_on(done: int) -> bool:
             return done < _RUNS and (done < _LEAST_RUNS or time.monotonic() < end)
 
-        run = partial(self.ready.executor.run, module, steps)
+        run = partial(executor.run, module, steps)
         return verify.identical_runs(data, RANDOM, run, goes_on)
 
 
