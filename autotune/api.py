@@ -20,6 +20,7 @@ from autotune.kernel.snapshot import as_it_is
 from autotune.kernel.source import unfollowed
 from autotune.kernel.spec import Kernel
 from autotune.measure.objective import find as find_objective
+from autotune.measure.timing import Caches
 from autotune.report import summary
 from autotune.report.publish import Published, publish
 from autotune.run.command import execute
@@ -137,7 +138,7 @@ def tune(
     fixed: Mapping[str, Value | Sequence[Value]] | None = None,
     config: Mapping[str, Value] | None = None,
     inputs: Mapping[str, Any] | None = None,
-    timing: Literal["cold", "hot"] = "cold",
+    timing: Literal["cold", "hot", "mixed"] | None = None,
     fresh: bool = False,
     sanitize: bool | None = None,
     out: str | Path | None = None,
@@ -181,8 +182,10 @@ def tune(
     inputs : mapping of str to array, optional
         Arrays in place of drawn ones, by argument name, with the shape and type that the kernel's
         ``arguments`` give; an open ``.npz`` is such a mapping.
-    timing : {"cold", "hot"}
-        ``cold``: the L2 cache is flushed before each sample.
+    timing : {"cold", "hot", "mixed"}, optional
+        Whether the L2 cache is flushed before each sample; ``mixed``: the geometric mean of a time
+        from a flushed cache and a hot one. Default: mixed where what a call reads and writes fits a
+        GPU's L2 cache, else cold.
     fresh : bool
         Measure again what is remembered.
     sanitize : bool, optional
@@ -222,8 +225,8 @@ def tune(
         declared = as_it_is(kernel)
     if effort not in EFFORTS:
         raise UsageError(unknown("effort", effort, EFFORTS))
-    if timing not in ("cold", "hot"):
-        raise UsageError(unknown("timing", timing, ("cold", "hot")))
+    if timing not in (None, *Caches):
+        raise UsageError(unknown("timing", timing, Caches))
     wanted = find_objective(declared, objective)
     find(strategy)  # an unknown one ends here, not after inputs and limits were made
     if not quiet and (text := unfollowed(declared)):
@@ -248,7 +251,7 @@ def tune(
         objective=wanted,
         budget=None if budget is None else Budget.parse(str(budget)),
         seed=seed,
-        cold=timing == "cold",
+        caches=Caches(timing) if timing else None,
         fresh=fresh,
         sanitize=sanitize,
         first=first_to_try(declared.name),

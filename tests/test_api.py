@@ -19,6 +19,7 @@ from autotune.api import Tuned
 from autotune.cli.notebook import NotebookProgress
 from autotune.errors import UsageError
 from autotune.measure.measurement import Measurement, Status
+from autotune.measure.timing import Caches
 from autotune.search.session import Budget, Measured, Phase, SearchStarted
 from autotune.values import Configuration, Problem
 
@@ -154,7 +155,8 @@ def test_one_configuration_on_own_inputs_is_measured_and_not_recorded(
     )
     (row,) = found.frame.to_dict("records")
     assert (row["BLOCK"], row["ITEMS"], row["status"]) == (64, 1, "ok")
-    assert found.run.request.timing.value.startswith("hot")
+    (entry,) = found.run.problems
+    assert found.run.request.timing_of(entry.problem).caches is Caches.HOT
     assert re.search(r": n=3: ok, .* with BLOCK=64, ITEMS=1$", repr(found))
     assert "<td" in found._repr_html_()
     assert not list(tmp_path.iterdir())

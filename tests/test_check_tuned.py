@@ -98,14 +98,16 @@ def test_what_holds_passes(project: Path, check: Check) -> None:
 def test_a_record_with_a_wrong_time_is_a_regression_and_is_mended(
     project: Path, check: Check
 ) -> None:
-    """The other kernel's record is left as it is; then all holds."""
-    edit_record("saxpy", median_ms=1e-6)
+    """As it was timed; the other kernel's record is left as it is; then all holds."""
+    edit_record("saxpy", median_ms=1e-6, timing="mixed")
     before = record_file("twin").read_bytes()
     assert verdicts(check(code=5)) == {"saxpy": "slower", "twin": "held"}
     (mended,) = check("--retune")["mended"]
     assert (mended["kernel"], mended["result"]) == ("saxpy", "searched")
     assert record_file("twin").read_bytes() == before
-    assert read(record_file("saxpy")).entries[0].median_ms > 1e-6
+    (entry,) = read(record_file("saxpy")).entries
+    assert entry.median_ms > 1e-6 and entry.timing == "mixed"
+    assert entry.clean_ms and entry.hot_ms
     assert verdicts(check()) == {"saxpy": "held", "twin": "held"}
 
 

@@ -178,7 +178,7 @@ def test_an_empty_cache_is_a_cache(results: Results) -> None:
 def test_a_value_of_a_field_names_no_file_outside_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values are any text; problems whose names look alike stay apart, cold and hot times too."""
+    """Values are any text; problems whose names look alike stay apart, and times taken in several ways."""
     write_space(tmp_path, ("Problem(n=1000)", 'Problem(mode="", other="")'))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
@@ -187,7 +187,7 @@ def test_a_value_of_a_field_names_no_file_outside_out(
     with Store.open(default_url()) as store:
         run_id = store.begin_run(RunInfo("scale", "GPU", "random", 0, "0.1.0", ""))
         for mode, other in modes:
-            for timing in ("cold", "hot"):
+            for timing in ("cold:graph", "hot", "mixed:graph"):
                 scope = Scope(
                     "scale", Problem(mode=mode, other=other), "u", "GPU", "1", "n", "s", "a", timing
                 )
@@ -196,7 +196,7 @@ def test_a_value_of_a_field_names_no_file_outside_out(
         out = tmp_path / "deep" / "out" / format
         assert run(["export", "scale", format, "--out", str(out)]) == 0
         made = list(tmp_path.rglob(f"scale-{format}.json"))
-        assert len(made) == 2 * len(modes)
+        assert len(made) == 3 * len(modes)
         assert {file.parents[2] for file in made} == {out}
 
 

@@ -7,17 +7,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from sample_spaces import write_space
 
 from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.devices.device import Device
-from autotune.kernel.catalog import find_kernel
+from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.spec import Work
 from autotune.measure.limits import Limits, credible, implausible, least_ms, share
+from autotune.measure.timing import Caches
 from autotune.run.limits import known_limits, limit_problem, limits_for
 from autotune.run.request import Request
 from autotune.store import Store
-from autotune.values import Configuration
+from autotune.values import Configuration, Problem
 
 #: 1000 GB/s, 10 TFLOP/s, 1 MB of L2: 1 ms moves 1 GB or does 10 GFLOP.
 DEVICE = Device(
@@ -54,6 +56,29 @@ def test_a_time_is_implausible_only_below_the_bound_by_its_margin():
     assert implausible(0.971, work, DEVICE, cold=True) == ""
     message = implausible(0.969, work, DEVICE, cold=True)
     assert "0.969 ms is below the device's bound of 0.97 ms" in message
+
+
+@pytest.mark.parametrize(
+    ("n", "changes", "said", "caches"),
+    [
+        (249_999, {}, None, Caches.MIXED),  # a million bytes, with the sum
+        (250_000, {}, None, Caches.COLD),
+        (250_000, {}, Caches.MIXED, Caches.MIXED),
+        (249_999, {}, Caches.COLD, Caches.COLD),
+        (249_999, {"backend": "opencl"}, None, Caches.COLD),
+        (249_999, {"l2_bytes": 0}, None, Caches.COLD),  # an architecture
+    ],
+)
+def test_what_fits_a_gpus_cache_is_timed_mixed_unless_something_is_said(n, changes, said, caches):
+    problem, device = Problem(n=n), replace(DEVICE, **changes)
+    request = Request(find_kernel("reduce"), device, (problem,), caches=said)
+    assert request.caches_of(problem) is caches
+    assert request.timing_of(problem).caches is caches
+
+
+def test_a_kernel_that_does_not_tell_its_work_is_timed_cold(tmp_path):
+    kernel, problem = load_file(write_space(tmp_path)), Problem(n=1000)
+    assert Request(kernel, DEVICE, (problem,)).caches_of(problem) is Caches.COLD
 
 
 def test_a_hot_time_may_beat_the_memory():
@@ -194,6 +219,7 @@ def test_a_recorded_rate_that_cannot_be_true_warns(
     "changes",
     [
         {"timing": "hot:graph"},
+        {"timing": "mixed:graph"},
         {"gb_per_s": None},
         {"problem": {"n": 1 << 28, "mode": "read", "offset_in": 0, "offset_out": 0}},
         {"problem": {"n": 1 << 30, "mode": "read", "offset_in": 1, "offset_out": 0}},

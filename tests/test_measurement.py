@@ -4,21 +4,21 @@ import math
 import re
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from sample_spaces import SOURCE, changed, counting, write_space
 
 from autotune.devices.choose import choose_device
-from autotune.devices.device import Clocks, for_arch
+from autotune.devices.device import Clocks
 from autotune.kernel.catalog import load_file
 from autotune.measure import tasks
 from autotune.measure.compiler import compile_job, compile_now
 from autotune.measure.data import EXACT, RANDOM, prepare
 from autotune.measure.measurement import Measurement, Recheck, Status, drift
 from autotune.measure.tasks import Job
-from autotune.measure.timing import StoppingRule, Timing
+from autotune.measure.timing import Caches, StoppingRule, Timing
 from autotune.measure.verify import WrongResult
-from autotune.run.request import Request
 from autotune.store.flat import row_of
 from autotune.values import Configuration, Problem
 
@@ -44,14 +44,14 @@ def test_drift_is_the_range_of_what_the_reference_did():
 
 
 def test_how_samples_were_taken_has_one_word_everywhere():
-    ways = [(cold, way) for cold in (True, False) for way in ("graph", "stream")]
+    ways = [(caches, way) for caches in Caches for way in ("graph", "stream")]
     words = [Timing.of(*way).value for way in ways]
-    assert words == ["cold:graph", "cold:flush", "hot:graph", "hot"]
-    assert [(Timing(word).is_cold, Timing(word).by_graph) for word in words] == [
-        (cold, way == "graph") for cold, way in ways
+    assert words == ["cold:graph", "cold:flush", "hot:graph", "hot", "mixed:graph", "mixed"]
+    assert [(Timing(word).caches, Timing(word).by_graph) for word in words] == [
+        (caches, way == "graph") for caches, way in ways
     ]
-    assert Timing("cold") is Timing.OTHER
-    assert Request(object(), for_arch("sm_90"), ()).timing is Timing.COLD_GRAPH
+    assert [Timing(word).is_cold for word in words] == [True, True, False, False, False, False]
+    assert Timing("cold") is Timing.OTHER and Timing.OTHER.is_cold
 
 
 def test_hot_times_are_in_the_rows():
@@ -64,6 +64,13 @@ def test_hot_times_are_in_the_rows():
     )
 
 
+def test_mixed_samples_are_geometric_means_of_a_clean_call_and_a_hot_one():
+    timer = SimpleNamespace(clean=lambda n: [4.0, 9.0, 1.0][:n], hot=lambda n: [1.0, 4.0, 4.0][:n])
+    assert tasks.taking_of(timer, Caches.MIXED)(3) == [2.0, 6.0, 2.0]
+    assert tasks.taking_of(timer, Caches.MIXED)(0) == []
+    assert [tasks.taking_of(timer, caches) for caches in (Caches.COLD, Caches.HOT)] == [timer] * 2
+
+
 # ---------------------------------------------------------------- on a device
 
 
@@ -73,11 +80,11 @@ def compiled(tmp_path, opencl_device, monkeypatch):
     monkeypatch.setattr(tasks, "_state", tasks._State())
     problem, device = Problem(n=1000), choose_device(opencl_device)
 
-    def made(configuration, edits=(), source=(), cold=True):
+    def made(configuration, edits=(), source=(), caches=Caches.COLD):
         kernel = load_file(write_space(tmp_path, *edits))
         (tmp_path / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
         sets = tuple(prepare(kernel, problem, which) for which in (EXACT, RANDOM))
-        job = Job(kernel.file, problem, device, sets, cold)
+        job = Job(kernel.file, problem, device, sets, caches)
         return job, compile_now(compile_job(kernel, configuration, problem, device)).binary
 
     return made
@@ -87,8 +94,8 @@ def compiled(tmp_path, opencl_device, monkeypatch):
 def measured(compiled):
     """Measures configurations of ``scale`` in this process, as the worker's would."""
 
-    def made(configuration=ONE, cold=True, best=(), edits=(), source=()):
-        job, binary = compiled(configuration, edits, source, cold)
+    def made(configuration=ONE, caches=Caches.COLD, best=(), edits=(), source=()):
+        job, binary = compiled(configuration, edits, source, caches)
         return tasks.measure(job, configuration, binary, StoppingRule(), best).measurement
 
     return made
@@ -130,7 +137,7 @@ def test_hot_samples_are_taken_beside_cold_ones_where_they_are_cheap(measured, m
 
 @pytest.mark.opencl
 def test_hot_samples_are_the_samples_where_hot_is_what_counts(measured):
-    found = measured(cold=False)
+    found = measured(caches=Caches.HOT)
     assert found.hot_samples_ms == found.samples_ms != ()
 
 
@@ -155,10 +162,11 @@ def test_what_its_verification_proves_slower_is_not_timed(measured, monkeypatch)
 
 
 @pytest.mark.opencl
-def test_where_hot_is_what_counts_verifying_proves_nothing(measured, monkeypatch):
+@pytest.mark.parametrize("caches", [Caches.HOT, Caches.MIXED])
+def test_where_hot_counts_verifying_proves_nothing(measured, monkeypatch, caches):
     """Its launches found less in the cache than calls back to back do."""
     monkeypatch.setattr(tasks, "_LAUNCHING_MS", 0.0)
-    found = measured(cold=False, best=(1e-9,) * 21)
+    found = measured(caches=caches, best=(1e-9,) * 21)
     assert found.message.endswith("all 1 samples exceed 2e-09 ms")
 
 
@@ -224,17 +232,17 @@ def test_a_recheck_finds_its_inputs_as_the_first_time(tmp_path, measured, monkey
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("cold", [True, False], ids=["cold", "hot"])
+@pytest.mark.parametrize("caches", Caches)
 @pytest.mark.parametrize("is_inout", [False, True], ids=["out", "inout"])
-def test_one_that_becomes_wrong_while_it_is_timed_is_wrong(measured, cold, is_inout):
+def test_one_that_becomes_wrong_while_it_is_timed_is_wrong(measured, caches, is_inout):
     """Right three times for verification: the first poison, the second, and other data."""
     late, source = counting("count[i] > 3 ? -1.0f : value", is_inout)
-    found = measured(cold=cold, edits=late, source=source)
+    found = measured(caches=caches, edits=late, source=source)
     assert found.status is Status.WRONG_RESULT
     assert re.match(r"after \d+ timed launches: (out|x)\[0\] is -1, expected ", found.message)
     assert (found.samples_ms, found.median_ms) == ((), None)
     never, source = counting("count[i] < 0 ? -1.0f : value", is_inout)
-    assert measured(cold=cold, edits=never, source=source).status is Status.OK
+    assert measured(caches=caches, edits=never, source=source).status is Status.OK
 
 
 @pytest.mark.opencl

@@ -76,6 +76,9 @@ class Failing:
     def by_stream(self):
         self.timer.by_stream()
 
+    def clean(self, count):
+        return self.timer.clean(count)
+
     def hot(self, count):
         return self.timer.hot(count)
 
@@ -149,10 +152,10 @@ def assert_one_time_for_all(job, heats, max_seconds):
 
 def test_all_contenders_are_timed_in_every_round(worker, job):
     given = job()
-    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60)
+    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=60, finals=True)
     assert [len(samples) for samples in raced.samples_ms] == [9, 9, 9]
     assert all(sample > 0 for samples in raced.samples_ms for sample in samples)
-    assert all(time_ms is not None and time_ms > 0 for time_ms in raced.hot_ms)
+    assert all(time_ms is not None and time_ms > 0 for time_ms in raced.clean_ms + raced.hot_ms)
     assert raced.launched_by == "stream"  # OpenCL has no graphs
     assert raced.failures == {}
 
@@ -178,14 +181,15 @@ def test_one_that_fails_is_out_and_the_others_go_on(
     given = job()
     sabotage(given, kind)
     start = time.monotonic()
-    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=3600)
+    raced = race(worker, given, contenders(given), rounds=9, seed=1, max_seconds=3600, finals=True)
     assert time.monotonic() - start < 600, "what hangs would be waited for all the time of the race"
     assert_one_time_for_all(given, heats, max_seconds=3600)
     assert {
         place: (failure.status, failure.message) for place, failure in raced.failures.items()
     } == {1: (status, message)}
     assert [len(samples) for samples in raced.samples_ms] == [9, 0, 9]
-    assert [time_ms is None for time_ms in raced.hot_ms] == [False, True, False]
+    for times_ms in (raced.clean_ms, raced.hot_ms):
+        assert [time_ms is None for time_ms in times_ms] == [False, True, False]
     again = race(worker, given, contenders(given)[::2], 3, 1, 60)
     assert [len(samples) for samples in again.samples_ms] == [3, 3], "the worker is as good as new"
 
@@ -202,8 +206,8 @@ def test_one_that_becomes_wrong_in_the_race_is_out(worker, job):
     assert [len(samples) for samples in raced.samples_ms] == [9, 0, 9]
 
 
-@pytest.mark.parametrize("compare_runs", [True, False])
-def test_one_that_gives_other_bits_in_another_run_is_out(worker, job, compare_runs):
+@pytest.mark.parametrize("finals", [True, False])
+def test_one_that_gives_other_bits_in_another_run_is_out(worker, job, finals):
     """Though every one of them is right. Who does not say that it is deterministic is not asked."""
     space, source = counting("BLOCK == 32 ? value : value * (1.0f + 1e-6f * (count[i] & 1))")
     declared = "@scale.deterministic\ndef d(c, p):\n    return c.BLOCK < 128\n\n\n"
@@ -211,12 +215,12 @@ def test_one_that_gives_other_bits_in_another_run_is_out(worker, job, compare_ru
     given = job(*space, ("@scale.launch", declared))
     given = replace(given, datasets=given.datasets[1:])  # exact data allow no other bits
     (given.origin.parents[1] / "kernels" / "scale.cu").write_text(changed(SOURCE, *source))
-    raced = race(worker, given, contenders(given), 3, 1, 60, compare_runs=compare_runs)
+    raced = race(worker, given, contenders(given), 3, 1, 60, finals=finals)
     out = {place: (failure.status, failure.message) for place, failure in raced.failures.items()}
     why = "declared deterministic, but run 2 on the same data gave other bits in out"
-    assert out == ({1: (Status.NOT_DETERMINISTIC, why)} if compare_runs else {})
+    assert out == ({1: (Status.NOT_DETERMINISTIC, why)} if finals else {})
     assert raced.identical_runs[1:] == (0, 0)
-    assert (3 <= raced.identical_runs[0] <= 100) == compare_runs
+    assert (3 <= raced.identical_runs[0] <= 100) == finals
 
 
 def test_a_process_killed_from_outside_puts_nobody_out(worker, job, sabotage, tmp_path):
@@ -248,7 +252,7 @@ def test_a_vendor_call_of_another_backend_has_no_samples_and_did_not_fail(worker
 def test_a_race_without_anybody_left_has_no_samples(worker, job):
     given = job(("block=(c.BLOCK,)", "block=(c.BLOCK * 2,)"))
     raced = race(worker, given, contenders(given)[:1], 3, 1, 60)
-    assert (raced.samples_ms, raced.hot_ms) == (((),), (None,))
+    assert (raced.samples_ms, raced.clean_ms, raced.hot_ms) == (((),), (None,), (None,))
     assert set(raced.failures) == {0}
 
 

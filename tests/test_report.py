@@ -163,7 +163,7 @@ def raced() -> selection.Decision:
     noise = np.random.default_rng(0).normal(0, 0.004, (3, 40))
     found = trials()
     finalists = [
-        selection.Finalist(found[4], tuple(1.25 * (1 + noise[0])), hot_ms=1.1),
+        selection.Finalist(found[4], tuple(1.25 * (1 + noise[0])), clean_ms=1.2, hot_ms=1.1),
         selection.Finalist(found[2], tuple(1.251 * (1 + noise[1]))),
         selection.Finalist(found[0], tuple(2.0 * (1 + noise[2]))),
     ]
@@ -252,7 +252,8 @@ def test_finals_show_interval_ratio_and_ties() -> None:
     assert table.rows[0][0] == "BM=128, PAD=0" and table.strong == {0}
     assert table.rows[1][0] == "BM=64"  # what differs from the winner
     assert re.fullmatch(r"1\.60\d× \(1\.5\d\d – 1\.6\d\d\)", table.rows[2][3])
-    hot = table.columns.index("Hot")
+    clean, hot = map(table.columns.index, ("Clean", "Hot"))
+    assert [row[clean] for row in table.rows] == ["1.200 ms", NONE, NONE, NONE]
     assert [row[hot] for row in table.rows] == ["1.100 ms", NONE, NONE, "900.0 µs"]
 
 

@@ -438,15 +438,20 @@ def test_a_winner_that_the_matrix_lacks_answers_around_itself() -> None:
     assert [row.expected_fraction for row in answers] == [None] * 3
 
 
-@pytest.mark.parametrize(("winner_ms", "held"), [(0.9, True), (0.5, False)])
-def test_a_new_winner_that_breaks_a_promise_lowers_it(winner_ms: float, held: bool) -> None:
-    """The matrix stays, of which the row's plan takes 1 ms there."""
+@pytest.mark.parametrize(
+    ("winner_ms", "timing", "held"),
+    [(0.9, "cold:flush", True), (0.5, "mixed", True), (0.5, "cold:flush", False)],
+)
+def test_a_new_winner_that_breaks_a_promise_lowers_it(
+    winner_ms: float, timing: str, held: bool
+) -> None:
+    """The matrix stays, of which the row's plan takes 1 ms there; cold, so that no mixed time breaks it."""
     steady = plan(32, archs=None)
     wide = portfolio_of([[1.0] * 4, [1.1] * 4], [8, 16, 32, 64])
     row = FallbackRow(problem=problem(16, 16), plan=steady, promised=((16, 0.8), (64, 0.6)))
     other = FallbackRow(problem=problem(32, 32), plan=steady, promised=((16, 0.8),))
     old = record([entry(problem(16, 16), steady)], portfolio=wide, fallback=(row, other))
-    won = entry(problem(16, 16), plan(128), median_ms=winner_ms)
+    won = entry(problem(16, 16), plan(128), median_ms=winner_ms, timing=timing)
     merged = merge(old, record([won], fallback=(FallbackRow(problem=won.problem, plan=won.plan),)))
     assert merged.record.entries == (won,)
     if held:

@@ -595,7 +595,7 @@ def _exported_again(kernel: str, format: str, device: str | None) -> dict[str, s
         if recording.kind == format and recording.text in texts:
             continue  # a wisdom file is several recordings
         texts.add(recording.text)
-        folder = _results_folder(recording.device.name, recording.problem, is_cold=True)
+        folder = _results_folder(recording.device.name, recording.problem, "")
         exported = export_recorded(format, recording)
         while any(f"{folder}/{name}" in files for name in exported):
             folder += "_"
@@ -639,35 +639,36 @@ def _yours_or_shipped(
 
 
 def _measured(kernel: str, device: str | None) -> dict[str, Results]:
-    """What the store has of one source, by folder: device, problem, and timing if hot.
+    """What the store has of one source, by folder: device, problem, and timing if not cold.
 
-    Cold and hot times, and times of other sources, must not stand in one table. It is the declared
+    Times taken in several ways, and times of other sources, must not stand in one table. It is the declared
     source where that was measured, else the latest of a kernel with its parameters.
     """
     from autotune.errors import UsageError
     from autotune.export.measurements import Results
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.source import source_fingerprint
-    from autotune.measure.timing import Timing
+    from autotune.measure.timing import Caches, Timing
     from autotune.store import Store, default_url
 
     declared = find_kernel(kernel)
     names, source = set(declared.parameters), source_fingerprint(declared)
-    groups: dict[tuple[str, Problem, bool], list[Row]] = {}
+    groups: dict[tuple[str, Problem, Caches], list[Row]] = {}
     found: dict[str, Results] = {}
     with Store.open(default_url()) as store:
         for row in store.newest_of_scopes(declared.name, device):
             if set(row.measurement.configuration) != names:
                 continue
-            is_cold = Timing(row.timing).is_cold
-            groups.setdefault((row.device_name, row.problem, is_cold), []).append(row)
+            caches = Timing(row.timing).caches
+            groups.setdefault((row.device_name, row.problem, caches), []).append(row)
         if not groups:
             raise UsageError(
                 f"{kernel}: nothing with the parameters of {declared.file} measured yet; run: "
                 f"autotune run {kernel}"
             )
-        for (name, problem, is_cold), group in groups.items():
-            folder = _results_folder(name, problem, is_cold)
+        for (name, problem, caches), group in groups.items():
+            end = "" if caches is Caches.COLD else f"-{caches}"
+            folder = _results_folder(name, problem, end)
             while folder in found:  # x=1-y2 and y=3, x=1 and y=2-y3
                 folder += "_"
             last = next((row for row in group if row.source == source), group[-1])
@@ -685,7 +686,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     return found
 
 
-def _results_folder(device_name: str, problem: Problem, is_cold: bool) -> str:
+def _results_folder(device_name: str, problem: Problem, end: str) -> str:
     """Below --out, whatever text a field's value is: ``../`` too."""
     from urllib.parse import quote
 
@@ -694,7 +695,7 @@ def _results_folder(device_name: str, problem: Problem, is_cold: bool) -> str:
     sizes = [
         f"{field}{quote(str(value), '', errors='replace')}" for field, value in problem.items()
     ]
-    return f"{Device('cuda', device_name, '').folder}/{'-'.join(sizes)}{'' if is_cold else '-hot'}"
+    return f"{Device('cuda', device_name, '').folder}/{'-'.join(sizes)}{end}"
 
 
 @click.command("compare")

@@ -99,10 +99,9 @@ _DRIFT = 0.03
 @click.option("--inputs", type=PATH, metavar="FILE.npz", help="Use these arrays as inputs.")
 @click.option(
     "--timing",
-    type=click.Choice(["cold", "hot"]),
-    default="cold",
-    show_default=True,
-    help="cold: the L2 cache is flushed before each sample.",
+    type=click.Choice(["cold", "hot", "mixed"]),
+    help="From a flushed L2 cache, from a hot one, or the geometric mean of both. Default: mixed where "
+    "what a call reads and writes fits the L2 cache of a GPU, else cold.",
 )
 @click.option(
     "--seed",
@@ -138,7 +137,7 @@ def run(
     config: str | None,
     fixed: tuple[str, ...],
     inputs: Path | None,
-    timing: str,
+    timing: str | None,
     seed: int,
     fresh: bool,
     sanitize: bool | None,
@@ -193,6 +192,7 @@ def run(
 
     from autotune.kernel.source import unfollowed
     from autotune.measure.objective import find as find_objective
+    from autotune.measure.timing import Caches
     from autotune.run.request import EFFORTS, Request
     from autotune.search.imported import first_to_try
     from autotune.search.names import find
@@ -213,7 +213,7 @@ def run(
             strategy=strategy,
             budget=parsed_budget,
             seed=seed,
-            cold=timing == "cold",
+            caches=Caches(timing) if timing else None,
             fresh=fresh,
             objective=find_objective(declared, objective),
             sanitize=sanitize,

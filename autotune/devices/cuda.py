@@ -420,19 +420,19 @@ class CudaExecutor:
     @cached_property
     def flush(self) -> Callable[[], None]:
         """Enqueues a write of so much memory that none of a call's is left in the L2 cache."""
-        return partial(self._memset, self._flush_buffer(), 0)
+        return partial(self._memset, self._flush_buffer, 0)
 
     @cached_property
     def flush_clean(self) -> Callable[[], None]:
         """Enqueues a flush and a read of as much other memory: what it leaves need not be written back."""
-        halves = self._flush_buffer()
-        self._memset(halves, 0)
+        halves = self._flush_buffer
         half = halves.nbytes // 2
         differ = _checks(self.cupy, self.device.arch, "float").get_function("differ")
         args = (halves, halves[half:], np.uint64(half), self.cupy.empty(1, np.uint32))
         read = partial(differ, self._grid(half // 16), (256,), args, stream=self.stream)
         return partial(_all, (self.flush, read))
 
+    @cached_property
     def _flush_buffer(self) -> Any:
         size = max(self.device.l2_bytes, 32 << 20) * _FLUSH_FACTOR
         return self.cupy.empty(size, self.cupy.uint8)

@@ -54,10 +54,17 @@ def least_ms(work: Work, device: Device) -> float:
     return max(times)
 
 
+def fits_cache(work: Work | None, device: Device) -> bool:
+    """Whether a GPU's L2 cache has room for all that a call reads and writes, as far as that is known."""
+    if work is None or not device.leaves_host_free:
+        return False
+    return work.bytes_read + work.bytes_written <= device.l2_bytes
+
+
 def implausible(median_ms: float, work: Work, device: Device, cold: bool) -> str:
     """Why a time cannot be true; empty where it can.
 
-    Hot times may beat the memory: their inputs can be in L2.
+    Times that are not of flushed caches may beat the memory: inputs can be in L2.
     """
     bound = _MARGIN * least_ms(work, device)
     if not cold or median_ms >= bound:

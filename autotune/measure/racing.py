@@ -29,8 +29,8 @@ from autotune.measure.worker import PREPARE_TIMEOUT_S, Worker
 
 T = TypeVar("T")
 
-#: Batches of hot calls of each contender after the race.
-_HOT_BATCHES = 5
+#: Clean calls, and batches of hot ones, of each finalist after the race.
+_BESIDE = 5
 #: What a race that has to begin again gets at least.
 _LEAST_SECONDS = 1.0
 #: Rounds of energy windows, however little time there is: fewer prove no difference.
@@ -54,7 +54,8 @@ class Raced:
 
     #: Milliseconds of every round. Empty for one that failed or cannot run here.
     samples_ms: tuple[tuple[float, ...], ...]
-    #: Median per call of calls back to back; None where there are no samples.
+    #: Medians of clean calls, and of calls back to back; None where there are none.
+    clean_ms: tuple[float | None, ...]
     hot_ms: tuple[float | None, ...]
     #: How all of them were launched; see `autotune.devices.base.Timer`.
     launched_by: str
@@ -79,9 +80,9 @@ def race(
     max_seconds: float,
     by_stream: bool = False,
     windows: int = 0,
-    compare_runs: bool = False,
+    finals: bool = False,
 ) -> Raced:
-    """Time contenders interleaved, in a new random order every round, then each by itself hot.
+    """Time contenders interleaved, in a new random order every round.
 
     So many rounds of energy windows follow, interleaved too: as many as there is time for, but
     `_LEAST_WINDOWS` at least.
@@ -90,7 +91,8 @@ def race(
     of the process (the first may have come from outside): then the others race again from the
     beginning. That is done in what is left of the time, after a first death too.
 
-    With ``compare_runs`` those that are declared deterministic have to keep that in the end.
+    With ``finals`` each is timed clean and hot by itself too, and those that are declared
+    deterministic have to keep that in the end.
 
     No further round is begun after ``max_seconds``. With ``by_stream`` all are launched one by one,
     to compare with times that were taken so.
@@ -108,9 +110,7 @@ def race(
         running = [contenders[place] for place in entered]
         left_s = max(least_s, end - time.monotonic())
         worker.prepare(job)
-        heat = _watched(
-            worker, job, running, rounds, seed, left_s, by_stream, windows, compare_runs
-        )
+        heat = _watched(worker, job, running, rounds, seed, left_s, by_stream, windows, finals)
         if isinstance(heat, _Broken):
             culprit = entered[heat.place] if heat.place >= 0 else -1
             if isinstance(heat.error, ChildDied) and culprit not in suspects:
@@ -155,7 +155,7 @@ def _watched(
     left_s: float,
     by_stream: bool,
     windows: int,
-    compare_runs: bool,
+    finals: bool,
 ) -> Raced | _Broken:
     """Run a heat in the worker; it ends early where a contender takes too long for its turn."""
     limits_s = [
@@ -175,7 +175,7 @@ def _watched(
                 left_s,
                 by_stream,
                 windows,
-                compare_runs,
+                finals,
                 progress.file,
                 is_stuck=progress.watch(limits_s),
             )
@@ -189,17 +189,20 @@ def _placed(
 ) -> Raced:
     """A heat by the positions of all contenders."""
     samples: list[tuple[float, ...]] = [()] * count
+    clean: list[float | None] = [None] * count
     hot: list[float | None] = [None] * count
     energies: list[tuple[Energy, ...]] = [()] * count
     runs = [0] * count
     for place, position in enumerate(entered):
         if position not in failures:
             samples[position] = heat.samples_ms[place]
+            clean[position] = heat.clean_ms[place]
             hot[position] = heat.hot_ms[place]
             energies[position] = heat.energies[place]
             runs[position] = heat.identical_runs[place]
     return Raced(
         tuple(samples),
+        tuple(clean),
         tuple(hot),
         heat.launched_by,
         failures,
@@ -262,7 +265,7 @@ def run_heat(
     max_seconds: float,
     by_stream: bool,
     windows: int,
-    compare_runs: bool,
+    finals: bool,
     progress_file: Path,
 ) -> Raced:
     """Race in this process; ends where the context is lost."""
@@ -281,16 +284,19 @@ def run_heat(
         samples_s = max_seconds * (_SAMPLES_SHARE if windows else 1.0)
         samples = tasks.interleaved(executor, entrants, rounds, seed, samples_s)
         clocks = before.worst(executor.clocks())
-        hot = [entrant.hot(_HOT_BATCHES) if entrant else [] for entrant in entrants]
+        beside = _BESIDE if finals else 0
+        clean = [entrant.clean(beside) if entrant else [] for entrant in entrants]
+        hot = [entrant.hot(beside) if entrant else [] for entrant in entrants]
         energies = _windows(executor, entrants, windows, seed, end)
         for entrant, taken in zip(entrants, samples, strict=True):
             if entrant:
-                entrant.verify(len(taken), compare_runs)
+                entrant.verify(len(taken), finals)
     except ContextLostError as error:
         failures[progress.running] = Elimination(Status.CRASHED, str(error))
-        return Raced((), (), "", failures, context_lost=True)
+        return Raced((), (), (), "", failures, context_lost=True)
     return Raced(
         samples_ms=tuple(map(tuple, samples)),
+        clean_ms=tuple(median(times) if times else None for times in clean),
         hot_ms=tuple(median(times) if times else None for times in hot),
         launched_by=timers[0].launched_by if timers else "",
         failures=failures,
@@ -370,7 +376,10 @@ class Entrant:
         self._timer.by_stream()
 
     def __call__(self, count: int) -> list[float]:
-        return self._tried(self._timer, count)
+        return self._tried(self._taken.samples_ms, count)
+
+    def clean(self, count: int) -> list[float]:
+        return self._tried(self._timer.clean, count)
 
     def hot(self, count: int) -> list[float]:
         return self._tried(self._timer.hot, count)

@@ -29,7 +29,7 @@ from autotune.measure.data import RANDOM, Dataset, loaded_as, present
 from autotune.measure.limits import implausible
 from autotune.measure.measurement import CheckResult, Energy, Measurement, Recheck, Status
 from autotune.measure.objective import TIME, Objective
-from autotune.measure.timing import Samples, StoppingRule, bar_ms, proven_slow, sample
+from autotune.measure.timing import Caches, Samples, StoppingRule, bar_ms, proven_slow, sample
 from autotune.values import Configuration, Problem
 
 R = TypeVar("R")
@@ -74,8 +74,7 @@ class Job:
     problem: Problem
     device: Device
     datasets: tuple[Dataset, ...]
-    #: Whether every sample starts from a flushed L2 cache.
-    cold: bool = True
+    caches: Caches = Caches.COLD
     #: What the kernel's functions are known by; empty where that does not matter.
     known_by: str = ""
     #: Whether energy is measured depends on it.
@@ -319,9 +318,10 @@ def _timed(
     best_cost: float,
 ) -> Measurement:
     start = time.perf_counter()
-    timer = ready.executor.timer(*ready.bind(RANDOM), job.cold)
+    timer = ready.executor.timer(*ready.bind(RANDOM), _is_flushed(job))
+    take = taking_of(timer, job.caches)
     ready.data.poison_outputs()
-    taken, clocks = _unthrottled(ready.executor, lambda: sample(timer, rule, best_samples_ms))
+    taken, clocks = _unthrottled(ready.executor, lambda: sample(take, rule, best_samples_ms))
     hot_samples_ms = () if taken.stopped_early else _hot(timer, taken.samples_ms, job)
     taken_energy = None
     if job.objective.needs_energy and not taken.stopped_early:
@@ -412,9 +412,10 @@ def _slow_when_verified(
 
     The launches of `verify` found their data in the cache, as far as it has room, so that a cold
     one would have taken as long or longer. They are held to the bar of as many cold samples; of
-    hot ones, which find the outputs there too, they prove nothing.
+    others, which find the outputs there too, they prove nothing.
     """
-    found = proven_slow(ready.verified_ms, rule, best_samples_ms) if job.cold else None
+    is_cold = job.caches is Caches.COLD
+    found = proven_slow(ready.verified_ms, rule, best_samples_ms) if is_cold else None
     clocks = _clocks(ready.executor) if found else Clocks()
     if found is None or clocks.is_throttled:
         return None
@@ -445,11 +446,10 @@ def _rechecked() -> Recheck | None:
     reference, now_s = _state.reference, time.monotonic()
     if reference is None or now_s < reference.due_s:
         return None
-    assert _state.data and _state.executor
+    assert _state.job and _state.data and _state.executor
     _state.data.refresh(RANDOM, wholly=False)
-    samples_ms, clocks = _unthrottled(
-        _state.executor, lambda: reference.timer(1 + _RECHECK_SAMPLES)[1:]
-    )
+    take = taking_of(reference.timer, _state.job.caches)
+    samples_ms, clocks = _unthrottled(_state.executor, lambda: take(1 + _RECHECK_SAMPLES)[1:])
     try:
         verify_timed(reference.timer, len(samples_ms), reference.scratch, afresh=True)
     except verify.WrongResult:
@@ -467,8 +467,8 @@ def _rechecked() -> Recheck | None:
 
 
 def _hot(timer: Timer, samples_ms: Sequence[float], job: Job) -> tuple[float, ...]:
-    """Hot samples beside cold ones, where they are cheap."""
-    if not job.cold:
+    """Hot samples beside others, where they are cheap."""
+    if job.caches is Caches.HOT:
         return tuple(samples_ms)
     return tuple(timer.hot(_HOT_BATCHES)) if median(samples_ms) <= _HOT_MS else ()
 
@@ -503,7 +503,7 @@ def _plausible(timed: Measurement, job: Job) -> Measurement:
     work = kernel.work_of(job.problem) if kernel else None
     if work is None or timed.median_ms is None:
         return timed
-    why = implausible(timed.median_ms, work, job.device, job.cold)
+    why = implausible(timed.median_ms, work, job.device, job.caches is Caches.COLD)
     return _failed(timed, Status.IMPLAUSIBLE, why) if why else timed
 
 
@@ -524,7 +524,12 @@ class Taken:
     """What takes samples of a contender, and the contender itself where it is no vendor call."""
 
     timer: Timer
+    caches: Caches
     ready: Loaded | None = None
+
+    def samples_ms(self, count: int) -> list[float]:
+        """So many of the samples that decide."""
+        return taking_of(self.timer, self.caches)(count)
 
     def verify(self, launches: int) -> None:
         """Check what it does after so many samples of its own and of others.
@@ -603,14 +608,33 @@ def take(job: Job, contender: Contender) -> Taken | None:
     prepare(job)
     if contender.baseline:
         timer = _take_baseline(job, contender.baseline)
-        return Taken(timer) if timer is not None else None
+        return Taken(timer, job.caches) if timer is not None else None
     assert contender.binary is not None
     ready = Loaded(job, contender.configuration, contender.binary)
     ready.data.poison_scratch(Poison.FINITE)
     ready.data.refresh(RANDOM, wholly=True)
     module, steps = ready.bind(RANDOM)
     ready.executor.run(module, steps)  # the first launch pays for loading
-    return Taken(ready.executor.timer(module, steps, job.cold), ready)
+    timer = ready.executor.timer(module, steps, _is_flushed(job))
+    return Taken(timer, job.caches, ready)
+
+
+def taking_of(timer: Timer, caches: Caches) -> Take:
+    """What takes the samples that decide, of a timer that was made for a job with such caches.
+
+    Mixed ones are each the geometric mean of a clean call and of a batch of hot ones after it.
+    """
+
+    def mixed(count: int) -> list[float]:
+        pairs = zip(timer.clean(count), timer.hot(count), strict=True)
+        return [round(math.sqrt(clean_ms * hot_ms), 6) for clean_ms, hot_ms in pairs]
+
+    return mixed if caches is Caches.MIXED else timer
+
+
+def _is_flushed(job: Job) -> bool:
+    """Whether single calls of a job's timers find the caches flushed."""
+    return job.caches is not Caches.HOT
 
 
 def _take_baseline(job: Job, name: str) -> Timer | None:
@@ -627,7 +651,7 @@ def _take_baseline(job: Job, name: str) -> Timer | None:
     wrong = [result for result in verify.outputs(_state.data, RANDOM) if not result.is_right]
     if wrong:
         raise verify.WrongResult(f"the baseline {name} computes something else: {wrong[0]}")
-    return _state.executor.timer_of(call, job.cold)
+    return _state.executor.timer_of(call, _is_flushed(job))
 
 
 def vendor_arguments(data: verify.DeviceData) -> Mapping[str, Any]:

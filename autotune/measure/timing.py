@@ -17,8 +17,19 @@ from statistics import median
 _LOOKS = (1, 2, 3, 5)
 
 
+class Caches(StrEnum):
+    """What the caches hold before the calls whose times decide; see docs/timing.md."""
+
+    #: What was written to flush them.
+    COLD = "cold"
+    #: What the call before left.
+    HOT = "hot"
+    #: By turns what was read to flush them and what the call before left: the geometric mean decides.
+    MIXED = "mixed"
+
+
 class Timing(StrEnum):
-    """How samples are taken: from flushed or from warm caches, and launched in which way.
+    """How samples are taken: from which caches, and launched in which way.
 
     The values are the words of records, store and reports, which `Timing(word)` reads.
     """
@@ -27,6 +38,8 @@ class Timing(StrEnum):
     COLD_STREAM = "cold:flush"
     HOT_GRAPH = "hot:graph"
     HOT_STREAM = "hot"
+    MIXED_GRAPH = "mixed:graph"
+    MIXED_STREAM = "mixed"
     #: Any other word, of an older version or another tool: not to be compared with ours.
     OTHER = "other"
 
@@ -35,21 +48,26 @@ class Timing(StrEnum):
         return cls.OTHER
 
     @classmethod
-    def of(cls, cold: bool, launched_by: str) -> Timing:
+    def of(cls, caches: Caches, launched_by: str) -> Timing:
         """The timing with ``graph`` or ``stream`` launches; see `autotune.devices.base.Timer`."""
-        if launched_by == "graph":
-            return cls.COLD_GRAPH if cold else cls.HOT_GRAPH
-        return cls.COLD_STREAM if cold else cls.HOT_STREAM
+        by_graph = launched_by == "graph"
+        return next(way for way in cls if way.caches is caches and way.by_graph == by_graph)
+
+    @property
+    def caches(self) -> Caches:
+        """What the caches hold; of other words that of most."""
+        word = self.partition(":")[0]
+        return Caches.COLD if self is Timing.OTHER else Caches(word)
 
     @property
     def is_cold(self) -> bool:
-        """Whether caches are flushed before each sample."""
-        return self not in (Timing.HOT_GRAPH, Timing.HOT_STREAM)
+        """Whether caches are flushed before each call."""
+        return self.caches is Caches.COLD
 
     @property
     def by_graph(self) -> bool:
         """Whether a sequence is launched as one captured unit."""
-        return self in (Timing.COLD_GRAPH, Timing.HOT_GRAPH)
+        return self.endswith(":graph")
 
 
 @dataclass(frozen=True)

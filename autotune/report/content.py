@@ -25,7 +25,8 @@ class FinalsRow:
     median_ms: float
     #: Its cost, by default its time, over the winner's: above 1 it is worse.
     ratio: Ratio
-    #: Median of calls back to back; None where not taken.
+    #: Medians of clean calls, and of calls back to back; None where not taken.
+    clean_ms: float | None
     hot_ms: float | None
     #: None of a vendor.
     finalist: Finalist | None = None

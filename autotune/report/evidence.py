@@ -62,6 +62,7 @@ def _final(content: ReportContent, row: FinalsRow, winner: Configuration) -> dic
         **_costs(content, row),
         f"{_compared(content)} / winner's (95 %)": NONE if won else ratio,
         "Verdict": row.verdict,
+        "Clean": NONE if row.clean_ms is None else wording.time(row.clean_ms),
         "Hot": NONE if row.hot_ms is None else wording.time(row.hot_ms),
         "Registers": wording.count(function.registers),
         "Spills": wording.size(function.spill_bytes),

@@ -17,7 +17,7 @@ from autotune.measure.limits import implausible
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender, Job
-from autotune.measure.timing import Timing, median_interval
+from autotune.measure.timing import Caches, Timing, median_interval
 from autotune.run.bench import Bench
 from autotune.run.recording import RUNNERS_UP
 from autotune.run.selection import Finalist, Ratio, decide
@@ -160,7 +160,8 @@ def _raced(bench: Bench, job: Job, entry: Entry, configurations: list[Configurat
     result, winner = decide(finalists, {}, bench.request.seed), finalists[0]
     fastest = result.tied[0]
     work = bench.kernel.work_of(job.problem)
-    why = implausible(winner.median_ms, work, job.device, job.cold) if work else ""
+    is_cold = job.caches is Caches.COLD
+    why = implausible(winner.median_ms, work, job.device, is_cold) if work else ""
     return Remeasured(
         status=Status.IMPLAUSIBLE if why else Status.OK,
         message=why,

@@ -28,7 +28,7 @@ from autotune.errors import AutotuneError, Interrupted, RecordError, UsageError
 from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.measure.objective import find
-from autotune.measure.timing import Timing
+from autotune.measure.timing import Caches, Timing
 from autotune.report.publish import amend, publish
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
@@ -392,7 +392,7 @@ class Mending(ExitStack):
             strategy=self.orders.strategy,
             budget=self._budget(effort, len(targets)),
             seed=self.orders.seed,
-            cold=_is_cold(first),
+            caches=_caches(first),
             objective=find(first.kernel, _objective(first)),
             fresh=any(reason.fresh for reason in first.reasons),
             command=self.orders.command,
@@ -440,17 +440,18 @@ def _by_hand(target: Target) -> str:
     )
 
 
-def _alike(target: Target) -> tuple[str, bool, str]:
+def _alike(target: Target) -> tuple[str, str, str]:
     """What the targets of one job have in common."""
-    return target.kernel.name, _is_cold(target), _objective(target)
+    return target.kernel.name, _caches(target) or "", _objective(target)
 
 
 def _objective(target: Target) -> str:
     return target.known.objective if target.known else TIME
 
 
-def _is_cold(target: Target) -> bool:
-    return target.known is None or Timing(target.known.entry.timing).is_cold
+def _caches(target: Target) -> Caches | None:
+    """As its entry was timed; what has none is timed by the rule."""
+    return Timing(target.known.entry.timing).caches if target.known else None
 
 
 def _seeded(kernel: Kernel, targets: Iterable[Target]) -> Kernel:

@@ -189,7 +189,8 @@ class Bench:
         known_by = own_fingerprint(self.kernel)
         request = self.request
         origin = self.site.origin_of(self.kernel, known_by)
-        return Job(origin, problem, self.device, (), request.cold, known_by, request.objective)
+        caches = request.caches_of(problem)
+        return Job(origin, problem, self.device, (), caches, known_by, request.objective)
 
     def scoring(self, problem: Problem) -> Scoring:
         """What turns measurements of a problem into what is minimised."""
@@ -243,7 +244,7 @@ class Bench:
             toolchain=self.toolchain,
             source=self.source,
             arguments=arguments,
-            timing=self.request.timing.value,
+            timing=self.request.timing_of(problem).value,
             arch=self.device.arch,
         )
 

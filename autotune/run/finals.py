@@ -233,7 +233,7 @@ class Finals:
             request.seed,
             seconds,
             windows=windows,
-            compare_runs=True,
+            finals=True,
         )
         ours = len(finalists)
         failed = []
@@ -252,15 +252,18 @@ class Finals:
         unknown = Measurement(Configuration(), Status.OK)
         timed = [
             replace(
-                _timed(finalist.measurement, samples, hot_ms, energies, scoring),
+                _timed(finalist.measurement, samples, energies, scoring),
+                clean_ms=clean_ms,
+                hot_ms=hot_ms,
                 deterministic=kernel.is_deterministic(
                     finalist.configuration, evaluator.job.problem
                 ),
                 identical_runs=runs,
             )
-            for finalist, samples, hot_ms, energies, runs in zip(
+            for finalist, samples, clean_ms, hot_ms, energies, runs in zip(
                 finalists,
                 raced.samples_ms,
+                raced.clean_ms,
                 raced.hot_ms,
                 raced.energies,
                 raced.identical_runs,
@@ -271,12 +274,12 @@ class Finals:
         if not timed:
             return None, failed
         by_vendor = dict(zip(vendors, raced.samples_ms[ours:], strict=True))
-        hot = dict(zip(vendors, raced.hot_ms[ours:], strict=True))
         result = selection.decide(timed, by_vendor, request.seed)
         return replace(
             result,
             repeat=self._repeated(evaluator.job, result, finalists, seconds),
-            vendor_hot_ms=hot,
+            vendor_clean_ms=dict(zip(vendors, raced.clean_ms[ours:], strict=True)),
+            vendor_hot_ms=dict(zip(vendors, raced.hot_ms[ours:], strict=True)),
             vendor_energies=dict(zip(vendors, raced.energies[ours:], strict=True)),
             vendor_costs={
                 name: scoring.costs(unknown, samples, energies)
@@ -328,10 +331,9 @@ class Finals:
 def _timed(
     measurement: Measurement,
     samples_ms: tuple[float, ...],
-    hot_ms: float | None,
     energies: tuple[Energy, ...],
     scoring: Scoring,
 ) -> selection.Finalist:
     """A finalist with what each of its rounds cost."""
     costs = () if scoring.objective.is_time else scoring.costs(measurement, samples_ms, energies)
-    return selection.Finalist(measurement, samples_ms, hot_ms, costs, energies)
+    return selection.Finalist(measurement, samples_ms, costs=costs, energies=energies)

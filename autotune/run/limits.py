@@ -16,7 +16,7 @@ from autotune.devices.device import Device
 from autotune.errors import AutotuneError, DeviceError, Interrupted
 from autotune.kernel.catalog import bundled_folder, load_file
 from autotune.measure.limits import FIELDS, Limits, credible
-from autotune.measure.timing import Timing
+from autotune.measure.timing import Caches, Timing
 from autotune.run.bench import LOCAL, Site
 from autotune.run.recording import record_of
 from autotune.run.request import Request
@@ -116,6 +116,7 @@ def measure_limits(
             device,
             problems,
             budget=Budget(evaluations=each * len(problems)),
+            caches=Caches.COLD,
             fresh=fresh,
             command="autotune doctor --limits",
         )

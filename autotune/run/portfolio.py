@@ -21,11 +21,9 @@ from autotune.measure.evaluator import DeviceEvaluator
 from autotune.measure.measurement import Status
 from autotune.measure.racing import race
 from autotune.measure.tasks import Contender
-from autotune.measure.timing import Timing
 from autotune.run import selection
 from autotune.run.bench import Bench
-from autotune.run.recording import refitted, require_current
-from autotune.run.request import Request
+from autotune.run.recording import refitted, request_for, require_current
 from autotune.search.session import Listener, Phase, ignore
 from autotune.tuned.record import TIME, BestDeterministic, Entry, RunnerUp, TunedRecord
 from autotune.values import Configuration, Problem
@@ -192,13 +190,6 @@ def renewed(
     if found is None:
         raise AutotuneError(f"{record.kernel}: the portfolio could not be measured")
     return refitted(record, kernel, found)
-
-
-def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
-    """What measures a record's problems as its winners were: hot where all of them were."""
-    problems = tuple(Problem(dict(entry.problem)) for entry in record.entries)
-    cold = any(Timing(entry.timing).is_cold for entry in record.entries)
-    return Request(kernel, device, problems, cold=cold)
 
 
 def _beside(entry: Entry) -> Iterator[BestDeterministic | RunnerUp]:

@@ -114,6 +114,11 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
     share, limit = (
         limits.share(work, winner.median_ms, run.limits, request.device) if work else (None, None)
     )
+    timing = Timing.of(request.caches_of(result.problem), finals.launched_by)
+    if (
+        limit != "ffma" and not timing.is_cold
+    ):  # the memory's rate is no limit of what is in a cache
+        share = limit = None
     function = measurement.largest_function
     return Entry(
         **msgspec.structs.asdict(plan),
@@ -133,7 +138,8 @@ def _entry(run: RunResult, result: ProblemResult) -> Entry:
         spill_bytes=function.spill_bytes,
         static_shared_bytes=function.shared_bytes,
         source=run.source,
-        timing=Timing.of(request.cold, finals.launched_by).value,
+        timing=timing.value,
+        clean_ms=winner.clean_ms,
         hot_ms=winner.hot_ms,
         energy=recorded_energy(winner.energies),
         metrics=_metrics(run, result.problem, winner),
@@ -223,12 +229,23 @@ def refitted(
     """
     require_current(record, kernel)
     device = record.device.planned_for()
-    is_cold = any(Timing(entry.timing).is_cold for entry in record.entries)
+    request = request_for(record, kernel, device)
     # As the matrix was.
-    entries = [entry for entry in record.entries if Timing(entry.timing).is_cold == is_cold]
+    entries = [
+        entry
+        for entry in record.entries
+        if Timing(entry.timing).caches is request.caches_of(Problem(dict(entry.problem)))
+    ]
     portfolio, rows = _with_fallback(kernel, device, measured, entries)
     others = alone(without(record.fallback, keys(rows)))
     return msgspec.structs.replace(record, portfolio=portfolio, fallback=(*rows, *others))
+
+
+def request_for(record: TunedRecord, kernel: Kernel, device: Device) -> Request:
+    """What measures a record's problems as its winners were: by the rule where not all were alike."""
+    problems = tuple(Problem(dict(entry.problem)) for entry in record.entries)
+    found = {Timing(entry.timing).caches for entry in record.entries}
+    return Request(kernel, device, problems, caches=found.pop() if len(found) == 1 else None)
 
 
 def require_current(record: TunedRecord, kernel: Kernel) -> None:
@@ -357,6 +374,7 @@ def _vendor(finals: selection.Decision) -> Vendor | None:
         median_ms=median_ms,
         ratio=ratio.value,
         ratio_interval=(ratio.low, ratio.high),
+        clean_ms=finals.vendor_clean_ms.get(name),
         hot_ms=finals.vendor_hot_ms.get(name),
         energy_mj=_median_mj(finals.vendor_energies.get(name, ())),
     )

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from autotune.devices.device import Device
 from autotune.errors import UsageError
 from autotune.kernel.spec import Kernel
+from autotune.measure.limits import fits_cache
 from autotune.measure.objective import TIME, Objective
-from autotune.measure.timing import Timing
+from autotune.measure.timing import Caches, Timing
 from autotune.measure.worker import MEASURE_TIMEOUT_S
 from autotune.search.session import Budget
 from autotune.values import Configuration, Problem, Value
@@ -53,7 +54,8 @@ class Request:
     strategy: str = "auto"
     budget: Budget | None = None
     seed: int = 0
-    cold: bool = True
+    #: None: by the problem, see `caches_of`.
+    caches: Caches | None = None
     #: Measure again what is remembered.
     fresh: bool = False
     #: Values that some parameters are restricted to.
@@ -107,10 +109,20 @@ class Request:
         """All that measure; finals are held on the first."""
         return (self.device, *self.others)
 
-    @property
-    def timing(self) -> Timing:
-        """How samples are taken."""
-        return Timing.of(self.cold, "graph" if self.device.has_graphs else "stream")
+    def caches_of(self, problem: Problem) -> Caches:
+        """What the caches hold before calls on a problem: where nothing is said, by a fixed rule.
+
+        Mixed where a GPU's L2 cache has room for all that a call reads and writes, else cold.
+        """
+        if self.caches is not None:
+            return self.caches
+        fits = fits_cache(self.kernel.work_of(problem), self.device)
+        return Caches.MIXED if fits else Caches.COLD
+
+    def timing_of(self, problem: Problem) -> Timing:
+        """How samples of a problem are taken."""
+        launched_by = "graph" if self.device.has_graphs else "stream"
+        return Timing.of(self.caches_of(problem), launched_by)
 
     @property
     def total_budget(self) -> Budget:

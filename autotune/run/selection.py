@@ -62,7 +62,8 @@ class Finalist:
 
     measurement: Measurement
     samples_ms: tuple[float, ...]
-    #: Median of calls back to back after the race; None where the race was of hot ones, or none.
+    #: Medians of clean calls, and of calls back to back, after the race; None where there was none.
+    clean_ms: float | None = None
     hot_ms: float | None = None
     #: What each round cost by the objective; empty where that is the time.
     costs: tuple[float, ...] = ()
@@ -120,7 +121,8 @@ class Decision:
     vendors: Mapping[str, tuple[float, Ratio]]
     #: Samples of each baseline, in the rounds of the finalists.
     vendor_samples: Mapping[str, Sequence[float]]
-    #: Median of each baseline's calls back to back.
+    #: Medians of each baseline's clean calls, and of its calls back to back.
+    vendor_clean_ms: Mapping[str, float | None] = field(default_factory=dict)
     vendor_hot_ms: Mapping[str, float | None] = field(default_factory=dict)
     #: How all of them were launched: ``graph`` or ``stream``.
     launched_by: str = ""

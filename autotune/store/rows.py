@@ -46,7 +46,7 @@ class Scope:
     source: str
     #: Fingerprint of the arguments.
     arguments: str
-    #: ``cold`` or ``hot``.
+    #: See `autotune.measure.timing.Timing`.
     timing: str
     #: Architecture, for example ``sm_90``; empty where the caller does not say.
     arch: str = ""

@@ -168,7 +168,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True):
     #: Vendor time over ours: above 1 ours is faster.
     ratio: Measured
     ratio_interval: tuple[Measured, Measured]
-    #: Median of calls back to back; None where not taken.
+    #: Medians of clean calls, and of calls back to back; None where not taken.
+    clean_ms: Measured | None = None
     hot_ms: Measured | None = None
     energy_mj: Measured | None = None
 
@@ -267,7 +268,8 @@ class Entry(Plan, frozen=True, kw_only=True):
     limit_fraction: Amount | None = None
     limit_name: str | None = None
     vendor: Vendor | None = None
-    #: Median of calls back to back, from warm caches; None where not taken.
+    #: Medians of clean calls, and of calls back to back; None where not taken; see docs/timing.md.
+    clean_ms: Measured | None = None
     hot_ms: Measured | None = None
     #: None where the objective did not ask for it.
     energy: RecordedEnergy | None = None

@@ -213,14 +213,12 @@ def merge(old: TunedRecord | None, new: TunedRecord, choose: Choice = by_rule) -
     taken = [entry for entry in new.entries if key_of(entry.problem) not in kept]
     sources = {entry.source for entry in new.entries}
     stay = [_aged(entry, sources) for entry in without(old.entries, keys(taken))]
-    portfolio = old.portfolio if _is_wider(old.portfolio, new.portfolio) else new.portfolio
-    rows = [
-        row for each in _merged_fallback(old, new, kept) for row in _beside(each, taken, portfolio)
-    ]
+    wider = old if _is_wider(old.portfolio, new.portfolio) else new
+    rows = [row for each in _merged_fallback(old, new, kept) for row in _beside(each, taken, wider)]
     record = msgspec.structs.replace(
         new,
         entries=(*stay, *taken),
-        portfolio=portfolio,
+        portfolio=wider.portfolio,
         fallback=_once_around(rows),
     )
     return Merged(record, outcomes)
@@ -265,16 +263,19 @@ def _merged_fallback(
 
 
 def _beside(
-    row: FallbackRow, taken: Sequence[Entry], portfolio: Portfolio
+    row: FallbackRow, taken: Sequence[Entry], matrix: TunedRecord
 ) -> tuple[FallbackRow, ...]:
     """A row beside new winners: where one shows that it gives less than promised, both answer.
 
-    The row promises no more than that then, and the winner answers around its problem.
+    A winner that was timed otherwise than a record's matrix shows nothing of it. The row promises no
+    more than that then, and the winner answers around its problem.
     """
     entry = next((each for each in taken if key_of(each.problem) == key_of(row.problem)), None)
     if entry and row.reach is not None:
         return (msgspec.structs.replace(row, plan=entry.plan),)
-    share = _share(row, entry, portfolio) if entry and row.promised else None
+    there = matrix.entry(row.problem)
+    is_alike = entry and there and entry.timing == there.timing
+    share = _share(row, entry, matrix.portfolio) if entry and is_alike and row.promised else None
     if entry is None or share is None or share >= row.promised[0][1]:
         return (row,)
     less = msgspec.structs.replace(row, promised=lowered(row.promised, 0, rounded(share)))

@@ -9,6 +9,7 @@ from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
+from autotune.measure.timing import Caches
 from autotune.run.bench import Bench
 from autotune.run.request import Request
 from autotune.run.run import Run
@@ -50,7 +51,13 @@ class OverlapContract:
         problems, budget = kernel.problems[device.backend], Budget()
         fixed = {"PIECE": (1 << 8,), "TICKET": ("module", "declared")}
         request = Request(
-            kernel, device, problems, budget=budget, strategy="exhaustive", cold=False, fixed=fixed
+            kernel,
+            device,
+            problems,
+            budget=budget,
+            strategy="exhaustive",
+            caches=Caches.HOT,
+            fixed=fixed,
         )
         for number in range(20):  # who meets whom is chance
             file = tmp_path / f"{number}.sqlite"

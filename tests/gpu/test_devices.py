@@ -1,5 +1,7 @@
 """The CUDA backend on a GPU: the contract of backends, and what only CUDA has."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 from contracts.backend import KERNELS, ONE, ExecutorContract
@@ -13,10 +15,12 @@ from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.launches import LaunchSequence, over_limit
 from autotune.kernel.spec import Launch
 from autotune.measure.measurement import Status
+from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
 from autotune.search.session import Budget
 from autotune.store import Store
+from autotune.values import Problem
 from autotune.vendor import PLAIN, cublas_call
 
 CONSTANTS = """
@@ -316,3 +320,18 @@ def test_parameters_without_effect_share_one_measurement(tmp_path):
     (result,) = tuned(kernel, tmp_path / "s.sqlite").problems
     assert len(result.measured) == 3
     assert len({measurement.samples_ms for measurement in result.measured}) == 1
+
+
+@pytest.mark.gpu
+def test_what_the_l2_cache_holds_is_timed_clean_and_hot_and_the_rest_cold(tmp_path):
+    """In search and finals, the vendor's call too."""
+    device = choose_device("cuda:0")
+    problems = (Problem(n=device.l2_bytes // 8), Problem(n=device.l2_bytes))
+    request = Request(find_kernel("reduce"), device, problems, budget=Budget(evaluations=8))
+    with Store.open(tmp_path / "s.sqlite") as store, closing(Run(request, store)) as tuning:
+        small, large = record_of(tuning.run()).entries
+        rows = {row.problem: row.timing for row in store.rows()}
+    assert [rows[problem] for problem in problems] == ["mixed:graph", "cold:graph"]
+    assert [small.timing, large.timing] == ["mixed:graph", "cold:graph"]
+    for times in (small, small.vendor):
+        assert times.hot_ms < times.median_ms < times.clean_ms
