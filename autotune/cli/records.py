@@ -176,6 +176,7 @@ def results(
     """
     from autotune.errors import UsageError, unknown
     from autotune.kernel.catalog import listings
+    from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
     from autotune.store.flat import stored_row
 
@@ -214,6 +215,7 @@ def results(
                 "problem": words(row["problem"]),
                 "status": row["status"],
                 "median ms": row["median_ms"],
+                "timing": Timing(row.get("timing", "")).remark,
                 "hot ms": row["hot_median_ms"],
                 "energy mJ": row["energy_mj"],
                 "power W": row["power_w"],
@@ -595,7 +597,7 @@ def _exported_again(kernel: str, format: str, device: str | None) -> dict[str, s
         if recording.kind == format and recording.text in texts:
             continue  # a wisdom file is several recordings
         texts.add(recording.text)
-        folder = _results_folder(recording.device.name, recording.problem, "")
+        folder = _results_folder(recording.device.name, recording.problem)
         exported = export_recorded(format, recording)
         while any(f"{folder}/{name}" in files for name in exported):
             folder += "_"
@@ -648,27 +650,26 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     from autotune.export.measurements import Results
     from autotune.kernel.catalog import find_kernel
     from autotune.kernel.source import source_fingerprint
-    from autotune.measure.timing import Caches, Timing
+    from autotune.measure.timing import Timing
     from autotune.store import Store, default_url
 
     declared = find_kernel(kernel)
     names, source = set(declared.parameters), source_fingerprint(declared)
-    groups: dict[tuple[str, Problem, Caches], list[Row]] = {}
+    groups: dict[tuple[str, Problem, str], list[Row]] = {}
     found: dict[str, Results] = {}
     with Store.open(default_url()) as store:
         for row in store.newest_of_scopes(declared.name, device):
             if set(row.measurement.configuration) != names:
                 continue
-            caches = Timing(row.timing).caches
-            groups.setdefault((row.device_name, row.problem, caches), []).append(row)
+            timing = Timing(row.timing).remark
+            groups.setdefault((row.device_name, row.problem, timing), []).append(row)
         if not groups:
             raise UsageError(
                 f"{kernel}: nothing with the parameters of {declared.file} measured yet; run: "
                 f"autotune run {kernel}"
             )
-        for (name, problem, caches), group in groups.items():
-            end = "" if caches is Caches.COLD else f"-{caches}"
-            folder = _results_folder(name, problem, end)
+        for (name, problem, timing), group in groups.items():
+            folder = _results_folder(name, problem, timing)
             while folder in found:  # x=1-y2 and y=3, x=1 and y=2-y3
                 folder += "_"
             last = next((row for row in group if row.source == source), group[-1])
@@ -686,7 +687,7 @@ def _measured(kernel: str, device: str | None) -> dict[str, Results]:
     return found
 
 
-def _results_folder(device_name: str, problem: Problem, end: str) -> str:
+def _results_folder(device_name: str, problem: Problem, timing: str = "") -> str:
     """Below --out, whatever text a field's value is: ``../`` too."""
     from urllib.parse import quote
 
@@ -695,7 +696,8 @@ def _results_folder(device_name: str, problem: Problem, end: str) -> str:
     sizes = [
         f"{field}{quote(str(value), '', errors='replace')}" for field, value in problem.items()
     ]
-    return f"{Device('cuda', device_name, '').folder}/{'-'.join(sizes)}{end}"
+    place = "-".join([*sizes, timing] if timing else sizes)
+    return f"{Device('cuda', device_name, '').folder}/{place}"
 
 
 @click.command("compare")

@@ -345,15 +345,20 @@ def _rows_of(result: RunResult) -> list[dict[str, Any]]:
     """What was measured, as plain rows."""
     from autotune.store.flat import row_of
 
-    name, device = result.request.kernel.name, result.request.device.name
+    request = result.request
     return [
-        row_of(name, tried.problem, measurement, device)
+        {
+            **row_of(request.kernel.name, tried.problem, measurement, request.device.name),
+            "timing": request.timing_of(tried.problem).value,
+        }
         for tried in result.problems
         for measurement in tried.measured
     ]
 
 
 def _show_winners(result: RunResult, published: Published) -> None:
+    from autotune.measure.timing import Timing
+
     space = result.problems[0].space
     rows = []
     for solved in result.solved:
@@ -365,6 +370,7 @@ def _show_winners(result: RunResult, published: Published) -> None:
             {
                 "problem": words(entry.problem),
                 "median ms": entry.median_ms,
+                "timing": Timing(entry.timing).remark,
                 "95 % interval": f"{low:.4g} … {high:.4g}",
                 "energy mJ": _energy_of(entry),
                 **{name: entry.metrics.get(name) for name in result.request.kernel.metrics},
@@ -523,6 +529,8 @@ def _warn_of_unsure(result: RunResult, record: TunedRecord) -> None:
 
 def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
     """Show one configuration's measurement on each problem."""
+    from autotune.measure.timing import Timing
+
     if as_json:
         emit_json(rows)
         return
@@ -532,6 +540,7 @@ def _show_single(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
             "problem": words(row["problem"]),
             "status": row["status"],
             "median ms": row["median_ms"],
+            "timing": Timing(row.get("timing", "")).remark,
             "energy mJ": row["energy_mj"],
             **{name: row["metrics"].get(name) for name in metrics},
             "largest error": "" if row["max_error"] is None else f"{row['max_error']:.3g}",

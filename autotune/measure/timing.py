@@ -65,6 +65,11 @@ class Timing(StrEnum):
         return self.caches is Caches.COLD
 
     @property
+    def remark(self) -> str:
+        """What a person is told beside a time; empty where it is cold."""
+        return "" if self.is_cold else self.caches
+
+    @property
     def by_graph(self) -> bool:
         """Whether a sequence is launched as one captured unit."""
         return self.endswith(":graph")

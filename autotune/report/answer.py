@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import geometric_mean
 
+from autotune.measure.timing import Timing
 from autotune.report import wording
 from autotune.report.content import ProblemContent, ReportContent
 from autotune.report.table import (
@@ -234,7 +235,10 @@ def _answer(problem: ProblemContent, speed: str, name_vendor: bool) -> dict[str,
 
 
 def _time(entry: Entry) -> str:
-    return f"{wording.time(entry.median_ms)}{' (unsure)' if entry.unsure else ''}"
+    remarks = ", ".join(
+        filter(None, (Timing(entry.timing).remark, "unsure" if entry.unsure else ""))
+    )
+    return wording.time(entry.median_ms) + (f" ({remarks})" if remarks else "")
 
 
 def _vendor_sentence(entries: Sequence[Entry]) -> list[str]:
