@@ -526,10 +526,10 @@ class CudaTimer:
 
     def clean(self, count: int) -> list[float]:
         flush = self._executor.flush_clean
-        if not self._once:
+        if self._once and not self._clean:
+            self._clean = self._captured(flush)
+        if not self._clean:
             return self._executor.samples_ms(self._call, count, flush)
-        self._clean = self._clean or self._captured(flush)
-        assert self._clean  # what could be captured once can be again
         return [self._net(self._clean.take_ms()) for _ in range(count)]
 
     def sustained(self, is_enough: Callable[[int], bool]) -> None:

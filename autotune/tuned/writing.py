@@ -267,8 +267,8 @@ def _beside(
 ) -> tuple[FallbackRow, ...]:
     """A row beside new winners: where one shows that it gives less than promised, both answer.
 
-    A winner that was timed otherwise than a record's matrix shows nothing of it. The row promises no
-    more than that then, and the winner answers around its problem.
+    The row promises no more than that then, and the winner answers around its problem. One that was
+    timed otherwise than the matrix shows nothing.
     """
     entry = next((each for each in taken if key_of(each.problem) == key_of(row.problem)), None)
     if entry and row.reach is not None:
