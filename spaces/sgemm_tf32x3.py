@@ -199,8 +199,8 @@ def stages_have_an_owner(VARIANT, BM, STAGES):
 
 @sgemm_tf32x3.constraint
 def copies_have_a_stage(VARIANT, STAGES, AHEAD):
-    """wgmma: a stage is full when B is there for the steps ahead: more than stages gain nothing."""
-    return VARIANT == "mma" or AHEAD <= STAGES
+    """wgmma: a stage is full only when B is there for the steps ahead: many more than stages gain nothing."""
+    return VARIANT == "mma" or AHEAD <= STAGES + 1
 
 
 @sgemm_tf32x3.constraint
