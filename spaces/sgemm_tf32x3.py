@@ -283,12 +283,15 @@ def requires(c, p):
     """A part of k is two steps at least, and clusters that the grid adds up can be counted; padded is what is not
     aligned and lies as the tuned matrices do.
     """
-    split = c.SPLITK * c.GRIDK
-    counted = (c.GRIDK == 1) | (tiles(c, p) * c.SPLITK <= MOST_SHARES)
-    few = (split == 1) | (2 * DEPTH * split <= p.k)
-    odd = p.k % 4 + p.n % 4 + p.offset_a % 4 + p.offset_b % 4 > 0
-    padded = odd & (p.view == 0) & (quads(p.m, p.k) + quads(p.k, p.n) < MOST_QUADS)
-    return counted & few & (padded if c.PADDED else True)
+    split, fits = c.SPLITK * c.GRIDK, True
+    if split > 1:
+        fits &= 2 * DEPTH * split <= p.k
+    if c.GRIDK > 1:
+        fits &= tiles(c, p) * c.SPLITK <= MOST_SHARES
+    if c.PADDED:
+        odd = p.k % 4 + p.n % 4 + p.offset_a % 4 + p.offset_b % 4 >= 1
+        fits &= odd & (p.view == 0) & (quads(p.m, p.k) + quads(p.k, p.n) <= MOST_QUADS)
+    return fits
 
 
 @sgemm_tf32x3.scratch
