@@ -9,8 +9,8 @@ import pytest
 
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel
-from autotune.kernel.space import enumerate_space
 from autotune.kernel.launches import launch_sequence
+from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
 from autotune.measure.data import Draw
