@@ -22,6 +22,17 @@
 //
 // Where a matrix lies column by column, B need not be turned: a thread's part of a column is then in one piece.
 // A has to be, float by float.
+//
+// Where C has too few tiles for the device, k is divided among SPLITK blocks of a cluster, and GRIDK clusters;
+// where it has too few rows for two warpgroups (BM = WM), the consumers take steps of k in turn. Who has a part
+// lays its sums out in shared memory, where split_k.h finds them.
+//
+// A block that has an SM for itself and few steps waits for B most of the time: the loads of one step are all
+// that registers hold. With AHEAD > 1 they are copies to shared memory instead, each thread's for itself, so
+// that nobody has to be waited for.
+//
+// PADDED: rows that are not whole quads at multiples of 16 bytes are copied first, by a launch of its own, to
+// where they are.
 
 #ifndef BM
 #define BM 128  // rows of C per block
@@ -41,13 +52,26 @@
 #ifndef VECTORS
 #define VECTORS 1  // load B 16 bytes at a time where its rows are aligned
 #endif
+#ifndef AHEAD
+#define AHEAD 1  // steps of B that are on their way: one in registers, or more in shared memory
+#endif
+#ifndef SPLITK
+#define SPLITK 1  // blocks that share one tile of C, each with a part of k: a cluster
+#endif
+#ifndef GRIDK
+#define GRIDK 1  // clusters (blocks, where SPLITK is 1) that share one tile of C, each with a part of k
+#endif
+#ifndef PADDED
+#define PADDED 0  // copy A and B to where their rows are aligned, if they are not
+#endif
 
 #include "gemm.h"
 #include "sgemm_tf32x3.h"
 
 constexpr int DEPTH = 32;   // of a step of k: 128 bytes, the longest row that wgmma's layouts know
 constexpr int GROUP = 128;  // threads
-constexpr int CONSUMERS = BM / WM;
+constexpr int CONSUMERS = 2;
+constexpr int SLICES = CONSUMERS * WM / BM;  // consumers with the same rows, which take steps of k in turn
 constexpr int THREADS = (CONSUMERS + 1) * GROUP;
 constexpr int SLABS = WM / 64;           // of 64 rows, for one wgmma
 constexpr int BATCH = WM == 64 ? 4 : 2;  // steps of 8 of k whose halves of A are in registers at a time
@@ -55,12 +79,19 @@ constexpr int HALVES = BN / 64;          // of a column of B, that a thread of t
 constexpr int A_BYTES = BM * DEPTH * 4, B_BYTES = BN * DEPTH * 4;
 constexpr int STAGE_BYTES = A_BYTES + 2 * B_BYTES;
 constexpr int HEAD_BYTES = 1024;  // barriers; wgmma's layouts repeat every 1024 bytes
+constexpr int ADDERS = CONSUMERS * GROUP;
+constexpr int C_PITCH = BN + 16;  // of the tiles that sums are added up in: two rows of four quads fill the banks
+constexpr bool ADDED_UP = GRIDK * SPLITK * SLICES > 1;  // sums of several threads make an element of C
 // The three warpgroups start with 168 each.
 constexpr int CONSUMER_REGISTERS = WM == 64 ? 208 : 224;
 constexpr int PRODUCER_REGISTERS = 3 * 168 - 2 * CONSUMER_REGISTERS;
 
 static_assert((WM == 64 || WM == 128) && (BN == 64 || BN == 128), "what fits in registers");
-static_assert(CONSUMERS == 2, "setmaxnreg deals out the registers of three warpgroups");
+static_assert(BM == WM || BM == 2 * WM, "setmaxnreg deals out the registers of three warpgroups");
+static_assert(STAGES % SLICES == 0, "a stage is always the same consumer's, which so misses none of its phases");
+static_assert(!PADDED || !VIEW, "views are taken as they are");
+
+#include "split_k.h"
 
 // ---------------------------------------------------------------- barriers
 
@@ -102,6 +133,7 @@ struct Ring {
     __device__ unsigned a() const { return stages + stage * STAGE_BYTES; }
     __device__ unsigned b_hi() const { return a() + A_BYTES; }
     __device__ unsigned b_lo() const { return b_hi() + B_BYTES; }
+    __device__ unsigned ahead() const { return stages + STAGES * STAGE_BYTES; }
     __device__ void advance()
     {
         if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -143,6 +175,42 @@ __device__ __forceinline__ int anew(int x)
     return x;
 }
 
+// Where a thread of the producer keeps what it has copied ahead, of B as it lies: AHEAD steps in turn, of HALVES
+// times 16 floats. Threads' pieces of UNIT floats lie side by side.
+struct Ahead {
+    unsigned slots;  // this step's
+    int step = 0;
+
+    __device__ explicit Ahead(unsigned ahead) : slots(ahead) {}
+    template <int UNIT>
+    __device__ unsigned slot(int turn, int i) const
+    {
+        return slots + ((turn * 16 + i) * GROUP + threadIdx.x % GROUP * UNIT) * 4;
+    }
+    // Go on to the slots which are read next, and then filled anew.
+    __device__ void advance()
+    {
+        const int distance = ++step == AHEAD ? 1 - AHEAD : 1;
+        if (step == AHEAD) step = 0;
+        slots += distance * B_BYTES;
+    }
+};
+
+__device__ __forceinline__ float4 read_quad(unsigned from)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(from) : "memory");
+    return v;
+}
+
+__device__ __forceinline__ float read_float(unsigned from)
+{
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(from) : "memory");
+    return v;
+}
+
 // A thread's part in bringing B's tile, a float at a time: a column, or half of one, whatever the alignment.
 // Columns beyond the matrix are replaced by the last one, which only feeds elements of C that are never
 // stored; beyond the end of k are zeros. WIDE: B lies column by column, in whole quads.
@@ -152,8 +220,10 @@ struct Columns {
     Pitch pitch;        // from there to the next k
     int row, half;
     float next[HALVES][16];  // by k
+    Ahead ahead;
 
-    __device__ Columns(const float* b, Tile tile, int n, Pitch ldb) : pitch(TRANS_B ? 1 : ldb)
+    __device__ Columns(const float* b, Tile tile, int n, Pitch ldb, unsigned slots)
+        : pitch(TRANS_B ? 1 : ldb), ahead(slots)
     {
         row = threadIdx.x % BN, half = threadIdx.x % GROUP / BN;
         const int column = row / 16 * 16 + row % 8 / 2 * 4 + row / 8 % 2 * 2 + row % 2;
@@ -169,6 +239,10 @@ struct Columns {
 #pragma unroll
             for (int i = 0; i < 16; i += 4) {
                 const bool inside = 16 * (half + turn) + i < left;
+                if constexpr (AHEAD > 1) {
+                    copy_async_or_zero<4>(ahead.slot<4>(turn, i), from + i, inside);
+                    continue;
+                }
                 const float4 v = inside ? __ldg(reinterpret_cast<const float4*>(from + i))
                                         : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
                 next[turn][i] = v.x, next[turn][i + 1] = v.y, next[turn][i + 2] = v.z, next[turn][i + 3] = v.w;
@@ -177,15 +251,30 @@ struct Columns {
         } else {
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
-                next[turn][i] = 16 * (half + turn) + i < left ? __ldg(from) : 0.0f;
+                const bool inside = 16 * (half + turn) + i < left;
+                if constexpr (AHEAD > 1) copy_async_or_zero<1>(ahead.slot<1>(turn, i), from, inside);
+                else next[turn][i] = inside ? __ldg(from) : 0.0f;
                 from += pitch;
             }
         }
         if (turn == HALVES - 1) from += static_cast<long long>(DEPTH - 16 * HALVES) * pitch;
     }
 
-    __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
+    __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile)
     {
+        if constexpr (AHEAD > 1) {
+#pragma unroll
+            for (int i = 0; i < 16; i += 4) {
+                float(&x)[16] = next[turn];
+                if constexpr (WIDE) {
+                    const float4 v = read_quad(ahead.slot<4>(turn, i));
+                    x[i] = v.x, x[i + 1] = v.y, x[i + 2] = v.z, x[i + 3] = v.w;
+                } else {
+#pragma unroll
+                    for (int j = i; j < i + 4; ++j) x[j] = read_float(ahead.slot<1>(turn, j));
+                }
+            }
+        }
         const int to = anew(row);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -203,8 +292,9 @@ struct Blocks {
     Pitch pitch;
     int row, piece;
     float next[HALVES][4][4];  // by k
+    Ahead ahead;
 
-    __device__ Blocks(const float* b, Tile tile, int n, Pitch ldb) : pitch(ldb)
+    __device__ Blocks(const float* b, Tile tile, int n, Pitch ldb, unsigned slots) : pitch(ldb), ahead(slots)
     {
         const int warp = threadIdx.x % GROUP / 32, lane = threadIdx.x % 32, t = lane % 4;
         const int column = warp % (BN / 64) * 64 + lane / 8 * 16;
@@ -219,15 +309,27 @@ struct Blocks {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const bool inside = k_of(piece) + 16 * turn + 4 * i < left;
-            const float4 v = inside ? __ldg(reinterpret_cast<const float4*>(from + (16ll * turn + 4 * i) * pitch))
+            const float* at = from + (16ll * turn + 4 * i) * pitch;
+            if constexpr (AHEAD > 1) {
+                copy_async_or_zero<4>(ahead.slot<4>(turn, 4 * i), at, inside);
+                continue;
+            }
+            const float4 v = inside ? __ldg(reinterpret_cast<const float4*>(at))
                                     : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             next[turn][i][0] = v.x, next[turn][i][1] = v.y, next[turn][i][2] = v.z, next[turn][i][3] = v.w;
         }
         if (turn == HALVES - 1) from += static_cast<long long>(DEPTH) * pitch;
     }
 
-    __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile) const
+    __device__ __forceinline__ void store(int turn, unsigned hi_tile, unsigned lo_tile)
     {
+        if constexpr (AHEAD > 1) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float4 v = read_quad(ahead.slot<4>(turn, 4 * i));
+                next[turn][i][0] = v.x, next[turn][i][1] = v.y, next[turn][i][2] = v.z, next[turn][i][3] = v.w;
+            }
+        }
         const int to = anew(row);
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -283,23 +385,41 @@ __device__ __forceinline__ void turn_a(unsigned to, const float* a, Pitch lda, T
     }
 }
 
+// Of this block's part of k, whose depth `k` is. `row_of_a`: floats in a row of A.
 template <typename Loader>
-__device__ __forceinline__ void produce(Ring ring, Loader loader, const float* a, Pitch lda, Tile tile, int m, int k)
+__device__ __forceinline__ void produce(Ring ring, Loader loader, const float* a, Pitch lda, Tile tile, int m, int k,
+                                        int row_of_a)
 {
-    const bool aligned = are_quads(a, k, lda);
+    const bool aligned = are_quads(a, row_of_a, lda);
+    const auto load = [&](int turn, int left) {
+        // Copies that bring nothing would come when their place is used otherwise.
+        if (AHEAD == 1 || left > 0) loader.load(turn, left);
+    };
+    const auto next_slots = [&] {
+        if constexpr (AHEAD > 1) {
+            close_group();  // even if empty: await_groups counts groups
+            loader.ahead.advance();
+        }
+    };
+#pragma unroll 1
+    for (int k0 = 0; k0 < AHEAD * DEPTH; k0 += DEPTH) {
 #pragma unroll
-    for (int turn = 0; turn < HALVES; ++turn) loader.load(turn, k);
+        for (int turn = 0; turn < HALVES; ++turn) load(turn, k - k0);
+        next_slots();
+    }
     for (int k0 = 0; k0 < k; k0 += DEPTH) {
         await(ring.empty(), ring.parity ^ 1);  // at once the first time round
         if (TRANS_A) turn_a(ring.a(), a, lda, tile, k0, m, k);
         else if (aligned) copy_a<4>(ring.a(), a, lda, tile, k0, m, k);
         else copy_a<1>(ring.a(), a, lda, tile, k0, m, k);
         arrive_after_copies(ring.full());
+        if constexpr (AHEAD > 1) await_groups<AHEAD - 1>();  // this thread's own copies are all that it reads
 #pragma unroll
         for (int turn = 0; turn < HALVES; ++turn) {
             loader.store(turn, ring.b_hi(), ring.b_lo());
-            loader.load(turn, k - k0 - DEPTH);
+            load(turn, k - k0 - AHEAD * DEPTH);
         }
+        next_slots();
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // wgmma is another kind of reader
         arrive(ring.full());
         ring.advance();
@@ -397,6 +517,21 @@ struct Consumer {
         }
     }
 
+    // This thread's sums in a tile whose rows are C_PITCH floats apart.
+    __device__ __forceinline__ void lay_out(float* tile, int row, int col) const
+    {
+#pragma unroll
+        for (int slab = 0; slab < SLABS; ++slab)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+#pragma unroll
+                for (int j = 0; j < BN / 16; ++j) {
+                    const float* v = total[slab] + 8 * j + 2 * half;
+                    *reinterpret_cast<float4*>(tile + (row + 64 * slab + 8 * half) * C_PITCH + col + 16 * j) =
+                        make_float4(v[0], v[1], v[4], v[5]);
+                }
+    }
+
     __device__ __forceinline__ void store(float* c, Pitch ldc, float alpha, float beta, int row, int col, int m,
                                           int n) const
     {
@@ -417,10 +552,56 @@ struct Consumer {
     }
 };
 
-// Grid: blocks of C. Shared memory: HEAD_BYTES + STAGES * STAGE_BYTES, and 1024 bytes to align them.
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+// ---------------------------------------------------------------- rows that are not aligned
+
+// Floats from a row to the next where rows of `length` are made whole quads.
+__device__ __forceinline__ int padded(int length) { return (length + 3) / 4 * 4; }
+
+#if PADDED
+__device__ __forceinline__ void pad_quad(const float* from, float* to, unsigned length, unsigned quad)
+{
+    const unsigned quads = (length + 3) / 4;
+    const unsigned row = quad / quads, col = quad % quads * 4;
+    from += static_cast<long long>(row) * length + col;
+    float v[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) v[j] = col + j < length ? __ldg(from + j) : 0.0f;
+    reinterpret_cast<float4*>(to)[quad] = make_float4(v[0], v[1], v[2], v[3]);
+}
+
+// Grid: a thread for each quad of A, then of B.
+extern "C" __global__ void __launch_bounds__(256)
+sgemm_tf32x3_pad(const float* __restrict__ a, const float* __restrict__ b, int m, int n, int k,
+                 float* __restrict__ padded_a, float* __restrict__ padded_b)
+{
+    const unsigned quads_a = unsigned(m) * (padded(k) / 4), quads_b = unsigned(k) * (padded(n) / 4);
+    const unsigned quad = blockIdx.x * 256 + threadIdx.x;
+    if (quad < quads_a) {
+        if (!are_quads(a, k, k)) pad_quad(a, padded_a, k, quad);
+    } else if (quad - quads_a < quads_b) {
+        if (!are_quads(b, n, n)) pad_quad(b, padded_b, n, quad - quads_a);
+    }
+}
+#endif
+
+// ---------------------------------------------------------------- the kernel
+
+// Grid: (blocks of C, GRIDK, SPLITK). Shared memory: HEAD_BYTES, 1024 bytes to align them, and STAGES *
+// STAGE_BYTES and, where AHEAD > 1, AHEAD * B_BYTES; but SLICES * BM * C_PITCH floats at least where ADDED_UP.
+extern "C" __global__ void
+#if SPLITK > 1
+__cluster_dims__(1, 1, SPLITK)
+#endif
+__launch_bounds__(THREADS, 1)
 sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, float alpha, float beta,
-             int m, int n, int k VIEW_PARAMETERS)
+             int m, int n, int k VIEW_PARAMETERS
+#if GRIDK > 1
+             , float* partial  // GRIDK * blocks of C * BM * BN floats, to be written before they are read
+#endif
+#if PADDED
+             , const float* __restrict__ padded_a, const float* __restrict__ padded_b
+#endif
+)
 {
     extern __shared__ __align__(1024) float shared[];
 #if VIEW
@@ -428,18 +609,33 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
     a += matrix * stride_a, b += matrix * stride_b, c += matrix * stride_c;
     const Tile tile(blockIdx.x % tiles, m, n);
 #else
-    const Pitch lda = k, ldb = n, ldc = n;
+    const Pitch ldc = n;
+    Pitch lda = k, ldb = n;
     const Tile tile(blockIdx.x, m, n);
 #endif
+    int row_of_a = k, row_of_b = TRANS_B ? k : n;
+#if PADDED
+    if (!are_quads(a, k, lda)) a = padded_a, row_of_a = lda = padded(k);
+    if (!are_quads(b, n, ldb)) b = padded_b, row_of_b = ldb = padded(n);
+#endif
+    int depth = k;  // of this block's part
+    if constexpr (GRIDK * SPLITK > 1) {
+        constexpr int PARTS = GRIDK * SPLITK;
+        const int depth_of_part = (k + DEPTH * PARTS - 1) / (DEPTH * PARTS) * DEPTH;
+        const int k0 = min(static_cast<int>(blockIdx.y * SPLITK + blockIdx.z) * depth_of_part, k);
+        depth = min(depth_of_part, k - k0);
+        a += TRANS_A ? static_cast<long long>(k0) * lda : k0;
+        b += TRANS_B ? k0 : static_cast<long long>(k0) * ldb;
+    }
     const int group = threadIdx.x / GROUP;
 
     Ring ring((shared_address(shared) + 1023) / 1024 * 1024);
     if (threadIdx.x == 0)
         for (int stage = 0; stage < STAGES; ++stage) {
             barrier_init(ring.barriers + 16 * stage, 2 * GROUP);  // each thread of the producer: B stored, A copied
-            // Each thread of the consumers. One per warp, after __syncwarp, is as right and no faster, but
-            // compute-sanitizer's racecheck takes the other lanes' reads for hazards.
-            barrier_init(ring.barriers + 16 * stage + 8, CONSUMERS * GROUP);
+            // Each thread of the consumers that read it. One per warp, after __syncwarp, is as right and no
+            // faster, but compute-sanitizer's racecheck takes the other lanes' reads for hazards.
+            barrier_init(ring.barriers + 16 * stage + 8, CONSUMERS / SLICES * GROUP);
         }
     __syncthreads();
 
@@ -447,22 +643,45 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 #if TRANS_B
         using Vectors = Columns<true>;
+        const int columns = n;
 #else
         using Vectors = Blocks;
+        const int columns = row_of_b;
 #endif
-        if (VECTORS && are_quads(b, TRANS_B ? k : n, ldb)) produce(ring, Vectors(b, tile, n, ldb), a, lda, tile, m, k);
-        else produce(ring, Columns<>(b, tile, n, ldb), a, lda, tile, m, k);
+        if (VECTORS && are_quads(b, row_of_b, ldb))
+            produce(ring, Vectors(b, tile, columns, ldb, ring.ahead()), a, lda, tile, m, depth, row_of_a);
+        else
+            produce(ring, Columns<>(b, tile, n, ldb, ring.ahead()), a, lda, tile, m, depth, row_of_a);
+#if SPLITK > 1
+        cluster_barrier();  // those of add_up_and_store
+        cluster_barrier();
+#endif
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
         const int lane = threadIdx.x % 32;
-        const int row = group * WM + threadIdx.x % GROUP / 32 * 16 + lane / 4;
+        const int slice = SLICES > 1 ? group : 0;
+        const int row = (SLICES > 1 ? 0 : group * WM) + threadIdx.x % GROUP / 32 * 16 + lane / 4;
         Consumer consumer;
-        for (int k0 = 0; k0 < k; k0 += DEPTH) {
+        if (slice > 0) ring.advance();
+        for (int k0 = slice * DEPTH; k0 < depth; k0 += SLICES * DEPTH) {
             await(ring.full(), ring.parity);
             consumer.multiply(ring, row);
             arrive(ring.empty());
-            ring.advance();
+#pragma unroll
+            for (int i = 0; i < SLICES; ++i) ring.advance();
         }
-        consumer.store(c, ldc, alpha, beta, tile.row + row, tile.col + lane % 4 * 4, m, n);
+        if constexpr (ADDED_UP) {
+            float* const tiles = shared + (ring.stages - shared_address(shared)) / 4;
+            adders_barrier();  // nobody reads the stages any more
+            consumer.lay_out(tiles + slice * (BM * C_PITCH), row, lane % 4 * 4);
+            adders_barrier();
+#if GRIDK == 1
+            float* const partial = nullptr;
+#endif
+            if (are_quads(c, n, ldc)) add_up_and_store<4>(tiles, c, alpha, beta, tile, m, n, ldc, partial);
+            else add_up_and_store<1>(tiles, c, alpha, beta, tile, m, n, ldc, partial);
+        } else {
+            consumer.store(c, ldc, alpha, beta, tile.row + row, tile.col + lane % 4 * 4, m, n);
+        }
     }
 }

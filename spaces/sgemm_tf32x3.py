@@ -8,7 +8,7 @@ same arguments: `mma` (kernels/sgemm_tf32x3.cu) for every GPU since sm_80, `wgmm
 
 import numpy as np
 
-from autotune import InOut, Kernel, Launch, Problem, Work, ceil_div, matrix_product
+from autotune import InOut, Kernel, Launch, Out, Problem, Work, ceil_div, matrix_product, maximum
 from autotune.kernel.operand import either
 from autotune.kernel.products import MatrixProduct
 
@@ -34,12 +34,21 @@ def mma_tiles(BM, BN, BK, WM, WN, **others):
 
 def wgmma_tiles(BM, BN, STAGES, **others):
     """A configuration of the wgmma source by its tiles."""
-    tiles = {"BM": BM, "BN": BN, "WM": BM // 2, "STAGES": STAGES}
+    tiles = {"BM": BM, "BN": BN, "WM": max(64, BM // 2), "STAGES": STAGES}
     return {"VARIANT": "wgmma", **tiles, "RASTER": 8, **others}
 
 
 #: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
 REGISTERS_BESIDES = 28
+
+#: Shares of tiles that the wgmma source can count arrivals for, where k is split over the grid.
+MOST_SHARES = 1024
+
+#: Of a step of k in the wgmma source.
+DEPTH = 32
+
+#: Quads of A and B that a launch can pad.
+MOST_QUADS = 1 << 31
 
 #: Depth up to which exact data may have low bits: beyond, sums of them could need more than 24 bits.
 DEEPEST_LOW_BITS = 32768
@@ -63,6 +72,9 @@ sgemm_tf32x3 = Kernel(
         product(100, 132, 68),
         product(127, 131, 129),
         product(130, 260, 0),
+        # k for eight parts, of which the last is empty
+        product(19, 131, 1541),
+        product(20, 132, 1028),
         *(
             Problem(m=68, n=132, k=68, offset_a=i, offset_b=i % 3 + 1, offset_c=(i + 1) % 3 + 1)
             for i in (1, 2, 3)
@@ -86,6 +98,8 @@ sgemm_tf32x3 = Kernel(
         view(68, 132, 100, 100, 104, 132, trans_b=1),
         view(67, 131, 97, 99, 97, 131, trans_b=1, offset_b=2),
         view(68, 132, 100, 72, 104, 132, trans_a=1, trans_b=1),
+        view(20, 132, 1028, 1032, 136, 132, batch=2, stride_a=20640, stride_b=0, stride_c=2640),
+        view(19, 131, 1541, 19, 1541, 133, trans_a=1, trans_b=1, offset_b=1),
     ],
     seeds=[
         # tiles for whole waves on large matrices, and more of them for small ones
@@ -93,6 +107,15 @@ sgemm_tf32x3 = Kernel(
         wgmma_tiles(256, 128, 3, VECTORS=False),
         wgmma_tiles(128, 128, 4),
         wgmma_tiles(128, 64, 5),
+        # a part of k for each block: 512, 768 and 1024 cubed; m of 128, of 64; rows that are not aligned
+        wgmma_tiles(128, 64, 4, SPLITK=4, AHEAD=4),
+        wgmma_tiles(128, 128, 3, SPLITK=4, AHEAD=2),
+        wgmma_tiles(128, 128, 4, SPLITK=2),
+        wgmma_tiles(128, 128, 3, SPLITK=4, AHEAD=4),
+        wgmma_tiles(64, 128, 4, SPLITK=4, AHEAD=4),
+        wgmma_tiles(64, 64, 4, SPLITK=2, AHEAD=4),
+        wgmma_tiles(256, 128, 3, GRIDK=3, PADDED=True),
+        wgmma_tiles(256, 128, 3, PADDED=True),
         mma_tiles(128, 128, 16, 32, 64, STAGES=4),
         mma_tiles(64, 128, 16, 64, 32, STAGES=4, MIN_BLOCKS=2),
         mma_tiles(64, 128, 16, 32, 32, STAGES=3),
@@ -108,6 +131,14 @@ sgemm_tf32x3 = Kernel(
     STAGES=(2, 3, 4, 5),  # pairs of tiles in shared memory
     FLUSH=(16, 32),  # products of an element summed up in the tensor core
     VECTORS=(True, False),  # wgmma: load B 16 bytes at a time where its rows are aligned
+    AHEAD=(
+        1,
+        2,
+        4,
+    ),  # wgmma: steps of B on their way, in registers or, more than one, in shared memory
+    SPLITK=(1, 2, 4, 8),  # wgmma: blocks, as one cluster, that share a tile of C
+    GRIDK=(1, 2, 3, 4),  # wgmma: such clusters, or lone blocks, that share a tile of C
+    PADDED=(False, True),  # wgmma: rows that are not aligned are copied first to where they are
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     # What the kernels find out about alignment, they find out at run time.
@@ -136,7 +167,7 @@ def mma(VARIANT):
     return VARIANT == "mma"
 
 
-@sgemm_tf32x3.applies("VECTORS")
+@sgemm_tf32x3.applies("VECTORS", "AHEAD", "SPLITK", "GRIDK", "PADDED")
 def wgmma(VARIANT):
     return VARIANT == "wgmma"
 
@@ -156,8 +187,38 @@ def warps_make_a_block(BM, BN, WM, WN):
 
 @sgemm_tf32x3.constraint
 def warpgroups_take_turns(VARIANT, BM, BN, WM):
-    """wgmma: two warpgroups of 64 or 128 rows; 128 columns are all that their registers hold."""
-    return VARIANT == "mma" or (WM >= 64 and BM == 2 * WM and BN <= 128)
+    """wgmma: two warpgroups of 64 or 128 rows, or of the same 64; their registers hold 128 columns."""
+    return VARIANT == "mma" or (max(BM // 2, 64) == WM and BN <= 128)
+
+
+@sgemm_tf32x3.constraint
+def stages_have_an_owner(VARIANT, BM, STAGES):
+    """wgmma: warpgroups of the same rows take stages in turn, each its own."""
+    return VARIANT == "mma" or BM > 64 or STAGES % 2 == 0
+
+
+@sgemm_tf32x3.constraint
+def copies_have_a_stage(VARIANT, STAGES, AHEAD):
+    """wgmma: a stage is full only when B is there for the steps ahead: many more than stages gain nothing."""
+    return VARIANT == "mma" or AHEAD <= STAGES + 1
+
+
+@sgemm_tf32x3.constraint
+def parts_are_few(SPLITK, GRIDK):
+    """wgmma: where blocks make no whole clusters, the grid takes two or three times as many at most."""
+    return GRIDK == 1 or SPLITK <= 2
+
+
+@sgemm_tf32x3.constraint
+def few_tiles_have_no_order(RASTER, SPLITK, GRIDK):
+    """wgmma: where k is split, tiles are too few for their order to matter."""
+    return SPLITK * GRIDK == 1 or RASTER == 8
+
+
+@sgemm_tf32x3.constraint
+def single_floats_are_plain(VECTORS, AHEAD, SPLITK, GRIDK, PADDED):
+    """wgmma: loading single floats of aligned rows is tried where nothing else is."""
+    return VECTORS or (AHEAD == SPLITK == GRIDK == 1 and not PADDED)
 
 
 @sgemm_tf32x3.constraint
@@ -176,48 +237,97 @@ def fits_registers(BM, BN, WM, WN, MIN_BLOCKS, device):
     return needed <= min(255, available)
 
 
-def shared_bytes(VARIANT, BM, BN, BK, STAGES):
-    """mma: A's rows are padded by 8 floats. wgmma: A's tile, both halves of B's; barriers and alignment."""
-    if VARIANT == "mma":
-        return 4 * STAGES * (BM * (BK + 8) + BK * BN)
-    return 4 * STAGES * 32 * (BM + 2 * BN) + 2048
+def mma_shared_bytes(BM, BN, BK, STAGES, **others):
+    """A's rows are padded by 8 floats."""
+    return 4 * STAGES * (BM * (BK + 8) + BK * BN)
+
+
+def wgmma_shared_bytes(BM, BN, WM, STAGES, AHEAD, SPLITK, GRIDK, **others):
+    """A's tile, both halves of B's, B's ahead; or the tiles of sums that are added; barriers and alignment."""
+    stages = DEPTH * (STAGES * (BM + 2 * BN) + (AHEAD * BN if AHEAD > 1 else 0))
+    slices = 2 * WM // BM if BM else 1
+    sums = slices * BM * (BN + 16) if slices * SPLITK * GRIDK > 1 else 0
+    return 4 * max(stages, sums) + 2048
 
 
 @sgemm_tf32x3.constraint
 def blocks_fit_shared(BM, BN, BK, STAGES, MIN_BLOCKS, device):
     """mma: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
-    return shared_bytes("mma", BM, BN, BK, STAGES) <= limit
+    return mma_shared_bytes(BM, BN, BK, STAGES) <= limit
 
 
 @sgemm_tf32x3.constraint
-def stages_fit_shared(VARIANT, BM, BN, STAGES, device):
-    """wgmma: the stages fit in shared memory."""
-    return (
-        VARIANT == "mma"
-        or shared_bytes("wgmma", BM, BN, 32, STAGES) <= device.shared_bytes_per_block
-    )
+def stages_fit_shared(VARIANT, BM, BN, WM, STAGES, AHEAD, SPLITK, GRIDK, device):
+    """wgmma: the stages, and what is copied ahead, fit in shared memory."""
+    needed = wgmma_shared_bytes(BM, BN, WM, STAGES, AHEAD, SPLITK, GRIDK)
+    return VARIANT == "mma" or needed <= device.shared_bytes_per_block
 
 
 #: Arguments of views.
 STRIDES = ("lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c")
 
 
+def tiles(c, p):
+    """Blocks of C, of all products."""
+    return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN) * p.batch
+
+
+def quads(rows, columns):
+    """Of 16 bytes in a matrix whose rows are padded."""
+    return rows * ceil_div(columns, 4)
+
+
+@sgemm_tf32x3.requires
+def requires(c, p):
+    """A part of k is two steps at least, and clusters that the grid adds up can be counted; padded is what is not
+    aligned and lies as the tuned matrices do.
+    """
+    split, fits = c.SPLITK * c.GRIDK, True
+    if split > 1:
+        fits &= 2 * DEPTH * split <= p.k
+    if c.GRIDK > 1:
+        fits &= tiles(c, p) * c.SPLITK <= MOST_SHARES
+    if c.PADDED:
+        odd = p.k % 4 + p.n % 4 + p.offset_a % 4 + p.offset_b % 4 >= 1
+        fits &= odd & (p.view == 0) & (quads(p.m, p.k) + quads(p.k, p.n) <= MOST_QUADS)
+    return fits
+
+
+@sgemm_tf32x3.scratch
+def scratch(c, p):
+    partial = {"partial": Out(c.GRIDK * tiles(c, p) * c.BM * c.BN)} if c.GRIDK > 1 else {}
+    if not c.PADDED:
+        return partial
+    sizes = {"padded_a": quads(p.m, p.k), "padded_b": quads(p.k, p.n)}
+    return {**partial, **{name: Out(4 * maximum(1, size)) for name, size in sizes.items()}}
+
+
 @sgemm_tf32x3.launch
 def launch(c, p):
-    threads = 384 if c.VARIANT == "wgmma" else 32 * (c.BM // c.WM) * (c.BN // c.WN)
-    arguments = ("a", "b", "c", "alpha", "beta", "m", "n", "k", *STRIDES)
-    return Launch(
-        grid=(ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN) * p.batch,),
-        block=(threads,),
-        shared_bytes=shared_bytes(c.VARIANT, c.BM, c.BN, c.BK, c.STAGES),
-        args=arguments if p.view else None,
-    )
+    arguments = ("a", "b", "c", "alpha", "beta", "m", "n", "k", *STRIDES, *scratch(c, p))
+    args = arguments if p.view else None
+    if c.VARIANT == "mma":
+        threads = 32 * (c.BM // c.WM) * (c.BN // c.WN)
+        return Launch((tiles(c, p),), (threads,), shared_bytes=mma_shared_bytes(**c), args=args)
+    grid = (tiles(c, p), c.GRIDK, c.SPLITK) if c.GRIDK * c.SPLITK > 1 else (tiles(c, p),)
+    product = Launch(grid, (384,), shared_bytes=wgmma_shared_bytes(**c), args=args)
+    if not c.PADDED:
+        return product
+    blocks = maximum(1, ceil_div(quads(p.m, p.k) + quads(p.k, p.n), 256))
+    args = ("a", "b", "m", "n", "k", "padded_a", "padded_b")
+    return Launch((blocks,), (256,), entry="sgemm_tf32x3_pad", args=args), product
+
+
+@sgemm_tf32x3.exclusive
+def exclusive(c):
+    """Where k is split over the grid, arrivals are counted in the loaded module."""
+    return c.GRIDK > 1
 
 
 @sgemm_tf32x3.deterministic
 def deterministic(c, p):
-    """Nobody shares an element of C."""
+    """Whoever arrives last, consumers, blocks and clusters are added up in one order."""
     return True
 
 

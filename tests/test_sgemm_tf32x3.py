@@ -9,6 +9,7 @@ import pytest
 
 from autotune.devices.device import for_arch
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.launches import launch_sequence
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
 from autotune.measure.compiler import compiled_for
@@ -68,10 +69,38 @@ def test_both_sources_compile_where_they_are_offered(kernel: Kernel, arch: str) 
     space = enumerate_space(kernel, device)
     chosen = [space.configuration(i) for i in space.sample(np.random.default_rng(1), 4)]
     wgmma = [found for found in space if found["VARIANT"] == "wgmma"]
-    chosen += {(c["BM"], c["BN"], c["VECTORS"]): c for c in wgmma}.values()
+    chosen += {(c["BM"], c["BN"]): c for c in wgmma}.values()  # with PADDED
+    plain = [found for found in wgmma if found["BM"] == 128 and not found["PADDED"]]
+    chosen += {(c["SPLITK"] > 1, c["GRIDK"] > 1): c for c in plain}.values()
     for configuration in chosen:
         binary = compiled_for(kernel, configuration, kernel.first_problem("cuda"), device)
         if configuration["VARIANT"] == "wgmma":
             assert "wgmma" not in binary.log  # the compiler says so where it makes them wait
             # the producer's addresses at most, which it reads again once per step
             assert binary.entry("sgemm_tf32x3").spill_bytes <= 128
+
+
+def test_only_rows_that_are_not_aligned_are_padded(kernel: Kernel) -> None:
+    """By a launch of its own, a thread for each quad, into workspaces of whole quads."""
+    device = for_arch("sm_90")
+    padded = kernel.completed({**kernel.default(), "PADDED": True})
+    odd = Problem(m=777, n=1234, k=999)
+    pad, product = launch_sequence(kernel, padded, odd, device).launches
+    sizes = {name: out.shape for name, out in kernel.workspaces(padded, odd, device).items()}
+    assert sizes == {"padded_a": 777 * 1000, "padded_b": 999 * 1236}
+    assert (pad.entry, product.entry) == ("sgemm_tf32x3_pad", "sgemm_tf32x3")
+    assert 0 <= 4 * 256 * pad.grid[0] - sum(sizes.values()) < 4 * 256
+    assert kernel.allows(padded, odd)
+    assert kernel.allows(padded, Problem(m=8, n=8, k=8, offset_b=1))
+    assert not kernel.allows(padded, Problem(m=777, n=1232, k=1000))
+
+
+@pytest.mark.parametrize(("split", "least"), [((4, 1), 256), ((2, 3), 384)])
+def test_parts_of_k_are_two_steps_at_least(
+    kernel: Kernel, split: tuple[int, int], least: int
+) -> None:
+    clusters = dict(zip(("SPLITK", "GRIDK"), split, strict=True))
+    configuration = kernel.completed({**kernel.default(), **clusters})
+    assert kernel.allows(configuration, Problem(m=64, n=64, k=least))
+    assert not kernel.allows(configuration, Problem(m=64, n=64, k=least - 1))
+    assert kernel.is_exclusive(configuration) == (split[1] > 1)
