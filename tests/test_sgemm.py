@@ -11,6 +11,7 @@ import pytest
 
 from autotune import load
 from autotune.calling.binding import bind
+from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
 from autotune.errors import UsageError
 from autotune.kernel.catalog import find_kernel
@@ -318,3 +319,25 @@ def test_views_of_host_arrays():
     a[:] = np.nan
     y = np.ones((41, 29), np.float32)
     np.testing.assert_array_equal(gemm(a[0], b[0].T[:37], out=y, alpha=0, beta=0.5), 0.5)
+
+
+@pytest.mark.opencl
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("narrow", ["columns", "rows"])
+def test_few_columns_or_rows_of_host_arrays(narrow, opencl_device, monkeypatch):
+    """The slim source on the CPU, the large matrix along k and across it; k is split over the grid, twice alike."""
+    kernel, device = find_kernel("sgemm"), choose_device(opencl_device)
+    chosen = {"VARIANT": "slim", "NARROW": narrow, "FEW": 4, "BLOCK_THREADS": 128, "TEAM": 16}
+    chosen |= {"VEC": 4, "UNROLL": 2, "GRIDK": 3, "WARP": device.warp_size}
+    chosen |= {"STAGED": 1024 if narrow == "columns" else 0}
+    assert is_member(kernel, kernel.completed(chosen), device)
+    monkeypatch.setattr(kernel, "default_values", chosen)
+    monkeypatch.setattr("autotune.calling.choice._recorded", lambda *_: None)
+    gemm, rng = load(kernel), np.random.default_rng(3)
+    for k in (1036, 517):
+        large, small = (rng.standard_normal(shape, np.float32) for shape in ((68, k), (k, 3)))
+        for stored in (large, np.ascontiguousarray(large.T).T):
+            a, b = (stored, small) if narrow == "columns" else (small.T, stored.T)
+            first = gemm(a, b)
+            np.testing.assert_allclose(first, a.astype(np.float64) @ b, atol=2e-4)
+            np.testing.assert_array_equal(gemm(a, b), first)
