@@ -377,7 +377,7 @@ sgemm(GLOBAL const float* RESTRICT a, GLOBAL const float* RESTRICT b, GLOBAL flo
     const int length = ALONG ? k : count;
     int wide = length % VEC == 0 && ld % VEC == 0 && IS_ALIGNED(large);
 #if ALONG && !STAGED
-    wide = wide && step == 1 && (FEW == 1 || apart % VEC == 0) && IS_ALIGNED(small);
+    wide = wide && step == 1 && (few == 1 || apart % VEC == 0) && IS_ALIGNED(small);
 #endif
 
     /* This block's part of k: whole steps of its teams; the last ones may have fewer, or none. */
