@@ -1,9 +1,10 @@
 """sgemm: C = alpha A B + beta C in float32, without tensor cores.
 
-Two sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
+Three sources with the same arguments. `portable` (kernels/sgemm.cu) runs on CUDA and OpenCL and explains
 the ideas; `cuda` (kernels/sgemm_cuda.cu) is the fast path: warp tiles, cp.async, k split within a block,
-over a cluster and over the grid. Tuned are matrices that lie row by row without gaps; with ``view=1`` both
-take rows (or columns, with ``trans_a`` and ``trans_b``) any distance apart, and batches.
+over a cluster and over the grid; `slim` (kernels/sgemm_slim.cu) is for a C of a few columns, or rows, and
+runs on both. Tuned are matrices that lie row by row without gaps; with ``view=1`` all take rows (or
+columns, with ``trans_a`` and ``trans_b``) any distance apart, and batches.
 """
 
 import numpy as np
@@ -56,6 +57,34 @@ def thread_tiles(BM, BN, BK, TM, TN, **others):
     return {"VARIANT": "portable", **tiles, "VEC": 4, "DOUBLE_SHARED": True, **others}
 
 
+def columns(FEW, BLOCK_THREADS, TEAM, LINES, UNROLL, **others):
+    """A configuration of the slim source for a C of few columns."""
+    sizes = {"FEW": FEW, "BLOCK_THREADS": BLOCK_THREADS, "TEAM": TEAM, "LINES": LINES}
+    usual = {"VARIANT": "slim", "NARROW": "columns", "VEC": 4, "STAGED": 1024 if FEW > 1 else 0}
+    return {**usual, **sizes, "UNROLL": UNROLL, **others}
+
+
+def rows(FEW, BLOCK_THREADS, TEAM, LINES, UNROLL, **others):
+    """The same for a C of few rows."""
+    few = columns(FEW, BLOCK_THREADS, TEAM, LINES, UNROLL, **others)
+    return {**few, "NARROW": "rows", "STAGED": others.get("STAGED", 0)}
+
+
+#: Expected for 132 multiprocessors that read 3 TB/s; gemv's winners where C has one column.
+SLIM_SEEDS = [
+    # a block for a row of A, or a warp for each of a few
+    columns(1, 256, 256, 1, 2, LOAD="stream"),
+    columns(1, 256, 256, 1, 4, LOAD="stream"),
+    columns(1, 256, 64, 1, 8, LOAD="bypass"),
+    columns(1, 256, 16, 4, 2, LOAD="stream"),  # short rows
+    columns(4, 256, 32, 2, 4, LOAD="stream"),
+    # a strip of B for each multiprocessor, 64 KB of it under way
+    rows(1, 512, 8, 1, 8, LOAD="stream"),
+    rows(1, 1024, 8, 1, 4),
+    rows(1, 256, 32, 1, 8, GRIDK=15),
+    rows(4, 512, 8, 1, 4, LOAD="stream"),
+]
+
 #: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
 #: From what NVRTC 13 reports over a few hundred configurations of either source.
 REGISTERS_BESIDES = 24
@@ -85,7 +114,7 @@ LAYOUT = {
 SLIM = 64
 
 sgemm = Kernel(
-    sources={"portable": "sgemm.cu", "cuda": "sgemm_cuda.cu"},
+    sources={"portable": "sgemm.cu", "cuda": "sgemm_cuda.cu", "slim": "sgemm_slim.cu"},
     problems={
         "cuda": [
             *[square(n) for n in (256, 512, 1024, 2048, 4096, 8192, 1000)],
@@ -132,6 +161,16 @@ sgemm = Kernel(
         product(127, 131, 129),
         product(33, 65, 8197),
         product(33, 68, 0),
+        # a few columns, or rows
+        product(333, 1, 4100),
+        product(1, 333, 4100),
+        product(260, 4, 1036),
+        product(4, 260, 1036),
+        product(3, 77, 0),
+        view(259, 3, 1036, trans_b=1, lda=1040, ldb=1040, batch=2),
+        view(260, 2, 517, trans_a=1, ldb=3, ldc=3, offset_c=1),
+        view(6, 260, 1036, ldb=264, batch=2, stride_a=0),
+        view(7, 131, 1036, trans_a=1, trans_b=1, lda=9, ldb=1040, ldc=133),
         # gaps, whole quads; then none, rows that touch, one B for all, three that begin anywhere
         view(100, 132, 68, lda=72, ldb=136, ldc=140, batch=3),
         view(127, 131, 129, lda=131, ldb=131, ldc=133, offset_a=1, offset_b=2, offset_c=3),
@@ -190,9 +229,10 @@ sgemm = Kernel(
         warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
+        *SLIM_SEEDS,
     ],
     default=warp_tiles(64, 128, 16, 32, 64, 8, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
-    VARIANT=("portable", "cuda"),
+    VARIANT=("portable", "cuda", "slim"),
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
     BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
     BLOCK_Y=(2, 4, 8, 16, 32),  # naive, tile: threads along a column of C
@@ -218,6 +258,15 @@ sgemm = Kernel(
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 64, 96, 128),  # the same, said as a cap on registers; 0: no cap
+    # of the slim source
+    NARROW=("columns", "rows"),  # what C has few of
+    FEW=(1, 2, 4, 8),  # of them at most
+    BLOCK_THREADS=(128, 256, 512, 1024),
+    TEAM=(4, 8, 16, 32, 64, 128, 256),  # threads that read the large matrix side by side
+    LINES=(1, 2, 4),  # its rows, or VEC of its columns, that each of them takes at once
+    LOAD=("plain", "stream", "bypass"),  # what to tell the caches about it
+    STAGED=(0, 1024),  # steps of k for which the small matrix lies in shared memory; 0: in caches
+    WARP=(32, 16, 64),  # threads that run in step: the device's, not a choice
 )
 
 # ------------------------------------------------------------------ which parameters matter
@@ -228,9 +277,7 @@ def portable(VARIANT):
     return VARIANT == "portable"
 
 
-@sgemm.applies(
-    "WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "GRIDK", "SLICES"
-)
+@sgemm.applies("WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "SLICES")
 def cuda(VARIANT):
     return VARIANT == "cuda"
 
@@ -240,24 +287,44 @@ def one_element_per_thread(VARIANT, ALG):
     return VARIANT == "portable" and ALG != "register"
 
 
-@sgemm.applies("BM", "BN", "TM", "TN", "MIN_BLOCKS")
+@sgemm.applies("BM", "BN", "TM", "TN")
 def many_elements_per_thread(VARIANT, ALG):
-    return VARIANT == "cuda" or ALG == "register"
+    return VARIANT == "cuda" or (VARIANT == "portable" and ALG == "register")
 
 
-@sgemm.applies("VEC", "PAD", "DOUBLE_SHARED", "DOUBLE_FRAGMENT", "MAX_REGISTERS")
+@sgemm.applies("MIN_BLOCKS")
+def registers_decide_occupancy(VARIANT, ALG):
+    return VARIANT != "portable" or ALG == "register"
+
+
+@sgemm.applies("PAD", "DOUBLE_SHARED", "DOUBLE_FRAGMENT", "MAX_REGISTERS")
 def portable_register(VARIANT, ALG):
     return VARIANT == "portable" and ALG == "register"
 
 
+@sgemm.applies("VEC")
+def width_of_loads_is_free(VARIANT, ALG):
+    return VARIANT == "slim" or (VARIANT == "portable" and ALG == "register")
+
+
 @sgemm.applies("BK")
 def tiles_in_shared_memory(VARIANT, ALG):
-    return VARIANT == "cuda" or ALG != "naive"
+    return VARIANT == "cuda" or (VARIANT == "portable" and ALG != "naive")
 
 
 @sgemm.applies("UNROLL")
-def portable_inner_loop(VARIANT, ALG):
-    return VARIANT == "portable" and ALG != "naive"
+def inner_loop_is_unrolled(VARIANT, ALG):
+    return VARIANT == "slim" or (VARIANT == "portable" and ALG != "naive")
+
+
+@sgemm.applies("GRIDK")
+def k_may_be_split_over_the_grid(VARIANT):
+    return VARIANT != "portable"
+
+
+@sgemm.applies("NARROW", "FEW", "BLOCK_THREADS", "TEAM", "LINES", "LOAD", "STAGED", "WARP")
+def slim(VARIANT):
+    return VARIANT == "slim"
 
 
 # ------------------------------------------------------------------ what both sources need
@@ -276,7 +343,7 @@ def compute_capability(device):
 @sgemm.constraint
 def variant_runs_here(VARIANT, device):
     """The CUDA source needs cp.async: compute capability 8.0."""
-    return VARIANT == "portable" or compute_capability(device) >= 80
+    return VARIANT != "cuda" or compute_capability(device) >= 80
 
 
 @sgemm.constraint
@@ -303,7 +370,7 @@ def small_block_is_whole_warps(BLOCK_X, BLOCK_Y, device):
 def register_block_is_whole_warps(VARIANT, BM, BN, TM, TN, device):
     """register: a block is whole warps, 64 to 512 threads of at most 8 x 8 elements."""
     count = (BM // TM) * (BN // TN)
-    return VARIANT == "cuda" or (
+    return VARIANT != "portable" or (
         TM <= 8 and TN <= 8 and count % device.warp_size == 0 and 64 <= count <= 512
     )
 
@@ -312,7 +379,7 @@ def register_block_is_whole_warps(VARIANT, BM, BN, TM, TN, device):
 def loads_divide(VARIANT, BM, BN, BK, TM, TN, VEC):
     """register: every thread loads equally many pieces of VEC floats of either tile."""
     piece = (BM // TM) * (BN // TN) * VEC
-    return VARIANT == "cuda" or (BM * BK % piece == 0 and BK * BN % piece == 0)
+    return VARIANT != "portable" or (BM * BK % piece == 0 and BK * BN % piece == 0)
 
 
 @sgemm.constraint
@@ -331,14 +398,14 @@ def portable_fits_registers(
         TM * TN + (1 + DOUBLE_FRAGMENT) * (TM + TN) + (BM + BN) * BK // count + REGISTERS_BESIDES
     )
     available = min(255, device.registers_per_sm // (count * MIN_BLOCKS), MAX_REGISTERS or 255)
-    return VARIANT == "cuda" or device.backend != "cuda" or needed <= available
+    return VARIANT != "portable" or device.backend != "cuda" or needed <= available
 
 
 @sgemm.constraint
 def portable_fits_shared(VARIANT, BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, device):
     """register: the tiles fit in shared memory, of which a kernel may declare 48 KB."""
     needed = 4 * (1 + DOUBLE_SHARED) * BK * (BM + PAD + BN)
-    return VARIANT == "cuda" or needed <= min(
+    return VARIANT != "portable" or needed <= min(
         49152, device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024
     )
 
@@ -349,7 +416,7 @@ def portable_fits_shared(VARIANT, BM, BN, BK, PAD, DOUBLE_SHARED, MIN_BLOCKS, de
 @sgemm.constraint
 def thread_tile_saves_reads(VARIANT, TM, TN):
     """cuda: a thread tile is at least 4 x 8 and at most three times as long as wide, and no 12 goes with 16."""
-    return VARIANT == "portable" or (
+    return VARIANT != "cuda" or (
         TM * TN >= 32 and TM <= 3 * TN and TN <= 3 * TM and {TM, TN} != {12, 16}
     )
 
@@ -357,13 +424,13 @@ def thread_tile_saves_reads(VARIANT, TM, TN):
 @sgemm.constraint
 def lanes_make_a_warp(VARIANT, WM, WN, TM, TN):
     """cuda: 4 x 8 or 8 x 4 thread tiles make a warp tile, whose longest read is then 128 bytes, all banks once."""
-    return VARIANT == "portable" or (WM, WN) in ((4 * TM, 8 * TN), (8 * TM, 4 * TN))
+    return VARIANT != "cuda" or (WM, WN) in ((4 * TM, 8 * TN), (8 * TM, 4 * TN))
 
 
 @sgemm.constraint
 def warps_make_a_block(VARIANT, BM, BN, WM, WN, SLICES):
     """cuda: a block is whole warp tiles, 2 to 8 warps with all slices."""
-    return VARIANT == "portable" or (
+    return VARIANT != "cuda" or (
         BM % WM == BN % WN == 0 and 2 <= warps(BM, BN, WM, WN, SLICES) <= 8
     )
 
@@ -371,7 +438,7 @@ def warps_make_a_block(VARIANT, BM, BN, WM, WN, SLICES):
 @sgemm.constraint
 def slices_are_deep(VARIANT, BK, BURSTS, SLICES):
     """cuda: between two bursts of copies every slice has whole steps of k, and 4 in all at least."""
-    return VARIANT == "portable" or (BK // SLICES % BURSTS == 0 and BK // SLICES >= 4)
+    return VARIANT != "cuda" or (BK // SLICES % BURSTS == 0 and BK // SLICES >= 4)
 
 
 @sgemm.constraint
@@ -379,7 +446,7 @@ def copies_are_even(VARIANT, BM, BN, BK, WM, WN, SLICES):
     """cuda: all threads copy equally often: the block takes whole rows of A's and B's tiles at a time."""
     count = 32 * warps(BM, BN, WM, WN, SLICES)
     lanes = next(lanes for lanes in (32, 16, 8, 4) if BN // 4 % lanes == 0)  # along a row of B
-    return VARIANT == "portable" or (
+    return VARIANT != "cuda" or (
         count > 0 and BM % (count // 8) == 0 and BK % (count // lanes) == 0
     )
 
@@ -389,25 +456,25 @@ def bursts_are_short(VARIANT, BM, BN, BK, WM, WN, BURSTS, SLICES):
     """cuda: a thread starts 1 to 8 copies at a time: more hold up the reads of fragments behind them."""
     count = 32 * max(1, warps(BM, BN, WM, WN, SLICES))
     copies = BK * (BM + BN // 4) // count
-    return VARIANT == "portable" or BURSTS <= copies <= 8 * BURSTS
+    return VARIANT != "cuda" or BURSTS <= copies <= 8 * BURSTS
 
 
 @sgemm.constraint
 def step_fits_instruction_cache(VARIANT, BK, TM, TN, SLICES):
     """cuda: the unrolled step is at most 4096 multiply-adds, 64 KB of code."""
-    return VARIANT == "portable" or BK // SLICES * TM * TN <= 4096
+    return VARIANT != "cuda" or BK // SLICES * TM * TN <= 4096
 
 
 @sgemm.constraint
 def copies_cover_latency(VARIANT, BK, STAGES):
     """cuda: 16 to 96 steps of k are on their way: fewer wait for memory, more gain nothing."""
-    return VARIANT == "portable" or 16 <= BK * (STAGES - 1) <= 96
+    return VARIANT != "cuda" or 16 <= BK * (STAGES - 1) <= 96
 
 
 @sgemm.constraint
 def cuda_fits_registers(VARIANT, BM, BN, WM, WN, TM, TN, REG_DB, SLICES, MIN_BLOCKS, device):
     """cuda: accumulators, fragments and a pointer for each row of A that it copies fit a thread's registers."""
-    if VARIANT == "portable":
+    if VARIANT != "cuda":
         return True
     count = warps(BM, BN, WM, WN, SLICES)
     if count == 0:
@@ -423,7 +490,7 @@ def cuda_fits_registers(VARIANT, BM, BN, WM, WN, TM, TN, REG_DB, SLICES, MIN_BLO
 def enough_warps(VARIANT, BM, BN, WM, WN, SLICES, MIN_BLOCKS):
     """cuda: MIN_BLOCKS is no demand, or one for 2 to 4 warps for each of a multiprocessor's schedulers."""
     count = warps(BM, BN, WM, WN, SLICES) * MIN_BLOCKS
-    return VARIANT == "portable" or MIN_BLOCKS == 1 or 8 <= count <= 16
+    return VARIANT != "cuda" or MIN_BLOCKS == 1 or 8 <= count <= 16
 
 
 def cuda_shared_bytes(
@@ -443,7 +510,7 @@ def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, MI
     """cuda: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
     needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES)
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
-    return VARIANT == "portable" or needed <= limit
+    return VARIANT != "cuda" or needed <= limit
 
 
 @sgemm.constraint
@@ -458,23 +525,115 @@ def clusters_exist(SPLITK, device):
     return SPLITK == 1 or compute_capability(device) >= 90
 
 
+# ------------------------------------------------------------------ slim
+
+
+def slim_tile(NARROW, BLOCK_THREADS, TEAM, LINES, VEC, trans_a=0, trans_b=0, **others):
+    """Lines of a block: rows of A where C has few columns, columns of B where it has few rows."""
+    along = trans_b if NARROW == "rows" else 1 - trans_a
+    return along * (BLOCK_THREADS // TEAM * LINES) + (1 - along) * (TEAM * VEC * LINES)
+
+
+def slim_shared_bytes(NARROW, FEW, BLOCK_THREADS, TEAM, LINES, VEC, STAGED, WARP, **others):
+    """Static shared memory of the slim source, whatever the layout: a copy of a tile from every warp that has one."""
+    copies_across = BLOCK_THREADS // max(TEAM, WARP) * (TEAM * VEC * LINES)
+    copies_along = max(1, TEAM // WARP) * (BLOCK_THREADS // TEAM * LINES)
+    return 4 * (max(copies_across, copies_along) + FEW * (STAGED + 4))
+
+
+@sgemm.constraint
+def warp_width_is_given(WARP, device):
+    """slim: WARP is what the device calls a warp or a sub-group."""
+    return device.warp_size == WARP
+
+
+@sgemm.constraint
+def teams_make_a_block(NARROW, BLOCK_THREADS, TEAM, device):
+    """slim: a block is whole teams; a team across columns of B is a warp at most, which is 512 bytes of a row."""
+    return TEAM <= BLOCK_THREADS <= device.max_threads_per_block and (
+        NARROW == "columns" or TEAM <= 32
+    )
+
+
+@sgemm.constraint
+def loads_saturate_the_memory(LINES, VEC, UNROLL, VARIANT):
+    """slim: a thread has 32 to 256 bytes of the large matrix in flight."""
+    return VARIANT != "slim" or 8 <= LINES * VEC * UNROLL <= 64
+
+
+@sgemm.constraint
+def slim_fits_registers(
+    VARIANT, NARROW, FEW, BLOCK_THREADS, LINES, VEC, UNROLL, MIN_BLOCKS, device
+):
+    """slim: at most 64 sums a thread; they, the loads in flight and 32 others fit its registers.
+
+    Below 512 threads on a multiprocessor registers are no limit, and asking for more blocks changes nothing.
+    """
+    if VARIANT != "slim":
+        return True
+    threads = BLOCK_THREADS * MIN_BLOCKS
+    sums = LINES * FEW * (VEC if NARROW == "rows" else 1)
+    needed = LINES * VEC * UNROLL + sums + FEW * VEC + 32
+    fits = needed <= min(255, device.registers_per_sm // threads)
+    return (
+        sums <= 64
+        and (fits or device.backend != "cuda")
+        and (MIN_BLOCKS == 1 or (MIN_BLOCKS == 2 and 512 <= threads <= device.max_threads_per_sm))
+    )
+
+
+@sgemm.constraint
+def slim_fits_shared(NARROW, FEW, BLOCK_THREADS, TEAM, LINES, VEC, STAGED, WARP, device):
+    """slim: sums and what is staged fit in shared memory, of which a kernel may declare 48 KB."""
+    needed = slim_shared_bytes(NARROW, FEW, BLOCK_THREADS, TEAM, LINES, VEC, STAGED, WARP)
+    return needed <= min(49152, device.shared_bytes_per_block)
+
+
+@sgemm.constraint
+def several_columns_are_staged(NARROW, FEW, STAGED):
+    """slim: one column or row is read as it lies; several columns of B in vectors along k only from a copy."""
+    return STAGED == 0 if FEW == 1 else NARROW == "rows" or STAGED > 0
+
+
+@sgemm.constraint
+def staged_are_whole_steps(NARROW, BLOCK_THREADS, TEAM, VEC, UNROLL, STAGED):
+    """slim: what is staged of the small matrix is whole steps, whether a step is along k or across."""
+    along, across = TEAM * VEC * UNROLL, max(1, BLOCK_THREADS // TEAM) * UNROLL
+    return STAGED % along == STAGED % across == 0
+
+
+@sgemm.constraint
+def hints_are_cuda(LOAD, device):
+    """slim: OpenCL has no cache hints; loads past L1 that fetch 256 bytes begin with compute capability 8.0."""
+    if device.backend != "cuda":
+        return LOAD == "plain"
+    return LOAD != "bypass" or compute_capability(device) >= 80
+
+
 # ------------------------------------------------------------------ running it
 
 
 def tiles(c, p):
     """Blocks of C."""
+    if c.VARIANT == "slim":
+        tile = slim_tile(**c, trans_a=p.trans_a, trans_b=p.trans_b)
+        return ceil_div(p.m if c.NARROW == "columns" else p.n, tile)
     return ceil_div(p.m, c.BM) * ceil_div(p.n, c.BN)
 
 
 @sgemm.requires
 def requires(c, p):
-    """Reads of many bytes are aligned; cuda: split over the grid is a long k that has few tiles, and tiles
-    16 wide are for slim C.
+    """Reads of many bytes are aligned; split over the grid is a long k that has few tiles; cuda: tiles
+    16 wide are for slim C; slim: C has as few columns or rows as it is made for, and over half of that.
 
     Views are looked at in the kernels.
     """
     if c.VARIANT == "portable":
         return c.ALG != "register" or vectors_are_aligned(c, p)
+    if c.VARIANT == "slim":
+        few = p.n if c.NARROW == "columns" else p.m
+        shares = (tiles(c, p) * p.batch <= MOST_SHARES) & (p.k >= 32 * c.GRIDK)
+        return (few <= c.FEW) & (2 * few >= c.FEW + 1) & (c.GRIDK == 1 or shares)
     split = c.SPLITK * c.GRIDK
     few = (tiles(c, p) * p.batch * split <= MOST_SHARES) & (2 * c.BK * split <= p.k)
     return (
@@ -501,8 +660,8 @@ def pad_outgrows_shared(c):
 
 @sgemm.exclusive
 def exclusive(c):
-    """cuda: where k is split over the grid, arrivals are counted in the loaded module."""
-    return c.VARIANT == "cuda" and c.GRIDK > 1
+    """Where k is split over the grid, arrivals are counted in the loaded module."""
+    return c.GRIDK > 1
 
 
 @sgemm.deterministic
@@ -513,9 +672,11 @@ def deterministic(c, p):
 
 @sgemm.scratch
 def scratch(c, p):
-    if c.VARIANT == "portable" or c.GRIDK == 1:
+    if c.GRIDK == 1:
         return {}
-    return {"partial": Out(c.GRIDK * tiles(c, p) * p.batch * c.BM * c.BN)}
+    is_slim = c.VARIANT == "slim"
+    tile = c.FEW * slim_tile(**c, trans_a=p.trans_a, trans_b=p.trans_b) if is_slim else c.BM * c.BN
+    return {"partial": Out(c.GRIDK * tiles(c, p) * p.batch * tile)}
 
 
 @sgemm.launch
@@ -528,6 +689,9 @@ def launch(c, p):
             shared_bytes=cuda_shared_bytes(**c, trans_a=p.trans_a, trans_b=p.trans_b),
             args=passed,
         )
+    if c.VARIANT == "slim":
+        grid = (of_all_matrices(tiles(c, p), p), c.GRIDK)
+        return Launch(grid=grid, block=(c.BLOCK_THREADS,), args=passed)
     if c.ALG == "register":
         blocks, block = tiles(c, p), (c.BM // c.TM * (c.BN // c.TN),)
     else:
