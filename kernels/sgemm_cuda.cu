@@ -36,7 +36,8 @@
 // units of 4 bytes does that on the way, whatever the alignment of A's rows: per step of k = 16 and per
 // thread that is 16 instructions next to 2048 FFMA. B's rows are copied in units of 16 bytes where n is a
 // multiple of 4, else in units of 4. A matrix that lies column by column is copied as the other is: A's
-// columns like B's rows, B's columns like A's rows.
+// columns like B's rows, B's columns like A's rows. Copies of 4 bytes keep the copying units busier than the
+// multiplications leave time for: with PADDED, a first kernel copies such a B to rows that are whole quads.
 //
 // Edges cost the main loop nothing. Rows of A and columns of B beyond the matrix are replaced by the last
 // ones inside, which only feeds elements of C that are never stored; and if k is no multiple of BK, the
@@ -92,6 +93,9 @@
 #ifndef SLICES
 #define SLICES 1  // groups of warps that share one tile of C, each with a part of every step
 #endif
+#ifndef PADDED
+#define PADDED 0  // 1: B has been copied to rows that are whole quads, by pad_rows
+#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 2  // blocks that must fit on one multiprocessor, 0: no demand
 #endif
@@ -125,6 +129,7 @@ static_assert(BK % 8 == 0, "eight lanes copy a row of A");
 static_assert(SLICE_K % 2 == 0, "two sets of fragments take turns");
 static_assert(SLICE_K % BURSTS == 0, "copies start between two steps of k");
 static_assert(STAGES >= 2, "one stage is read while another is filled");
+static_assert(!PADDED || !VIEW, "a view of B is read where it lies");
 static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
 
 #include "gemm.h"
@@ -138,6 +143,9 @@ using Pitch = long long;
 static_assert(!TRANS_A && !TRANS_B, "what lies column by column is a view");
 using Pitch = int;
 #endif
+
+constexpr int ADDERS = THREADS;
+#include "split_k.h"
 
 // ---------------------------------------------------------------- what C++ has no word for
 
@@ -165,78 +173,6 @@ __device__ __forceinline__ void copy_async(unsigned to, const float* from, bool 
             "@wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 4; }"
             ::"r"(to), "l"(from), "r"(int(wanted)) : "memory");
 }
-
-#if SPLITK > 1
-__device__ __forceinline__ void cluster_barrier()
-{
-    asm volatile("barrier.cluster.arrive.release;\n"
-                 "barrier.cluster.wait.acquire;" ::: "memory");
-}
-
-// Where `p` of this block's shared memory lies in another block of the cluster.
-__device__ __forceinline__ unsigned shared_address_in(const float* p, int block)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(p)), "r"(block));
-    return there;
-}
-#endif
-
-// WIDTH neighbours, 4 or 1, which are read and written at once.
-template <int WIDTH>
-struct Unit {
-    float v[WIDTH] = {};
-
-    __device__ Unit() {}
-    __device__ explicit Unit(const float* p)
-    {
-        if constexpr (WIDTH == 4) {
-            const float4 all = *reinterpret_cast<const float4*>(p);
-            v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
-        } else {
-            v[0] = *p;
-        }
-    }
-#if SPLITK > 1
-    // From the same place in another block of the cluster.
-    __device__ Unit(const float* p, int block)
-    {
-        if constexpr (WIDTH == 4)
-            asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                         : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3])
-                         : "r"(shared_address_in(p, block)) : "memory");
-        else
-            asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v[0]) : "r"(shared_address_in(p, block)) : "memory");
-    }
-#endif
-    // From memory that other blocks have written: past this multiprocessor's own cache.
-    static __device__ Unit of_others(const float* p)
-    {
-        Unit unit;
-        if constexpr (WIDTH == 4) {
-            const float4 all = __ldcg(reinterpret_cast<const float4*>(p));
-            unit.v[0] = all.x, unit.v[1] = all.y, unit.v[2] = all.z, unit.v[3] = all.w;
-        } else {
-            unit.v[0] = __ldcg(p);
-        }
-        return unit;
-    }
-    __device__ void write(float* p) const
-    {
-        if constexpr (WIDTH == 4) *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
-        else *p = v[0];
-    }
-    __device__ void add(const Unit& other, float factor = 1.0f)
-    {
-#pragma unroll
-        for (int j = 0; j < WIDTH; ++j) v[j] = fmaf(factor, other.v[j], v[j]);
-    }
-    __device__ void scale(float factor)
-    {
-#pragma unroll
-        for (int j = 0; j < WIDTH; ++j) v[j] *= factor;
-    }
-};
 
 // ---------------------------------------------------------------- global to shared memory
 
@@ -530,115 +466,8 @@ __device__ __forceinline__ void lay_out(const Sums& sum, float* tiles, Place pla
     __syncthreads();
 }
 
-// The sum of all slices at `at` of the first one's tile.
-template <int WIDTH>
-__device__ __forceinline__ Unit<WIDTH> sum_of_slices(const float* at)
-{
-    Unit<WIDTH> total(at);
-#pragma unroll
-    for (int slice = 1; slice < SLICES; ++slice) total.add(Unit<WIDTH>(at + slice * (BM * C_PITCH)));
-    return total;
-}
-
-// One tile's worth of C for WIDTH 1 or 4: which units of it this block of its cluster takes care of. WIDTH 1 is
-// for rows of C that are not aligned: stores of single floats reach memory in few pieces only where neighbours
-// of a warp write neighbours of a row.
-template <int WIDTH>
-struct Share {
-    static constexpr int UNITS = BM * BN / WIDTH;
-
-    static __device__ int begin() { return UNITS * blockIdx.z / SPLITK + threadIdx.x; }
-    static __device__ int end() { return UNITS * (blockIdx.z + 1) / SPLITK; }
-    static __device__ int row(int unit) { return unit / (BN / WIDTH); }
-    static __device__ int col(int unit) { return unit % (BN / WIDTH) * WIDTH; }
-};
-
-// Finish one unit of C.
-template <int WIDTH>
-__device__ __forceinline__ void store_unit(Unit<WIDTH> total, int unit, float* c, float alpha, float beta, Tile tile,
-                                           int m, int n, Pitch ldc)
-{
-    const int row = tile.row + Share<WIDTH>::row(unit), col = tile.col + Share<WIDTH>::col(unit);
-    if (row >= m || col >= n) return;
-    float* to = c + static_cast<long long>(row) * ldc + col;
-    total.scale(alpha);
-    if (beta != 0.0f) total.add(Unit<WIDTH>(to), beta);
-    total.write(to);
-}
-
-#if GRIDK > 1
-#define MOST_SHARES 1024  // as spaces/sgemm.py has it
-
-// How many clusters have left their sums of a share of a tile in the workspace. Zeros between launches, so that
-// two launches of one loaded module must not overlap, on two streams say.
-__device__ unsigned arrived[MOST_SHARES];
-
-// Whether all other clusters' sums of this block's share are in the workspace, and so this block is the last.
-__device__ __forceinline__ bool is_last_to_arrive()
-{
-    unsigned* count = arrived + blockIdx.x * SPLITK + blockIdx.z;
-    __threadfence();  // what this thread has written is seen by all,
-    __syncthreads();  // and so is what the block has,
-    const bool last = __syncthreads_or(threadIdx.x == 0 && atomicAdd(count, 1) == GRIDK - 1);  // before it counts
-    if (last && threadIdx.x == 0) *count = 0;
-    __threadfence();
-    return last;
-}
-
-// This block's sums of cluster `part` in the workspace.
-__device__ __forceinline__ float* sums_of(float* partial, int part)
-{
-    return partial + (static_cast<long long>(part) * gridDim.x + blockIdx.x) * (BM * BN);
-}
-#endif
-
-// Add up what slices, blocks of the cluster and clusters have, and store it. All threads of a block take part in
-// adding its slices, all blocks of a cluster in adding their sums, and in either the order of additions is the
-// same every time.
-template <int WIDTH>
-__device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float alpha, float beta, Tile tile, int m,
-                                                 int n, Pitch ldc, float* partial)
-{
-    using Units = Share<WIDTH>;
-#if SPLITK > 1
-    if (SLICES > 1)
-#pragma unroll 4
-        for (int quad = threadIdx.x; quad < BM * BN / 4; quad += THREADS) {
-            float* at = tiles + quad / (BN / 4) * C_PITCH + quad % (BN / 4) * 4;
-            sum_of_slices<4>(at).write(at);
-        }
-    cluster_barrier();
-#endif
-#pragma unroll 4
-    for (int unit = Units::begin(); unit < Units::end(); unit += THREADS) {
-        const float* at = tiles + Units::row(unit) * C_PITCH + Units::col(unit);
-#if SPLITK > 1
-        Unit<WIDTH> total;
-#pragma unroll
-        for (int block = 0; block < SPLITK; ++block) total.add(Unit<WIDTH>(at, block));
-#else
-        Unit<WIDTH> total = sum_of_slices<WIDTH>(at);
-#endif
-#if GRIDK > 1
-        total.write(sums_of(partial, blockIdx.y) + unit * WIDTH);
-#else
-        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
-#endif
-    }
-#if SPLITK > 1
-    cluster_barrier();  // a block's shared memory lives only as long as the block
-#endif
-#if GRIDK > 1
-    if (!is_last_to_arrive()) return;
-    for (int unit = Units::begin(); unit < Units::end(); unit += THREADS) {
-        Unit<WIDTH> total;
-#pragma unroll
-        for (int part = 0; part < GRIDK; ++part)
-            total.add(Unit<WIDTH>::of_others(sums_of(partial, part) + unit * WIDTH));
-        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
-    }
-#endif
-}
+// Quads of a row of n floats, the last of them perhaps not whole.
+__device__ __forceinline__ int quads_of(int n) { return n / 4 + (n % 4 > 0); }
 
 // Elements that so many steps of k are in A and in B.
 __device__ __forceinline__ long long steps_of_a(int k, Pitch lda) { return TRANS_A ? static_cast<long long>(k) * lda : k; }
@@ -670,7 +499,7 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
     const Tile tile(blockIdx.x % tiles, m, n);
 #else
     const Tile tile(blockIdx.x, m, n);
-    const Pitch lda = k, ldb = n, ldc = n;
+    const Pitch lda = k, ldb = PADDED ? quads_of(n) * 4 : n, ldc = n;
 #endif
 
     // This block's part of k.
@@ -685,10 +514,12 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
     const bool wide = (!TRANS_A || rows_are_quads(a, m, lda)) && (TRANS_B || rows_are_quads(b, n, ldb));
     const bool wide_c = rows_are_quads(c, n, ldc);
 #else
-    const bool wide = n % 4 == 0, wide_c = wide;
+    const bool wide_c = n % 4 == 0, wide = PADDED || wide_c;
 #endif
-    if (wide) accumulate<4>(sum, shared, a + steps_of_a(k0, lda), b + steps_of_b(k0, ldb), tile, m, n, depth, lda, ldb, place);
-    else accumulate<1>(sum, shared, a + steps_of_a(k0, lda), b + steps_of_b(k0, ldb), tile, m, n, depth, lda, ldb, place);
+    a += steps_of_a(k0, lda), b += steps_of_b(k0, ldb);
+    const int columns = PADDED ? ldb : n;
+    if (wide) accumulate<4>(sum, shared, a, b, tile, m, columns, depth, lda, ldb, place);
+    else accumulate<1>(sum, shared, a, b, tile, m, columns, depth, lda, ldb, place);
 
     if constexpr (ADDED_UP) {
 #if GRIDK == 1
@@ -701,3 +532,21 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
         store(sum, c, alpha, beta, tile, m, n, ldc, wide_c, place);
     }
 }
+
+#if PADDED
+// Copy B to rows of whole quads, the last one filled up with zeros.
+extern "C" __global__ void __launch_bounds__(256) pad_rows(const float* __restrict__ b, float* __restrict__ padded, int n, int k)
+{
+    const int quads = quads_of(n);
+    const long long all = static_cast<long long>(k) * quads;
+    for (long long i = blockIdx.x * 256ll + threadIdx.x; i < all; i += gridDim.x * 256ll) {
+        const int row = static_cast<int>(i / quads), col = static_cast<int>(i % quads) * 4;
+        const float* from = b + static_cast<long long>(row) * n + col;
+        float4 quad = {from[0], 0.0f, 0.0f, 0.0f};
+        if (col + 1 < n) quad.y = from[1];
+        if (col + 2 < n) quad.z = from[2];
+        if (col + 3 < n) quad.w = from[3];
+        reinterpret_cast<float4*>(padded)[i] = quad;
+    }
+}
+#endif

@@ -7,6 +7,8 @@ runs on both. Tuned are matrices that lie row by row without gaps; with ``view=1
 columns, with ``trans_a`` and ``trans_b``) any distance apart, and batches.
 """
 
+import dataclasses
+
 import numpy as np
 
 from autotune import (
@@ -70,19 +72,18 @@ def rows(FEW, BLOCK_THREADS, TEAM, LINES, UNROLL, **others):
     return {**few, "NARROW": "rows", "STAGED": others.get("STAGED", 0)}
 
 
-#: Expected for 132 multiprocessors that read 3 TB/s; gemv's winners where C has one column.
+#: The best of some fifty each on an H100, in all states of the cache.
 SLIM_SEEDS = [
-    # a block for a row of A, or a warp for each of a few
+    # a block for a row of A, or two warps for each of a few
     columns(1, 256, 256, 1, 2, LOAD="stream"),
-    columns(1, 256, 256, 1, 4, LOAD="stream"),
-    columns(1, 256, 64, 1, 8, LOAD="bypass"),
-    columns(1, 256, 16, 4, 2, LOAD="stream"),  # short rows
-    columns(4, 256, 32, 2, 4, LOAD="stream"),
+    columns(1, 256, 64, 1, 8, LOAD="stream", MIN_BLOCKS=2),
+    columns(1, 256, 4, 1, 4, LOAD="stream", MIN_BLOCKS=2),  # short rows
+    columns(4, 512, 16, 1, 4, LOAD="bypass"),
     # a strip of B for each multiprocessor, 64 KB of it under way
     rows(1, 512, 8, 1, 8, LOAD="stream"),
-    rows(1, 1024, 8, 1, 4),
-    rows(1, 256, 32, 1, 8, GRIDK=15),
+    rows(1, 256, 8, 2, 8, LOAD="bypass", MIN_BLOCKS=2),
     rows(4, 512, 8, 1, 4, LOAD="stream"),
+    rows(2, 256, 16, 2, 8, VEC=2, GRIDK=15, MIN_BLOCKS=2),
 ]
 
 #: Registers that a thread needs besides accumulators and fragments: addresses, counters, predicates.
@@ -215,18 +216,39 @@ sgemm = Kernel(
         warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
         warp_tiles(64, 16, 32, 64, 16, 8, 4, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
         warp_tiles(64, 32, 32, 64, 32, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
-        # k is long, and C has a tile or a few
+        # k is long, and C has a tile or a few: as many blocks as there are multiprocessors
         warp_tiles(
             64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=15, RASTER=1
         ),
+        warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=8, RASTER=1),
         warp_tiles(
-            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=3, RASTER=1
+            64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=2, GRIDK=2, RASTER=1
         ),
-        warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, GRIDK=15, RASTER=1),
         warp_tiles(
-            128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2, GRIDK=15, RASTER=1
+            32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=2, SLICES=2, SPLITK=2, GRIDK=16, RASTER=1
         ),
+        warp_tiles(64, 32, 32, 64, 32, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=4, RASTER=1),
+        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=2, SLICES=4, GRIDK=4, RASTER=1),
         warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
+        warp_tiles(32, 64, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
+        # rows of B are no whole quads
+        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2, PADDED=True),
+        warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4, PADDED=True),
+        warp_tiles(
+            128,
+            256,
+            16,
+            64,
+            64,
+            16,
+            8,
+            STAGES=3,
+            BURSTS=4,
+            SPLITK=2,
+            GRIDK=2,
+            RASTER=1,
+            PADDED=True,
+        ),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
         *SLIM_SEEDS,
@@ -250,19 +272,20 @@ sgemm = Kernel(
     UNROLL=(1, 2, 4, 8),  # steps of k written out
     STAGES=(2, 3, 4, 5),  # pairs of tiles, all but one on their way
     REG_DB=(False, True),  # the same as DOUBLE_FRAGMENT, of the CUDA source
-    BURSTS=(1, 2, 4, 8),  # times per step at which copies start
+    BURSTS=(2, 4, 8),  # times per step at which copies start
     LANES=("rows", "pairs"),  # layout of a warp over its tile
     RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
     SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
-    GRIDK=(1, 3, 15),  # such clusters, or lone blocks, that share a tile of C
+    GRIDK=(1, 2, 3, 4, 8, 15, 16),  # such clusters, or lone blocks, that share a tile of C
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
+    PADDED=(False, True),  # B is copied first to rows that are whole quads
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 64, 96, 128),  # the same, said as a cap on registers; 0: no cap
     # of the slim source
     NARROW=("columns", "rows"),  # what C has few of
     FEW=(1, 2, 4, 8),  # of them at most
-    BLOCK_THREADS=(128, 256, 512, 1024),
-    TEAM=(4, 8, 16, 32, 64, 128, 256),  # threads that read the large matrix side by side
+    BLOCK_THREADS=(128, 256, 512),
+    TEAM=(4, 8, 16, 32, 64, 256),  # threads that read the large matrix side by side
     LINES=(1, 2, 4),  # its rows, or VEC of its columns, that each of them takes at once
     LOAD=("plain", "stream", "bypass"),  # what to tell the caches about it
     STAGED=(0, 1024),  # steps of k for which the small matrix lies in shared memory; 0: in caches
@@ -277,7 +300,9 @@ def portable(VARIANT):
     return VARIANT == "portable"
 
 
-@sgemm.applies("WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "SLICES")
+@sgemm.applies(
+    "WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "SLICES", "PADDED"
+)
 def cuda(VARIANT):
     return VARIANT == "cuda"
 
@@ -520,6 +545,23 @@ def few_tiles_have_no_order(RASTER, GRIDK):
 
 
 @sgemm.constraint
+def clusters_are_pairs(SPLITK, GRIDK):
+    """cuda: clusters that share a tile are pairs, for which there is room anywhere, or fifteen of any size."""
+    return SPLITK <= 2 or GRIDK in (1, 15)
+
+
+@sgemm.constraint
+def fragments_are_read_ahead(VARIANT, STAGES, REG_DB, LANES, GRIDK, PADDED):
+    """cuda: a long k, split over the grid or worth a copy of B first, has fragments read ahead; rows of lanes win only
+    where they are not."""
+    if VARIANT != "cuda":
+        return True
+    if REG_DB:
+        return LANES == "pairs" and (STAGES > 2 or not PADDED)
+    return GRIDK == 1 and not PADDED
+
+
+@sgemm.constraint
 def clusters_exist(SPLITK, device):
     """cuda: blocks can share k only in a cluster, from compute capability 9.0 on."""
     return SPLITK == 1 or compute_capability(device) >= 90
@@ -635,13 +677,14 @@ def requires(c, p):
         shares = (tiles(c, p) * p.batch <= MOST_SHARES) & (p.k >= 32 * c.GRIDK)
         return (few <= c.FEW) & (2 * few >= c.FEW + 1) & (c.GRIDK == 1 or shares)
     split = c.SPLITK * c.GRIDK
-    few = (tiles(c, p) * p.batch * split <= MOST_SHARES) & (2 * c.BK * split <= p.k)
+    few = (tiles(c, p) * p.batch * c.SPLITK <= MOST_SHARES) & (2 * c.BK * split <= p.k)
     return (
         (c.GRIDK == 1 or few)
         & (c.BM > 16 or p.m <= SLIM)
         & (c.BN > 16 or p.n <= SLIM)
         & ((1 - p.view) * (p.n % 4 == 0) * (p.offset_b + p.offset_c) == 0)
         & (not pad_outgrows_shared(c) or p.trans_b == 0)
+        & (not c.PADDED or (p.n % 4 > 0) & (p.k > 0) & (p.view == 0))
     )
 
 
@@ -672,23 +715,29 @@ def deterministic(c, p):
 
 @sgemm.scratch
 def scratch(c, p):
-    if c.GRIDK == 1:
-        return {}
-    is_slim = c.VARIANT == "slim"
-    tile = c.FEW * slim_tile(**c, trans_a=p.trans_a, trans_b=p.trans_b) if is_slim else c.BM * c.BN
-    return {"partial": Out(c.GRIDK * tiles(c, p) * p.batch * tile)}
+    buffers = {}
+    if c.GRIDK > 1:
+        is_slim = c.VARIANT == "slim"
+        tile = (
+            c.FEW * slim_tile(**c, trans_a=p.trans_a, trans_b=p.trans_b) if is_slim else c.BM * c.BN
+        )
+        buffers["partial"] = Out(c.GRIDK * tiles(c, p) * p.batch * tile)
+    if c.PADDED:
+        buffers["padded"] = Out(p.k * 4 * ceil_div(p.n, 4))
+    return buffers
 
 
 @sgemm.launch
 def launch(c, p):
     passed = (*ARGUMENTS, *DISTANCES, *scratch(c, p)) if p.view else None
     if c.VARIANT == "cuda":
-        return Launch(
+        product = Launch(
             grid=(of_all_matrices(tiles(c, p), p), c.GRIDK, c.SPLITK),
             block=(32 * warps(c.BM, c.BN, c.WM, c.WN, c.SLICES),),
             shared_bytes=cuda_shared_bytes(**c, trans_a=p.trans_a, trans_b=p.trans_b),
             args=passed,
         )
+        return padded_first(c, p, product) if c.PADDED else product
     if c.VARIANT == "slim":
         grid = (of_all_matrices(tiles(c, p), p), c.GRIDK)
         return Launch(grid=grid, block=(c.BLOCK_THREADS,), args=passed)
@@ -698,6 +747,20 @@ def launch(c, p):
         blocks = ceil_div(p.m, c.BLOCK_Y) * ceil_div(p.n, c.BLOCK_X)
         block = (c.BLOCK_X, c.BLOCK_Y)
     return Launch(grid=(of_all_matrices(blocks, p),), block=block, args=passed)
+
+
+def padded_first(c, p, product):
+    """The launches where B is copied first: a thread of 256 has some quads, so that 2048 blocks are plenty."""
+    quads = p.k * ceil_div(p.n, 4)
+    pad = Launch(
+        grid=(min(ceil_div(quads, 256), 2048),),
+        block=(256,),
+        entry="pad_rows",
+        args=("b", "padded", "n", "k"),
+    )
+    partial = ("partial",) if c.GRIDK > 1 else ()
+    args = ("a", "padded", *ARGUMENTS[2:], *partial)
+    return pad, dataclasses.replace(product, args=args)
 
 
 def of_all_matrices(blocks, p):

@@ -51,7 +51,7 @@ def test_a_block_computes_its_tile(sgemm, space):
         c = space.configuration(number)
         if c["VARIANT"] != "cuda":
             continue
-        (step,) = sgemm.steps(c, p, SM_90)
+        step = sgemm.steps(c, p, SM_90)[-1]
         threads, tile = prod(step.block), c["BM"] * c["BN"]
         assert threads * c["TM"] * c["TN"] == tile * c["SLICES"], c
         blocks, z = step.grid[0], step.grid[2]
@@ -62,6 +62,18 @@ def test_a_block_computes_its_tile(sgemm, space):
         assert step.shared_bytes >= 4 * c["STAGES"] * c["BK"] * (c["BM"] + c["BN"])
         if c["SPLITK"] * c["SLICES"] > 1:
             assert step.shared_bytes >= 4 * tile * c["SLICES"]
+
+
+def test_a_padded_b_is_copied_before_it_is_read(sgemm):
+    """To whole quads, by a launch of its own; the product reads the copy, and its workspace comes last."""
+    c = next(c for c in map(sgemm.completed, sgemm.seeds) if c["PADDED"] and c["GRIDK"] > 1)
+    p = sgemm.filled(Problem(m=100, n=333, k=70))
+    pad, product = sgemm.steps(c, p, SM_90)
+    assert pad.entry == "pad_rows"
+    assert product.args == ("a", "padded", "c", "alpha", "beta", "m", "n", "k", "partial")
+    assert sgemm.workspaces(c, p, SM_90)["padded"].shape == 70 * 336
+    assert sgemm.allows(c, p.replace(k=700))
+    assert not sgemm.allows(c, p.replace(k=700, n=332))  # nothing to pad
 
 
 @pytest.mark.parametrize("variant", ["cuda", "slim"])
@@ -277,14 +289,14 @@ def test_a_row_or_a_column_is_a_matrix_times_a_vector(sgemm):
     )
 
 
-@pytest.mark.parametrize(("variant", "m"), [("cuda", 64), ("slim", 1)])
+@pytest.mark.parametrize(("variant", "m"), [("cuda", 64), ("slim", 2)])
 def test_a_batch_counts_where_k_is_split(sgemm, variant, m):
     """Arrivals are counted for every tile of every matrix, in a table that ends."""
     seeds = map(sgemm.completed, sgemm.seeds)
     c = next(c for c in seeds if c["GRIDK"] == 15 and c["VARIANT"] == variant)
     p = Problem(m=m, n=2048 // m, k=65536, view=1)
     assert sgemm.allows(c, p)
-    assert not sgemm.allows(c, p.replace(batch=100))
+    assert not sgemm.allows(c, p.replace(batch=200))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90"])
@@ -293,7 +305,7 @@ def test_columns_of_b_fit_in_shared_memory_too(sgemm, space, arch):
     device = for_arch(arch)
     p = Problem(m=1000, n=333, k=64, view=1, trans_b=1)
     fit = 0
-    for number in range(0, len(space), len(space) // 500):
+    for number in range(0, len(space), len(space) // 2000):
         c = space.configuration(number)
         if is_member(sgemm, c, device) and sgemm.allows(c, p):
             (step,) = sgemm.steps(c, p, device)
