@@ -129,6 +129,8 @@ sgemm = Kernel(
             *[square(n) for n in (128, 768, 1536, 3000, 2049)],
             product(333, 777, 555),
             product(4000, 199, 2000),
+            *[square(n) for n in (600, 1200, 2400)],
+            product(800, 1100, 350),
             # k is short, or C is slim, or both
             product(1024, 1024, 64),
             product(8192, 8192, 128),
@@ -141,10 +143,13 @@ sgemm = Kernel(
             product(4096, 32, 4096),
             product(1, 4096, 4096),
             product(4096, 1, 4096),
+            product(4, 4096, 4096),
+            product(4096, 4, 4096),
             # k is all there is
             product(128, 128, 16384),
             product(256, 256, 8192),
             product(512, 512, 32768),
+            product(1024, 1024, 8192),
             product(64, 64, 65536),
         ],
         "opencl": [square(256), product(255, 257, 259)],

@@ -62,6 +62,9 @@ sgemm_tf32x3 = Kernel(
         product(4096, 4096, 64),
         product(16384, 512, 1024),
         product(128, 4096, 4096),
+        product(64, 4096, 4096),
+        product(1300, 700, 500),
+        square(2049),
     ],
     quick_problems=[square(1024), square(4096)],
     edge_problems=[
