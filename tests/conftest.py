@@ -19,6 +19,9 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests start hundreds of processes: each would compile the whole package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 #: Files that use the OpenCL device and compare no times.
