@@ -897,7 +897,7 @@ def test_large_data_are_used_again_while_they_are_there(tuned, saxpy, monkeypatc
     """Searches and finals go to and fro over the problems, the portfolio begins with the quickest."""
     used_up = []
     monkeypatch.setattr("autotune.run.finals.use_up", used_up.append)
-    problems = tuple(Problem(n=n) for n in (4133, 262147, 2097169))
+    problems = tuple(Problem(n=n) for n in (1031, 4133, 16411))
     kernel = saxpy()
     result = tuned(kernel, problems=problems, fixed=FIXED)
     phases = [(event.name, event.problem) for event in tuned.events if isinstance(event, Phase)]
@@ -981,7 +981,7 @@ def test_what_a_configuration_requires_is_asked_of_every_problem(tuned, saxpy):
 
 
 def test_what_won_at_the_nearest_sizes_is_tried_first(tuned, saxpy):
-    sizes = [Problem(n=1 << e) for e in (10, 20, 19)]
+    sizes = [Problem(n=1 << e) for e in (8, 14, 13)]
     result = tuned(saxpy(), problems=tuple(sizes), fixed=FIXED)
     _, near, last = result.problems
     winner = selection.candidates(near.measured, 1)[0].configuration
