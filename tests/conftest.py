@@ -26,7 +26,7 @@ sys.dont_write_bytecode = False
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 #: Files that use the OpenCL device and compare no times.
 UNTIMED = {
-    *("test_api", "test_cli", "test_compiler", "test_doctor", "test_help", "test_interruption"),
+    *("test_api", "test_cli", "test_compiler", "test_help", "test_interruption"),
     *("test_load", "test_readme", "test_resume", "test_session", "test_snippets", "test_source"),
     *("test_linalg", "test_objective", "test_snapshot", "test_tutorial", "test_verify"),
 }
