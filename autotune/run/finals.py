@@ -70,7 +70,8 @@ class Finals:
         places; where those that are deterministic do, the next of such.
 
         Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
-        verified, and one that is deterministic; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
+        verified, and one that is deterministic; the rest, but at least `_LEAST_RACE_SECONDS`, for the
+        race.
 
         Returns the decision, None where nothing is right, and those that turned out to be wrong, or
         failed; their rows are in the store.
@@ -100,7 +101,10 @@ class Finals:
             for _ in range(_LEAST_FINALISTS):  # though there be no time
                 if not finalists or any(promises(each.configuration) for each in finalists):
                     break
-                spare = selection.candidates([r for r in left if promises(r.configuration)], 1)
+                repeating = [row for row in left if promises(row.configuration)]
+                if not repeating:
+                    break
+                spare = selection.candidates(repeating, 1)
                 left = [row for row in left if row not in spare]
                 more, more_wrong, _ = self._verified(evaluator, spare, others, verify_until)
                 finalists, wrong = [*finalists, *more], [*wrong, *more_wrong]
