@@ -26,7 +26,8 @@ from autotune.store import RunInfo, Scope, Store
 from autotune.tuned.reading import read
 from autotune.values import Configuration, Problem
 
-REPORTS, H100 = Path(__file__).parents[1] / "reports", "NVIDIA_H100_80GB_HBM3"
+ROOT = Path(__file__).parents[1]
+REPORTS, H100 = ROOT / "reports", "NVIDIA_H100_80GB_HBM3"
 GRID = Space(
     {"A": tuple(range(24)), "B": tuple(range(24))},
     np.indices((24, 24)).reshape(2, -1).T.astype(np.int16),
@@ -236,8 +237,8 @@ def test_the_records_of_a_like_device_come_first(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.opencl
 def test_what_is_kept_of_a_budget_goes_to_sizes_again(tmp_path: Path) -> None:
-    kernel = find_kernel("transpose")
-    problems = tuple(Problem(m=size, n=64) for size in (64, 33))
+    kernel = find_kernel("saxpy", ROOT / "examples" / "saxpy" / "spaces")
+    problems = (Problem(n=4096), Problem(n=1000))
     starts: Counter[Problem] = Counter()
 
     def watch(event: object) -> None:

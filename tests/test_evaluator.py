@@ -387,6 +387,18 @@ def test_what_was_measured_or_recalled_stops_slower_ones_early(evaluator, worker
     assert worker.held_against == [(), fast.samples_ms]
 
 
+def test_after_a_move_to_another_card_the_best_is_of_that(evaluator, worker, monkeypatch):
+    """As of a fleet's worker whose card is lost."""
+    made = evaluator()
+    made.recall(measurement(1e-9))
+    measure = Watched.measure
+    monkeypatch.setattr(
+        Watched, "measure", lambda *args: replace(measure(*args), device_uuid="another card")
+    )
+    first, _ = made.measure([Configuration(BLOCK=32), Configuration(BLOCK=64)])
+    assert worker.held_against == [(1e-9,), first.samples_ms]
+
+
 # ---------------------------------------------------------------- several devices
 
 

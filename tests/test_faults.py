@@ -8,3 +8,4 @@ from contracts.faults import FaultContract
 @pytest.mark.usefixtures("opencl_device")
 class TestFaultsOnOpencl(FaultContract):
     selector = "opencl:cpu"
+    timeout_s = 4.0  # all of which a hang takes

@@ -60,8 +60,10 @@ def _await_handlers(pid: int) -> None:
 
 @pytest.mark.opencl
 @pytest.mark.usefixtures("opencl_device")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("seconds", [0.5, 1.5])
+@pytest.mark.parametrize(
+    ("number", "seconds"),
+    [(signal.SIGINT, 0.5), (signal.SIGINT, 1.5), (signal.SIGTERM, 0.5), (signal.SIGHUP, 1.5)],
+)
 def test_two_signals_to_all_processes_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, seconds: float
 ) -> None:

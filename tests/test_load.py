@@ -4,6 +4,7 @@ What runs on device arrays is in tests/gpu.
 """
 
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -98,9 +99,12 @@ def axpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     return load("axpy").kernel
 
 
-def write_record(folder: Path, kernel: Kernel, device: Any, **values: Any) -> None:
+def write_record(
+    folder: Path, kernel: Kernel, device: Any, deterministic: bool = False, **values: Any
+) -> None:
     """A record whose winner for n=1000 is a configuration, valid or not."""
     plan: dict[str, Any] = {"configuration": values, "block": (64, 1, 1), "grid": (1, 1, 1)}
+    plan["deterministic"] = deterministic
     entry = Entry(
         **plan,
         problem={"n": 1000},
@@ -163,6 +167,36 @@ def test_what_the_space_does_not_hold_is_never_compiled(
         chosen = choose(axpy, Problem(n=1000), device)
     assert dict(chosen.configuration) == {"BLOCK": 64, "PER_THREAD": 1}
     assert chosen.tuned is None
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_only_what_is_deterministic_is_launched_where_that_is_asked(
+    axpy: Kernel, tmp_path: Path, opencl_device: str, recorded: bool
+) -> None:
+    """The recorded winner if it is, else the default; elsewhere the winner, whatever it is."""
+    device = choose_device(opencl_device)
+    axpy.deterministic(lambda c, p: recorded or c.BLOCK == 64)
+    write_record(tmp_path / "tuned", axpy, device, recorded, BLOCK=32, PER_THREAD=2)
+    assert load(axpy, n=1000).choice(n=1000).configuration["BLOCK"] == 32
+    kept = load(axpy, deterministic=True)
+    if recorded:
+        assert kept.choice(n=1000).configuration["BLOCK"] == 32
+    else:
+        with pytest.warns(RuntimeWarning, match="known to be deterministic.*in its default"):
+            assert kept.choice(n=1000).configuration["BLOCK"] == 64
+    x, y = np.ones(1000, np.float32), np.zeros(1000, np.float32)
+    assert "deterministic" in repr(kept)
+    with warnings.catch_warnings(action="ignore"):  # the same again
+        np.testing.assert_array_equal(kept(x, y)[0], np.full(1000, 2, np.float32))
+
+
+def test_where_nothing_is_known_to_be_deterministic_a_call_is_refused(
+    axpy: Kernel, opencl_device: str
+) -> None:
+    x = np.ones(1000, np.float32)
+    message = r"for \(n=1000\) on .*\(@axpy.deterministic\), and tune"
+    with pytest.warns(RuntimeWarning), pytest.raises(UsageError, match=message):
+        load(axpy, deterministic=True)(x, x.copy())
 
 
 def test_without_a_record_the_default_runs(axpy: Kernel) -> None:

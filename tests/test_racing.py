@@ -29,7 +29,7 @@ BAD = 64
 #: Turn of the bad one at which it fails: the first launch is one, then a turn a round.
 TURN = 4
 #: Longest turn of the worker here; only the kernel that is meant to hang takes it.
-LIMIT_S = 10.0
+LIMIT_S = 4.0
 #: What a sabotaged heat takes at least.
 HEAT_S = 0.2
 
@@ -171,7 +171,7 @@ def test_a_race_whose_time_is_up_ends_after_a_whole_round(worker, job):
     [
         ("launch", 1, Status.LAUNCH_FAILED, "out of resources, on purpose"),
         ("context", 2, Status.CRASHED, "illegal address, on purpose"),
-        ("hang", 2, Status.TIMED_OUT, "no sample in 10 s; the kernel hangs"),
+        ("hang", 2, Status.TIMED_OUT, "no sample in 4 s; the kernel hangs"),
         ("death", 3, Status.CRASHED, "the process died twice: exit code 4"),
     ],
 )

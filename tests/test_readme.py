@@ -51,7 +51,7 @@ def test_a_new_kernel_takes_three_commands(
     commands = [line.split("#")[0].split()[1:] for line in block.strip().splitlines()]
     monkeypatch.chdir(tmp_path)
     for command in commands:
-        short = ["--budget", "8evals", "--device", "opencl:cpu"] if command[0] == "run" else []
+        short = ["--budget", "3evals", "--device", "opencl:cpu"] if command[0] == "run" else []
         short += ["--arch", "sm_90"] if command[0] == "check" else []
         assert run([*command, *short]) == 0, capsys.readouterr().err
     assert list(tmp_path.glob("reports/*/softmax.hpp"))

@@ -66,8 +66,6 @@ def test_two_tuners_on_one_store_at_once(tmp_path: Path, opencl_device: str) -> 
 
 def test_a_full_disk_ends_a_run_and_loses_nothing(tmp_path: Path, opencl_device: str) -> None:
     """A limit on the size of files, which the store's journal reaches in the middle of the run."""
-    (tmp_path / "warm").mkdir()
-    finish(tmp_path / "warm", opencl_device)  # so that data and binaries are there already
     limited = start(tmp_path, opencl_device, "bash", "-c", 'ulimit -f 400; exec "$@"', "bash")
     _, errors = limited.communicate(timeout=120)
     assert limited.returncode == 1

@@ -247,7 +247,6 @@ def test_the_ratio_to_a_record_knows_both_intervals() -> None:
 # ---------------------------------------------------------------------- time, and others
 
 
-@pytest.mark.usefixtures("no_process")
 def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,6 +265,7 @@ def test_all_that_has_no_record_is_tuned_and_the_command_goes_on(
     assert "nothing is left to tune" in told.err
 
 
+@pytest.mark.usefixtures("no_process")
 def test_without_time_nothing_is_begun(project: Path, ask: Ask) -> None:
     """What is stale is listed as left, whatever it needs; the next run goes on."""
     edit_record("saxpy", source="beef")

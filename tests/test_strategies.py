@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,11 @@ from autotune.measure.measurement import Measurement, Status
 from autotune.search import kernel_tuner as kernel_tuner_adapter
 from autotune.search import names as strategies
 from autotune.search import optuna as optuna_adapter
+from autotune.search import replay
 from autotune.search.base import AtHand, Outlook, Tell
 from autotune.search.lattice import Lattice, Point
 from autotune.search.names import BudgetSpent
 from autotune.search.recorded import Recording
-from autotune.search.replay import load, session
 from autotune.search.session import Budget
 from autotune.values import Problem
 
@@ -35,6 +36,7 @@ RECORDINGS = sorted((Path(__file__).parent / "data").glob("*.json.gz"))
 DATA = Path(__file__).parent / "data" / "synthetic.json.gz"
 RUNNABLE = [info.name for info in strategies.available() if not info.unavailable]
 IN_ORDER = ("exhaustive", "kt:brute_force")
+load = cache(replay.load)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ class Watched:
 
     def __init__(self, recording: Recording, budget: int | None) -> None:
         self.recording = recording
-        self.session = session(recording, Budget(evaluations=budget))
+        self.session = replay.session(recording, Budget(evaluations=budget))
 
     @property
     def path(self) -> list[int]:

@@ -1,7 +1,6 @@
 """A project of two small kernels that were just tuned on the OpenCL device, for tests of upkeep."""
 
 import json
-import multiprocessing
 import shutil
 import sys
 from collections.abc import Iterator
@@ -61,11 +60,9 @@ def no_process(folder: Path) -> Iterator[None]:
     trace, python = folder / "started", folder / "python"
     python.write_text(f"#!/bin/sh\ntouch '{trace}'; kill -INT $PPID\n")
     python.chmod(0o700)
-    multiprocessing.set_executable(str(python))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(python))
         yield
-    finally:
-        multiprocessing.set_executable(sys.executable)
     assert not trace.exists(), "a process was started"
 
 

@@ -67,20 +67,28 @@ def explained(choice: Choice, kernel: Kernel) -> Choice:
     return replace(choice, tuned=choice.tuned.with_reasons(changed))
 
 
-def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
+def choose(kernel: Kernel, problem: Problem, device: Device, deterministic: bool = False) -> Choice:
     """The recorded configuration where the declared space has it, else the first that can serve.
+
+    Where ``deterministic``, only what the kernel declares to be so can.
 
     Raises
     ------
     NothingValidError
         If none is valid on this device.
     UsageError
-        If no configuration takes the problem.
+        If no configuration takes the problem, or none is known that is deterministic.
     """
-    found = _recorded(kernel, problem, device)
+
+    def serves(configuration: Configuration) -> bool:
+        return kernel.allows(configuration, problem) and (
+            not deterministic or kernel.is_deterministic(configuration, problem)
+        )
+
+    found = _recorded(kernel, problem, device, deterministic)
     if found is not None and is_member(kernel, found, device):
         configuration = Configuration(dict(found))
-        if kernel.allows(configuration, problem):
+        if serves(configuration):
             return Choice(kernel.name, problem, configuration, found)
     elif found is not None and found.quality == DEFAULT:
         warn(
@@ -95,8 +103,14 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
     candidates = [kernel.default(), *(kernel.completed(seed) for seed in kernel.seeds)]
     valid = [candidate for candidate in candidates if is_member(kernel, candidate, device)]
     for configuration in valid:
-        if kernel.allows(configuration, problem):
+        if serves(configuration):
             return Choice(kernel.name, problem, configuration, None)
+    if deterministic and any(kernel.allows(configuration, problem) for configuration in valid):
+        raise UsageError(
+            f"{kernel.name}: no configuration for ({problem}) on {device.name} is known to be "
+            f"deterministic; declare which are (@{kernel.name}.deterministic), and tune: "
+            f"autotune run {kernel.name}"
+        )
     if valid:
         raise UsageError(f"{kernel.name}: no configuration accepts the problem {problem}")
     raise NothingValidError(
@@ -105,12 +119,14 @@ def choose(kernel: Kernel, problem: Problem, device: Device) -> Choice:
     )
 
 
-def _recorded(kernel: Kernel, problem: Problem, device: Device) -> TunedConfig | None:
+def _recorded(
+    kernel: Kernel, problem: Problem, device: Device, deterministic: bool
+) -> TunedConfig | None:
     if told := recorded_for_other(kernel):
         warn(f"{told}; until then it runs in its default configuration")
         return None
     try:
-        return lookup(kernel.name, device=device, **problem)
+        return lookup(kernel.name, device=device, deterministic=deterministic, **problem)
     except UsageError as error:
         warn(f"{error}; until then {kernel.name} runs in its default configuration")
         return None

@@ -38,13 +38,16 @@ MAX_CALLS = 1024
 _BY_VALUE = object()
 
 
-def load(kernel: str | Kernel, **problem: int | str) -> TunedKernel:
+def load(kernel: str | Kernel, *, deterministic: bool = False, **problem: int | str) -> TunedKernel:
     """Make a tuned kernel callable.
 
     Parameters
     ----------
     kernel : str or Kernel
         A name, the path of a space file, or the kernel that a space file declared.
+    deterministic : bool
+        Launch only configurations that give the same bits in every run, as their kernel declares; a
+        call for which none is known is refused.
     **problem : int or str
         Fields of the one problem that it is to be called with, which is looked up and compiled at
         once, so that the first call costs no more than the next. Default: any.
@@ -57,7 +60,8 @@ def load(kernel: str | Kernel, **problem: int | str) -> TunedKernel:
     Raises
     ------
     UsageError
-        If there is no such kernel, or the fields are not its own.
+        If there is no such kernel, the fields are not its own, or nothing ``deterministic`` is known
+        for them.
     SpecError
         If its space file has no ``call`` function, which says what it is called with.
     """
@@ -65,7 +69,7 @@ def load(kernel: str | Kernel, **problem: int | str) -> TunedKernel:
         raise UsageError(f"{kernel!r:.40} is neither a kernel's name nor a kernel")
     declared = find_kernel(kernel) if isinstance(kernel, str) else kernel
     declared.hook("call")
-    return TunedKernel(declared, Problem(problem) if problem else None)
+    return TunedKernel(declared, Problem(problem) if problem else None, deterministic)
 
 
 class TunedKernel:
@@ -83,10 +87,15 @@ class TunedKernel:
         What is called.
     problem : Problem or None
         The one that it is called with; None: any.
+    deterministic : bool
+        Whether only what gives the same bits in every run is launched.
     """
 
-    def __init__(self, kernel: Kernel, problem: Problem | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, problem: Problem | None = None, deterministic: bool = False
+    ) -> None:
         self.kernel = kernel
+        self.deterministic = deterministic
         self.problem = None if problem is None else _fixed(kernel, problem)
         self._calls: dict[object, Any] = {}
         #: Of several threads one prepares, and forgets what is old.
@@ -111,7 +120,7 @@ class TunedKernel:
         Raises
         ------
         UsageError
-            If arrays do not fit the problem or each other.
+            If arrays do not fit the problem or each other, or nothing ``deterministic`` is known.
         DeviceError, NothingValidError, SpecError
             If there is no device, no valid configuration, or it does not compile.
         """
@@ -156,7 +165,7 @@ class TunedKernel:
         if not args and named and set(named) <= {*self.kernel.fields, *self.kernel.layout}:
             chosen = choose_device(device, self.kernel.backends)
             problem = self.kernel.normal(_complete(self.kernel, named))
-            return explained(choose(self.kernel, problem, chosen), self.kernel)
+            return self._explained(self.kernel, problem, chosen)
         values = (*args, *named.values())
         libraries, operands = self._described(args, named)
         bound = self._bound(args, named, libraries, operands)
@@ -164,7 +173,7 @@ class TunedKernel:
             raise UsageError(f"{self.kernel.name}: this call launches nothing")
         index = device_index(values, libraries)
         found = _device(index, bound.kernel) if device is None else choose_device(device)
-        return explained(choose(bound.kernel, bound.problem, found), bound.kernel)
+        return self._explained(bound.kernel, bound.problem, found)
 
     def results(self, *args: Operand | float, **named: Operand | float) -> tuple[Operand, ...]:
         """Shapes and types of what a call on such arrays returns; nothing is run.
@@ -195,7 +204,11 @@ class TunedKernel:
 
     def __repr__(self) -> str:
         fixed = f", {self.problem}" if self.problem is not None else ""
-        return f"TunedKernel({self.kernel.name!r}{fixed})"
+        kept = ", deterministic" if self.deterministic else ""
+        return f"TunedKernel({self.kernel.name!r}{fixed}{kept})"
+
+    def _explained(self, kernel: Kernel, problem: Problem, device: Device) -> Choice:
+        return explained(choose(kernel, problem, device, self.deterministic), kernel)
 
     # ------------------------------------------------------------------ calls not made before
 
@@ -349,7 +362,7 @@ class TunedKernel:
             self._ready.move_to_end(key)
             return self._ready[key]
         try:
-            prepared = Prepared.of(bound, _device(index, bound.kernel))
+            prepared = Prepared.of(bound, _device(index, bound.kernel), self.deterministic)
         except SpecError as error:
             written = [bound.arguments[name] for name in bound.outputs]
             if all(argument.nbytes for argument in written):

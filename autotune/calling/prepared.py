@@ -35,7 +35,7 @@ class Prepared:
     exclusive: bool
 
     @classmethod
-    def of(cls, bound: Bound, device: Device) -> Prepared:
+    def of(cls, bound: Bound, device: Device, deterministic: bool = False) -> Prepared:
         """Look up, check, compile and plan.
 
         Raises
@@ -46,7 +46,7 @@ class Prepared:
             If it does not compile.
         """
         kernel, problem = bound.kernel, bound.problem
-        choice = choose(kernel, problem, device)
+        choice = choose(kernel, problem, device, deterministic)
         configuration = choice.configuration
         scratch = kernel.workspaces(configuration, problem, device)
         # Module symbols are set before every launch, maybe to other values.

@@ -290,7 +290,7 @@ def check(
 
     \b
     autotune check sgemm
-    autotune check sgemm --arch sm_90 --samples 2
+    autotune check transpose --arch sm_90 --samples 2
     """
     from autotune.cli.checking import check_kernel
     from autotune.cli.tables import print_table

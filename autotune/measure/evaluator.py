@@ -392,6 +392,8 @@ class _Lane:
         #: Samples of the best so far: what others are held against. Empty where there is none.
         self._best_samples_ms: tuple[float, ...] = ()
         self._best_cost = math.inf
+        #: The card that has these; of a fleet another takes over where one is lost.
+        self._best_uuid = job.device.uuid
         self._same: dict[str, Measurement] = {}
         self._threads = ThreadPoolExecutor(PER_DEVICE)
         #: What was given to the threads last.
@@ -441,10 +443,15 @@ class _Lane:
         return measurement
 
     def recall(self, measurement: Measurement) -> None:
-        """Hold what follows against a measurement, where it is the best."""
-        time_ms = measurement.median_ms if measurement.status is Status.OK else None
+        """Hold what follows against a measurement, where it is the best of its card."""
+        if measurement.status is not Status.OK:
+            return
+        uuid = measurement.device_uuid or self.job.device.uuid
+        if uuid != self._best_uuid:
+            self._best_uuid, self._best_samples_ms, self._best_cost = uuid, (), math.inf
+        time_ms = measurement.median_ms
         best_ms = median(self._best_samples_ms) if self._best_samples_ms else None
         if time_ms is not None and (best_ms is None or time_ms < best_ms):
             self._best_samples_ms = measurement.samples_ms
-        cost = self._scoring.cost(measurement) if measurement.status is Status.OK else None
+        cost = self._scoring.cost(measurement)
         self._best_cost = min(self._best_cost, math.inf if cost is None else cost)

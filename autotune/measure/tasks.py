@@ -567,7 +567,7 @@ class Taken:
     def identical_runs(self) -> int:
         """How many runs on the same data gave the same bits; 0 of who does not say that they do.
 
-        `_RUNS`, or what `_RUNS_S` allow.
+        `_RUNS`, or what `_RUNS_S` allow, on a CPU `_RUNS_ON_CPU_S`; but `_LEAST_RUNS`.
 
         Raises
         ------

@@ -67,10 +67,11 @@ class Finals:
         """Verify the best again on other data and odd sizes, then race them and the vendor.
 
         Where all finalists turn out to be wrong, or fail in the race, the next best take their
-        places.
+        places; where those that are deterministic do, the next of such.
 
         Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
-        verified; the rest, but at least `_LEAST_RACE_SECONDS`, for the race.
+        verified, and one that is deterministic; the rest, but at least `_LEAST_RACE_SECONDS`, for the
+        race.
 
         Returns the decision, None where nothing is right, and those that turned out to be wrong, or
         failed; their rows are in the store.
@@ -97,6 +98,16 @@ class Finals:
             verify_until = end if seconds is None else end - seconds / 2
             finalists, wrong, unverified = self._verified(evaluator, chosen, others, verify_until)
             left += unverified
+            for _ in range(_LEAST_FINALISTS):  # though there be no time
+                if not finalists or any(promises(each.configuration) for each in finalists):
+                    break
+                repeating = [row for row in left if promises(row.configuration)]
+                if not repeating:
+                    break
+                spare = selection.candidates(repeating, 1)
+                left = [row for row in left if row not in spare]
+                more, more_wrong, _ = self._verified(evaluator, spare, others, verify_until)
+                finalists, wrong = [*finalists, *more], [*wrong, *more_wrong]
             if finalists:
                 race_s = min(
                     self._most_race_s, max(_LEAST_RACE_SECONDS, end - self.bench.clock_s())

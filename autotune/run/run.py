@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from autotune import __version__
 from autotune.errors import Interrupted, NothingValidError, StoreError
@@ -214,7 +215,7 @@ class Run(Bench):
         wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
         if seconds is not None:
             seconds = max(0.0, seconds - (self.clock_s() - begun_s))
-        entrants = [*self._entrants(found.choice), *guests]
+        entrants = [*self._entrants(found), *guests]
         unsafe: list[Measurement] = []
         if self._safety:
             with self.beside():
@@ -234,16 +235,17 @@ class Run(Bench):
             found.ended_by,
         )
 
-    def _entrants(self, choice: Sequence[Measurement]) -> list[Measurement]:
+    def _entrants(self, found: SearchedProblem) -> list[Measurement]:
         """Who enters the finals: the best of each device, since those of two are not compared."""
         if not self.request.others:
-            return list(choice)
+            return list(found.choice)
+        promises = partial(self.kernel.is_deterministic, p=found.problem)
         share = ceil_div(self.request.effort.finalists, len(self.request.devices))
         return [
             entrant
             for device in self.request.devices
             for entrant in selection.candidates(
-                [row for row in choice if row.device_uuid == device.uuid], share
+                [row for row in found.choice if row.device_uuid == device.uuid], share, promises
             )
         ]
 

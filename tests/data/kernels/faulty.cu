@@ -48,8 +48,8 @@ KERNEL(BLOCK, 1, 0) faulty(GLOBAL float* a, GLOBAL const float* x, GLOBAL float*
 #elif FAULT == FAULT_hang
     // A loop on memory that nobody writes again: no compiler may assume that it ends.
     GLOBAL volatile float* flag = out;
-    out[row] = -12345.0f;
-    while (flag[row] == -12345.0f) {}
+    if (row == 0) out[row] = -12345.0f;
+    while (row == 0 && flag[row] == -12345.0f) {}
 #elif FAULT == FAULT_out_of_bounds
     if (row == 0) out[rows + 16] = 1.0f;
 #elif FAULT == FAULT_illegal_address
