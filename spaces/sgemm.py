@@ -227,7 +227,7 @@ sgemm = Kernel(
         ),
         warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=8, RASTER=1),
         warp_tiles(
-            64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=2, GRIDK=2, RASTER=1
+            64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=2, GRIDK=2, RASTER=1
         ),
         warp_tiles(
             32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=2, SLICES=2, SPLITK=2, GRIDK=16, RASTER=1
