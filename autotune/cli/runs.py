@@ -149,7 +149,7 @@ def run(
     """Find the fastest verified configuration of KERNEL for each problem; of several with --fleet.
 
     Every configuration is compiled, checked against numpy on two data sets and timed, each in an
-    isolated process. Ctrl-C keeps what was measured; the same command goes on from there.
+    isolated process. Ctrl-C keeps what was measured and decided; the same command goes on from there.
 
     \b
     autotune run sgemm
