@@ -37,6 +37,9 @@ _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
 #: The former where energy is measured: a window takes half a second, and six of each finalist tell little
 #: enough.
 _ENERGY_FINALS_SHARE = 0.4
+#: What the finals of a problem take however little time there is, about: kept for them where the share is
+#: less, up to this share.
+_LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
 #: Share of the budget of several problems that is kept for going on with some of them (docs/search.md).
 _AGAIN_SHARE = 0.4
 #: Not for less time than this: data must be uploaded again.
@@ -177,6 +180,9 @@ class Run(Bench):
         """Share of the time that is kept for what follows the searches."""
         needs_energy = self.request.objective.needs_energy
         finals = _ENERGY_FINALS_SHARE if needs_energy else _FINALS_SHARE
+        if total_s := self.request.total_budget.seconds:
+            least = _LEAST_FINALS_S * len(self.request.problems) / total_s
+            finals = max(finals, min(least, _MOST_FINALS_SHARE))
         return finals + self._portfolio_share
 
     @property
@@ -204,23 +210,24 @@ class Run(Bench):
         self, run_id: int, searched: Sequence[SearchedProblem]
     ) -> Iterator[ProblemResult]:
         """Hold the finals of each problem, the last first, with the others' best as guests."""
+        finals = Finals(self, self.store, run_id, self.listener)
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
         for position, found in enumerate(reversed(searched)):
             seconds = self._seconds_left(but=self._portfolio_share)
             if seconds is not None:
                 seconds = max(0.0, seconds / (len(searched) - position))
-            yield self._decided(run_id, found, searched, seconds)
+            yield self._decided(finals, found, searched, seconds)
 
     def _decided(
         self,
-        run_id: int,
+        finals: Finals,
         found: SearchedProblem,
         everyone: Sequence[SearchedProblem],
         seconds: float | None,
     ) -> ProblemResult:
         """Hold the finals of one problem."""
-        begun, begun_s = time.monotonic(), self.clock_s()
+        begun, begun_s, run_id = time.monotonic(), self.clock_s(), finals.run_id
         guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
         wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
         if seconds is not None:
@@ -231,14 +238,12 @@ class Run(Bench):
             with self.beside():
                 entrants, unsafe = self._safety.admitted(found.problem, entrants)
             self.store.add_many(run_id, self.scope(found.problem), unsafe)
-        finals, wrong = Finals(self, self.store, run_id, self.listener).hold(
-            found.evaluator, entrants, seconds
-        )
+        decision, wrong = finals.hold(found.evaluator, entrants, seconds)
         return ProblemResult(
             found.problem,
             found.space,
             found.measured,
-            finals,
+            decision,
             (*wrong_guests, *unsafe, *wrong),
             found.seconds + time.monotonic() - begun,
             len(entrants) if self._safety else None,
