@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -88,8 +88,31 @@ class Finals:
     #: data, in the finals of every problem.
     _known: dict[_TrialKey, Measurement] = field(default_factory=dict)
 
+    def expect(self, evaluator: DeviceEvaluator, measured: Sequence[Measurement]) -> None:
+        """Have compilers begin with what another problem's finals need for arrays that lie otherwise."""
+        if not evaluator.compiles_ahead:
+            return
+        kernel, device, problem = self.bench.kernel, self.bench.device, evaluator.job.problem
+        tried = {configuration for _, configuration, _ in self._known}
+        best = selection.candidates(measured, self.bench.request.effort.finalists)
+        needed = {
+            (row.configuration, kernel.static_of(edge)): edge
+            for row in best
+            for edge in kernel.edges_beside(problem, device)
+            if row.configuration not in tried and kernel.allows(row.configuration, edge)
+        }
+        self.bench.compilers.suggest(
+            compile_job(kernel, configuration, edge, device)
+            for (configuration, compiled_in), edge in needed.items()
+            if compiled_in != kernel.static_of(problem)
+        )
+
     def hold(
-        self, evaluator: DeviceEvaluator, measured: Sequence[Measurement], seconds: float | None
+        self,
+        evaluator: DeviceEvaluator,
+        measured: Sequence[Measurement],
+        seconds: float | None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[selection.Decision | None, tuple[Measurement, ...]]:
         """Verify the best again on other data and odd sizes, then race them and the vendor.
 
@@ -99,6 +122,8 @@ class Finals:
         Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
         verified, and one that is deterministic; the rest, but at least `_LEAST_RACE_SECONDS`, for the
         race.
+
+        ``meanwhile`` is called before a race, which leaves compilers idle.
 
         Returns the decision, None where nothing is right, and those that turned out to be wrong, or
         failed; their rows are in the store.
@@ -136,6 +161,7 @@ class Finals:
                 more, more_wrong, _ = self._verified(evaluator, spare, others, verify_until)
                 finalists, wrong = [*finalists, *more], [*wrong, *more_wrong]
             if finalists:
+                meanwhile()
                 race_s = min(
                     self._most_race_s, max(_LEAST_RACE_SECONDS, end - self.bench.clock_s())
                 )

@@ -214,19 +214,21 @@ class Run(Bench):
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
         for position, found in enumerate(reversed(searched)):
+            following = searched[: len(searched) - position - 1]
             seconds = self._seconds_left(but=self._portfolio_share)
             if seconds is not None:
                 seconds = max(0.0, seconds / (len(searched) - position))
-            yield self._decided(finals, found, searched, seconds)
+            yield self._decided(finals, found, searched, following, seconds)
 
     def _decided(
         self,
         finals: Finals,
         found: SearchedProblem,
         everyone: Sequence[SearchedProblem],
+        following: Sequence[SearchedProblem],
         seconds: float | None,
     ) -> ProblemResult:
-        """Hold the finals of one problem."""
+        """Hold the finals of one problem; the last of the ``following`` comes next."""
         begun, begun_s, run_id = time.monotonic(), self.clock_s(), finals.run_id
         guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
         wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
@@ -238,7 +240,12 @@ class Run(Bench):
             with self.beside():
                 entrants, unsafe = self._safety.admitted(found.problem, entrants)
             self.store.add_many(run_id, self.scope(found.problem), unsafe)
-        decision, wrong = finals.hold(found.evaluator, entrants, seconds)
+
+        def meanwhile() -> None:
+            for other in following[-1:]:
+                finals.expect(other.evaluator, self._entrants(other))
+
+        decision, wrong = finals.hold(found.evaluator, entrants, seconds, meanwhile)
         return ProblemResult(
             found.problem,
             found.space,
@@ -287,7 +294,7 @@ class Run(Bench):
         for guest in guests:  # each by itself, so that none is begun when time is up
             measured += found.evaluator.measure([guest])
             if self.clock_s() > end:
-                self.compilers.forget()  # those of the other guests
+                self.compilers.drop()  # those of the other guests
                 break
         self.store.add_many(run_id, self.scope(found.problem), measured)
         return list(map(self.scoring(found.problem).scored, measured))
