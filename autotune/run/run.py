@@ -213,8 +213,9 @@ class Run(Bench):
         finals = Finals(self, self.store, run_id, self.listener)
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
-        for position, found in enumerate(reversed(searched)):
-            following = searched[: len(searched) - position - 1]
+        order = searched[::-1]
+        for position, found in enumerate(order):
+            following = next(iter(order[position + 1 :]), None)
             seconds = self._seconds_left(but=self._portfolio_share)
             if seconds is not None:
                 seconds = max(0.0, seconds / (len(searched) - position))
@@ -225,10 +226,10 @@ class Run(Bench):
         finals: Finals,
         found: SearchedProblem,
         everyone: Sequence[SearchedProblem],
-        following: Sequence[SearchedProblem],
+        following: SearchedProblem | None,
         seconds: float | None,
     ) -> ProblemResult:
-        """Hold the finals of one problem; the last of the ``following`` comes next."""
+        """Hold the finals of one problem, and have compilers begin with the following one's."""
         begun, begun_s, run_id = time.monotonic(), self.clock_s(), finals.run_id
         guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
         wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
@@ -242,8 +243,8 @@ class Run(Bench):
             self.store.add_many(run_id, self.scope(found.problem), unsafe)
 
         def meanwhile() -> None:
-            for other in following[-1:]:
-                finals.expect(other.evaluator, self._entrants(other))
+            if following is not None:
+                finals.expect(following.evaluator, self._entrants(following))
 
         decision, wrong = finals.hold(found.evaluator, entrants, seconds, meanwhile)
         return ProblemResult(
