@@ -245,6 +245,17 @@ def test_winning_configurations_leave_out_what_is_no_choice() -> None:
     )
 
 
+def test_of_many_parameters_only_those_that_tell_winners_apart_are_shown() -> None:
+    """Of sgemm's shipped winners, none of which pads, say; the few of transpose are shown as they are."""
+    shown = {}
+    for tuned in read_all(ROOT / "reports"):
+        if tuned.device.name == "NVIDIA H200" and tuned.kernel in ("sgemm", "transpose"):
+            table = answer.configurations(content_of(tuned, []))
+            shown[tuned.kernel] = [set(column) for column in zip(*table.rows, strict=True)]
+    assert min(map(len, shown["sgemm"])) > 1
+    assert min(map(len, shown["transpose"])) == 1
+
+
 def test_finals_show_interval_ratio_and_ties() -> None:
     content = full()
     table = evidence.finals(content, content.problems[0])
