@@ -22,10 +22,10 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.objective import find as find_objective
 from autotune.measure.timing import Caches
 from autotune.report import summary
-from autotune.report.publish import Published, publish
+from autotune.report.publish import Published, publish, publish_decided
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Request
-from autotune.run.result import RunResult
+from autotune.run.result import InterruptedRun, RunResult
 from autotune.search.imported import first_to_try
 from autotune.search.names import find
 from autotune.search.session import Budget, Event, ignore
@@ -262,24 +262,27 @@ def tune(
     ).with_default_problems()
     folder = Path(out or ("reports" if wanted.is_time else f"reports-{wanted.name}"))
     require_mergeable(folder, first, declared, wanted.name)
-    with (
-        Store.open(default_url()) as store,
-        progress_of(declared.name, len(request.problems), quiet) as progress,
-    ):
+    try:
+        with (
+            Store.open(default_url()) as store,
+            progress_of(declared.name, len(request.problems), quiet) as progress,
+        ):
 
-        def told(event: Event) -> None:
-            progress(event)
-            listener(event)
+            def told(event: Event) -> None:
+                progress(event)
+                listener(event)
 
-        if members is None:
-            result = execute(request, store, told)
-        else:
-            from autotune.fleet.client import FleetSite
-            from autotune.fleet.plan import planned
+            if members is None:
+                result = execute(request, store, told)
+            else:
+                from autotune.fleet.client import FleetSite
+                from autotune.fleet.plan import planned
 
-            with members:
-                (task,) = planned([request])
-                result = execute(task.request, store, told, FleetSite(members))
+                with members:
+                    (task,) = planned([request])
+                    result = execute(task.request, store, told, FleetSite(members))
+    except InterruptedRun as error:
+        raise publish_decided(error, folder) from error
     return Tuned(result, publish(result, folder) if request.only is None else None)
 
 

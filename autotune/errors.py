@@ -107,6 +107,10 @@ class FleetError(AutotuneError):
     exit_code = 6
 
 
+#: What an interruption leaves, for its message.
+KEPT = "every finished measurement is kept, and the same command goes on where this one stopped"
+
+
 class Interrupted(AutotuneError):
     """The user pressed Ctrl-C; what was measured is in the store."""
 

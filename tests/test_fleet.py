@@ -27,12 +27,12 @@ from sample_spaces import SOURCE, SPACE, changed
 from autotune import tune
 from autotune.cli import run
 from autotune.devices.choose import choose_device
-from autotune.errors import AutotuneError, FleetError
+from autotune.errors import AutotuneError, FleetError, Interrupted
 from autotune.kernel.catalog import find_kernel
 from autotune.measure.compiler import compile_job
 from autotune.measure.measurement import Status
 from autotune.run.request import Request
-from autotune.search.session import Budget
+from autotune.search.session import Budget, Phase
 from autotune.store import Store
 from autotune.values import Configuration, Problem
 
@@ -209,6 +209,31 @@ def test_what_a_killed_worker_had_is_measured_elsewhere(
     assert {row.status for row in problem.measured} <= {Status.OK, Status.STOPPED_EARLY}
     assert rows(store) == asked("scale")
     assert not alive and problem.finals is not None
+
+
+def test_an_interrupted_fleet_tells_what_its_runs_had_decided(
+    fleet: Fleet, spaces: Path, store: Path
+) -> None:
+    """Ctrl-C once the first of two problems is decided."""
+    kernel = find_kernel("scale", spaces)
+    problems = Problem(n=1000), Problem(n=2003)
+    request = Request(kernel, fleet.usable()[0].device, problems, budget=Budget(evaluations=4))
+    finals = []
+
+    def interrupt(event: object) -> None:
+        if isinstance(event, Phase) and event.name == "other inputs":
+            finals.append(event.problem)
+            if len(finals) == 2:
+                os.kill(os.getpid(), signal.SIGINT)
+                while not fleet.is_stopped:
+                    time.sleep(0.01)
+                raise KeyboardInterrupt  # as whatever waits for a task of a fleet that is stopped
+
+    decided = []
+    with pytest.raises(Interrupted):
+        for outcome in drive(fleet, planned([request]), str(store), lambda _: interrupt):
+            decided.append(outcome.result)
+    assert [found.finals is not None for found in decided[0].problems] == [True]
 
 
 def test_a_killed_client_goes_on_where_it_was(

@@ -17,6 +17,7 @@ from sample_spaces import write_space
 from autotune.__main__ import _refused_exit
 from autotune.errors import SpecError
 from autotune.kernel.catalog import load_file
+from autotune.tuned.reading import read
 
 ROOT = Path(__file__).parents[1]
 SAXPY = str(ROOT / "examples" / "saxpy" / "spaces")
@@ -86,6 +87,53 @@ def test_two_signals_to_all_processes_at_any_moment(
     while _session(process.pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _session(process.pid)
+
+
+#: Ends a reference at its third call for n = 2003: two are of the search, the next of its finals.
+ENDING = """\
+if x.size == 2003:
+        with open({file!r}, "a") as calls:
+            calls.write("x")
+            if calls.tell() == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(60)
+    return factor * x"""
+
+
+@pytest.mark.opencl
+@pytest.mark.usefixtures("opencl_device")
+def test_an_interrupted_run_publishes_what_it_had_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finals of 41 problems were lost once, and had to be held again."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    ending = ENDING.format(file=str(tmp_path / "calls"))
+    space = write_space(
+        tmp_path,
+        ("import numpy", "import os, signal, time\n\nimport numpy"),
+        ("return factor * x", ending),
+    )
+
+    def begun(*sizes: int) -> subprocess.Popen[str]:
+        problems = [word for n in sizes for word in ("--problem", f"n={n}")]
+        out = ("--out", str(tmp_path / "out"), "--device", "opencl:cpu", "--budget", "6evals")
+        return _begun("run", str(space), *problems, *out)
+
+    _, errors = begun(1000).communicate(timeout=120)
+    (file,) = (tmp_path / "out").glob("*/scale.json")
+    (before,) = read(file).entries
+    process = begun(1000, 2003, 3001)
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, out) == (130, ""), errors
+    assert errors.splitlines()[-1] == (
+        f"error: scale: interrupted; 1 of 3 problems are decided and in {file}; every finished "
+        "measurement is kept, and the same command goes on where this one stopped"
+    )
+    kept, decided = read(file).entries
+    assert kept == before
+    assert (decided.problem, decided.samples > 0) == ({"n": 3001}, True)
+    assert "3001" in file.with_suffix(".hpp").read_text()
+    assert "3001" in file.with_suffix(".md").read_text()
 
 
 def _shown(folder: Path, *lines: str) -> subprocess.Popen[str]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,14 @@ from autotune.errors import RecordError, UsageError
 from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.operand import Operand
 from autotune.kernel.spec import Kernel
-from autotune.measure.compiler import Compiled, CompileJob, compile_now
-from autotune.measure.measurement import Status
+from autotune.measure.compiler import Compiled, CompileJob, compile_job, compile_now
+from autotune.measure.evaluator import DeviceEvaluator
+from autotune.measure.measurement import Measurement, Status
+from autotune.run.finals import Finals
 from autotune.run.recording import record_of
 from autotune.run.request import Request
 from autotune.run.run import Run
-from autotune.search.session import Budget
+from autotune.search.session import Budget, ignore
 from autotune.store import Store
 from autotune.tuned.fallback import with_views
 from autotune.tuned.importing import check_values
@@ -136,6 +140,29 @@ def test_a_finalist_that_is_wrong_on_another_layout_is_disqualified(
     assert bad.status is Status.WRONG_RESULT
     assert bad.message.startswith("on n=63, step=3 with other inputs: out[1] is")
     assert result.finals.winner.measurement.configuration.WHERE == "steps"
+
+
+def test_compilers_begin_with_what_the_next_finals_need(
+    gather: Kernel, opencl_device: str, tmp_path: Path
+) -> None:
+    """As a GPU's do while contenders are raced."""
+    device, here = choose_device(opencl_device), Problem(n=1000)
+    request = Request(gather, device, (here,))
+    with Store.open(tmp_path / "s.sqlite") as store, closing(Run(request, store)) as tuning:
+        job, compilers = tuning.job_without_data(here), tuning.compilers
+        evaluator = DeviceEvaluator(gather, job, compilers, tuning.worker)
+        evaluator.compiles_ahead = True
+        both = [Configuration(BLOCK=32, WHERE=where) for where in gather.parameters["WHERE"]]
+        found = [Measurement(each, Status.OK, samples_ms=(1.0,)) for each in both]
+        Finals(tuning, store, 0, ignore).expect(evaluator, found)
+        elsewhere = gather.edge_problems[1]
+        needed = [compile_job(gather, each, elsewhere, device) for each in both]
+        ended = time.monotonic() + 60
+        while not all(map(compilers.ready, needed)) and time.monotonic() < ended:
+            time.sleep(0.01)
+        assert all(map(compilers.ready, needed))
+        assert not compilers.ready(compile_job(gather, both[0], here, device))
+        assert all(compilers.result(each).binary for each in needed)
 
 
 def test_one_configuration_is_verified_on_a_layout_that_is_named(

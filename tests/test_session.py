@@ -946,8 +946,17 @@ def test_the_portfolio_verifies_only_who_was_not_in_the_finals(tuned, saxpy, mon
     assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
 
 
-def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy, tmp_path):
-    """Not even the default, which is measured on every problem though it wins nowhere."""
+def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(
+    tuned, saxpy, tmp_path, monkeypatch
+):
+    """Not even the default, which is measured on every problem though it wins nowhere. One look is enough."""
+    checked, check = [], Worker.check
+
+    def counted(self, job, configuration, binary):
+        checked.append((job.problem, configuration.BLOCK))
+        return check(self, job, configuration, binary)
+
+    monkeypatch.setattr(Worker, "check", counted)
     source = tmp_path / "saxpy" / "kernels" / "saxpy.cu"
     kernel = saxpy(("    BLOCK=", "    edge_problems=[Problem(n=63)],\n    BLOCK="))
     wrong = "#if BLOCK == 32\n        if (i == 62 && n == 63) out[i] = 0;\n#endif\n    }\n}"
@@ -956,6 +965,7 @@ def test_what_is_wrong_at_an_odd_size_answers_for_no_other_problem(tuned, saxpy,
     result = tuned(kernel, problems=(Problem(n=4096), Problem(n=8192)), fixed=fixed)
     assert result.portfolio.configurations == (Configuration(BLOCK=64, ITEMS=1),)
     assert [len(solved.disqualified) for solved in result.problems] == [1, 1]
+    assert sorted(block for problem, block in checked if problem == Problem(n=63)) == [32, 64]
 
 
 def test_what_is_wrong_on_one_problem_answers_for_no_other(tuned, saxpy, tmp_path):

@@ -149,7 +149,7 @@ def run(
     """Find the fastest verified configuration of KERNEL for each problem; of several with --fleet.
 
     Every configuration is compiled, checked against numpy on two data sets and timed, each in an
-    isolated process. Ctrl-C keeps what was measured; the same command goes on from there.
+    isolated process. Ctrl-C keeps what was measured and decided; the same command goes on from there.
 
     \b
     autotune run sgemm
@@ -252,6 +252,7 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     from autotune.cli.live import LivePage
     from autotune.cli.progress import RunProgress
     from autotune.run.command import execute
+    from autotune.run.result import InterruptedRun
     from autotune.store import Store, default_url
     from autotune.tuned.writing import require_mergeable
 
@@ -261,8 +262,13 @@ def _run(request: Request, out: Path, live: bool, as_json: bool) -> None:
     with page or nullcontext():
         if page:
             click.echo(f"live:    {page.url}", err=True)
-        with Store.open(default_url()) as store, progress:
-            result = execute(request, store, progress)
+        try:
+            with Store.open(default_url()) as store, progress:
+                result = execute(request, store, progress)
+        except InterruptedRun as error:
+            from autotune.report.publish import publish_decided
+
+            raise publish_decided(error, out) from error
         published = None
         if request.only is None:
             from autotune.report.publish import publish  # what nobody waits for before

@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from autotune.errors import AutotuneError, FleetError, Interrupted
+from autotune.errors import KEPT, AutotuneError, FleetError, Interrupted
 from autotune.fleet.cards import Card, Model
 from autotune.fleet.client import Fleet, FleetSite
 from autotune.fleet.plan import Task
 from autotune.run.command import execute
 from autotune.run.request import Request
-from autotune.run.result import RunResult
+from autotune.run.result import InterruptedRun, RunResult
 from autotune.search.session import Listener
 from autotune.store import Store
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one run: its result, or why there is none."""
+    """What came of one run: its result, or why there is none, or none of all its problems."""
 
     request: Request
     result: RunResult | None
@@ -44,9 +44,9 @@ def drive(
     Raises
     ------
     FleetError
-        If the scheduler is lost; rows are in the store.
+        If the scheduler is lost; rows are in the store, and what was decided was yielded.
     Interrupted
-        On Ctrl-C; rows are in the store.
+        On Ctrl-C; the same.
     """
     driver = _Driver(fleet, list(tasks), url, listener_of, seconds)
     try:
@@ -54,11 +54,10 @@ def drive(
     except (KeyboardInterrupt, GeneratorExit, FleetError) as error:
         fleet.stop()
         driver.wait()
+        if not isinstance(error, GeneratorExit):
+            yield from driver.decided()
         if isinstance(error, KeyboardInterrupt):
-            raise Interrupted(
-                "interrupted; every finished measurement is kept, and the same command goes on where "
-                "this one stopped"
-            ) from error
+            raise Interrupted(f"interrupted; {KEPT}") from error
         raise
 
 
@@ -90,7 +89,7 @@ class _Driver:
             del self._leased[thread]
             if isinstance(outcome, BaseException):
                 raise outcome
-            if isinstance(outcome.error, FleetError):
+            if isinstance(outcome.error, FleetError | Interrupted):
                 raise outcome.error
             yield outcome
 
@@ -98,6 +97,13 @@ class _Driver:
         """Wait for the runs that were stopped."""
         for thread in self._leased:
             thread.join()
+
+    def decided(self) -> Iterator[Outcome]:
+        """What the runs that were stopped had decided."""
+        while not self._done.empty():
+            _, outcome = self._done.get()
+            if isinstance(outcome, Outcome) and outcome.result is not None:
+                yield outcome
 
     def _begin(self) -> Iterator[Outcome]:
         """Begin runs on the cards that are free; yields those that cannot be begun any more."""
@@ -140,8 +146,8 @@ class _Driver:
                 outcome = Outcome(
                     request, execute(request, store, listener, FleetSite(self._fleet))
                 )
-        except Interrupted as error:
-            outcome = error
+        except InterruptedRun as error:
+            outcome = Outcome(request, error.decided if error.decided.problems else None, error)
         except AutotuneError as error:
             outcome = Outcome(request, None, error)
         except BaseException as error:

@@ -145,11 +145,15 @@ def prepare(job: Job) -> None:
     """
     if _state.job == job:
         return
+    before = _state.job
     _state.job, _state.data, _state.reference = None, None, None
     is_new = _state.executor is None or _state.executor.device != job.device
     if _state.executor is None or is_new:
         _state.executor = backend(job.device.backend).open(job.device)
-    _state.kernel = loaded_as(job.origin, job.known_by)
+    functions = job.origin, job.known_by
+    if before is None or not job.known_by or (before.origin, before.known_by) != functions:
+        _state.kernel = loaded_as(job.origin, job.known_by)
+    assert _state.kernel is not None
     # Another job may have needed their room on the disk.
     datasets = [present(_state.kernel, job.problem, dataset) for dataset in job.datasets]
     _state.data = verify.DeviceData(

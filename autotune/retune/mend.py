@@ -29,14 +29,14 @@ from autotune.kernel.spec import Kernel
 from autotune.measure.measurement import Status
 from autotune.measure.objective import find
 from autotune.measure.timing import Caches, Timing
-from autotune.report.publish import amend, publish
+from autotune.report.publish import amend, publish, publish_decided
 from autotune.retune.drift import Remeasured, remeasure
 from autotune.retune.lock import device_lock
 from autotune.retune.stale import Action, KnownEntry, Question, Reason, Target, survey
 from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.command import execute
 from autotune.run.request import EFFORTS, Effort, Request
-from autotune.run.result import RunResult
+from autotune.run.result import InterruptedRun
 from autotune.run.selection import Ratio
 from autotune.search.session import Budget, Listener, Phase, ignore
 from autotune.store import Store, default_url
@@ -324,25 +324,24 @@ class Mending(ExitStack):
         return outcomes
 
     def _search(self, targets: list[Target], effort: Effort) -> list[Mended]:
+        known = [target.known for target in targets if target.known]
+        # Also where the environment makes lookup look first.
+        first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
         try:
             request = self._request(targets, effort)
+            out = self.orders.out if request.objective.is_time else known[0].directory
             if self.orders.fleet is not None:
                 cards = self.orders.fleet.others(self.device)
                 request = replace(request, others=tuple(cards))
             with self._progress(request) as listener:
                 result = execute(request, self.store, listener, self._site)
-            return self._published(targets, result)
+            publish(result, out, first - {out})
+        except InterruptedRun as error:
+            raise publish_decided(error, out, first - {out}) from error
         except Interrupted:
             raise
         except (AutotuneError, OSError) as error:
             return [outcome(target, MendStatus.FAILED, str(error)) for target in targets]
-
-    def _published(self, targets: list[Target], result: RunResult) -> list[Mended]:
-        """Publish a run; also where the environment makes lookup look first."""
-        known = [target.known for target in targets if target.known]
-        first = {entry.directory for entry in known if entry.layer == "AUTOTUNE_TUNED"}
-        out = self.orders.out if result.request.objective.is_time else known[0].directory
-        publish(result, out, first - {out})
         times = {won.problem: won.finals.winner.median_ms for won in result.problems if won.finals}
         return [
             outcome(target, MendStatus.SEARCHED, "", times[target.problem])

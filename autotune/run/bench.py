@@ -117,6 +117,8 @@ class Bench:
         self._stack.callback(self.kernel.texts.clear)
         self._in_use = self._stack.enter_context(InUse())
         self._beside_s = 0.0
+        #: Odd sizes with another seed.
+        self._odd_jobs: dict[Problem, Job] = {}
         self.compilers = self._stack.enter_context(site.compilers(request))
         #: One per device of the request, in its order.
         self.workers = site.workers(request)
@@ -199,6 +201,7 @@ class Bench:
     def forget_data(self) -> None:
         """Let go of the data of all jobs so far: they are made again where they are needed again."""
         self._in_use.forget()
+        self._odd_jobs.clear()
 
     def other_jobs(self, job: Job) -> list[Job]:
         """The odd sizes with another seed, and the same problem with random data of another seed.
@@ -213,7 +216,10 @@ class Bench:
         """
         edges = self.kernel.edges_beside(job.problem, self.device)
         other = self.request.seed + 1
-        jobs = [self.job(problem, other) for problem in edges]
+        for problem in edges:
+            if problem not in self._odd_jobs:
+                self._odd_jobs[problem] = self.job(problem, other)
+        jobs = [self._odd_jobs[problem] for problem in edges]
         if self.request.inputs:
             jobs.append(job)
         else:

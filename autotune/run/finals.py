@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TypeAlias
 
 from autotune.devices.binary import Binary
 from autotune.errors import AutotuneError, FleetError
@@ -38,6 +41,9 @@ _REPEATED, _REPEAT_SHARE, _REPEAT_SECONDS = 4, 0.2, 10.0
 #: Launches that take longer on a CPU are not run twice at once where shorter ones will do.
 _LONG_MS = 0.3
 
+#: The data, which are of one problem; what runs on them; and whether twice at once.
+_TrialKey: TypeAlias = tuple[tuple[Path, ...], Configuration, bool]
+
 
 @dataclass(frozen=True)
 class _Finalist:
@@ -52,6 +58,24 @@ class _Finalist:
 
 
 @dataclass(frozen=True)
+class _Trial:
+    """One thing that a finalist has to pass: to be right on a job, perhaps twice at once."""
+
+    #: Of the finalist, by the search.
+    measurement: Measurement
+    job: Job
+    #: What it runs; None where other fields are compiled in than for the problem of the finals.
+    binary: Binary | None
+    at_once: bool
+
+    @property
+    def key(self) -> _TrialKey:
+        """The same in the finals of every problem that has this job's for an odd size."""
+        folders = tuple(dataset.folder for dataset in self.job.datasets)
+        return folders, self.measurement.configuration, self.at_once
+
+
+@dataclass(frozen=True)
 class Finals:
     """The finals of one run."""
 
@@ -60,9 +84,35 @@ class Finals:
     store: Store
     run_id: int
     listener: Listener
+    #: What came of trials so far. On an odd size a configuration is the same binary, and has the same
+    #: data, in the finals of every problem.
+    _known: dict[_TrialKey, Measurement] = field(default_factory=dict)
+
+    def expect(self, evaluator: DeviceEvaluator, measured: Sequence[Measurement]) -> None:
+        """Have compilers begin with what another problem's finals need for arrays that lie otherwise."""
+        if not evaluator.compiles_ahead:
+            return
+        kernel, device, problem = self.bench.kernel, self.bench.device, evaluator.job.problem
+        tried = {configuration for _, configuration, _ in self._known}
+        best = selection.candidates(measured, self.bench.request.effort.finalists)
+        needed = {
+            (row.configuration, kernel.static_of(edge)): edge
+            for row in best
+            for edge in kernel.edges_beside(problem, device)
+            if row.configuration not in tried and kernel.allows(row.configuration, edge)
+        }
+        self.bench.compilers.suggest(
+            compile_job(kernel, configuration, edge, device)
+            for (configuration, compiled_in), edge in needed.items()
+            if compiled_in != kernel.static_of(problem)
+        )
 
     def hold(
-        self, evaluator: DeviceEvaluator, measured: Sequence[Measurement], seconds: float | None
+        self,
+        evaluator: DeviceEvaluator,
+        measured: Sequence[Measurement],
+        seconds: float | None,
+        meanwhile: Callable[[], object] = lambda: None,
     ) -> tuple[selection.Decision | None, tuple[Measurement, ...]]:
         """Verify the best again on other data and odd sizes, then race them and the vendor.
 
@@ -72,6 +122,8 @@ class Finals:
         Half of the time is for verifying, after which only the `_LEAST_FINALISTS` best are still
         verified, and one that is deterministic; the rest, but at least `_LEAST_RACE_SECONDS`, for the
         race.
+
+        ``meanwhile`` is called before a race, which leaves compilers idle.
 
         Returns the decision, None where nothing is right, and those that turned out to be wrong, or
         failed; their rows are in the store.
@@ -109,6 +161,7 @@ class Finals:
                 more, more_wrong, _ = self._verified(evaluator, spare, others, verify_until)
                 finalists, wrong = [*finalists, *more], [*wrong, *more_wrong]
             if finalists:
+                meanwhile()
                 race_s = min(
                     self._most_race_s, max(_LEAST_RACE_SECONDS, end - self.bench.clock_s())
                 )
@@ -139,7 +192,6 @@ class Finals:
 
         The rest had no turn before ``until``.
         """
-        kernel = self.bench.kernel
         binaries = [(row, evaluator.binary(row.configuration)) for row in chosen]
         right = [_Finalist(row, binary) for row, binary in binaries if binary is not None]
         wrong = [
@@ -148,41 +200,91 @@ class Finals:
             if binary is None
         ]
         unverified: list[Measurement] = []
-        for job in others:  # what lies otherwise, ahead, so that it is compiled at once
-            for finalist in right if self._needs_own_binary(job, others) else ():
-                if kernel.allows(finalist.configuration, job.problem):
-                    self.bench.compilers.submit(self._compile_job(job, finalist))
-        for job in others:
+        trials = {finalist.configuration: self._trials(finalist, others) for finalist in right}
+        # What lies otherwise, ahead, so that it is compiled at once; only of those that have a turn.
+        ahead = right[:_LEAST_FINALISTS] if self.bench.clock_s() > until else right
+        for place, finalist in product(range(len(others)), ahead):
+            trial = trials[finalist.configuration].get(place)
+            if trial and trial.binary is None and trial.key not in self._known:
+                self.bench.compilers.submit(self._compile_job(trial))
+        for place in range(len(others)):  # job by job: the data of each have to be uploaded
             passed: list[_Finalist] = []
             for finalist in right:
-                if not kernel.allows(finalist.configuration, job.problem):
+                its = trials[finalist.configuration].get(place)
+                if its is None:
                     passed.append(finalist)  # lookup, header and load keep it from such a problem
-                elif len(passed) >= _LEAST_FINALISTS and self.bench.clock_s() > until:
+                    continue
+                has_enough = len(passed) >= _LEAST_FINALISTS and self.bench.clock_s() > until
+                if has_enough and its.key not in self._known:
                     unverified.append(finalist.measurement)
+                    continue
+                again = self._tried(its)
+                if again.status is Status.OK:
+                    passed.append(finalist)
                 else:
-                    again = self._checked(job, finalist, others)
-                    if again.status is Status.OK:
-                        passed.append(finalist)
-                    else:
-                        wrong.append(again)
+                    wrong.append(again)
             right = passed
+        self.bench.compilers.drop()  # those of who had no turn
         return right, wrong, unverified
 
-    def _checked(self, job: Job, finalist: _Finalist, others: Sequence[Job]) -> Measurement:
-        """A finalist verified on one of the jobs, and run twice at once where that is the job for it."""
-        kernel, worker = self.bench.kernel, self.bench.worker
-        configuration, binary = finalist.configuration, finalist.binary
-        if self._needs_own_binary(job, others):
-            compiled = self.bench.compilers.result(self._compile_job(job, finalist))
+    def _trials(self, finalist: _Finalist, others: Sequence[Job]) -> dict[int, _Trial]:
+        """What a finalist has to pass, by the place of its job among the others."""
+        kernel, (*_, own) = self.bench.kernel, others
+        configuration = finalist.configuration
+        allowed = {
+            place: job
+            for place, job in enumerate(others)
+            if kernel.allows(configuration, job.problem)
+        }
+        small = [job for job in allowed.values() if job is not own]
+        twice = [] if kernel.is_exclusive(configuration) else self._at_once(finalist, small, own)
+        compiled_in = kernel.static_of(own.problem)
+        return {
+            place: _Trial(
+                finalist.measurement,
+                job,
+                finalist.binary if kernel.static_of(job.problem) == compiled_in else None,
+                job in twice,
+            )
+            for place, job in allowed.items()
+        }
+
+    def _at_once(self, finalist: _Finalist, small: Sequence[Job], own: Job) -> list[Job]:
+        """The jobs on which a finalist is run twice at once: the largest odd size, and the problem.
+
+        A CPU, on which little meets in small ones and large ones take long, has one of the two.
+        """
+        largest = sorted(small, key=lambda job: size_of(job.problem))[-1:]
+        if self.bench.device.leaves_host_free:
+            return [*largest, own]
+        is_long = (finalist.measurement.median_ms or 0.0) > _LONG_MS
+        return largest if largest and is_long else [own]
+
+    def _tried(self, trial: _Trial) -> Measurement:
+        """What comes of a trial; where another problem's finals had it, what came of it there."""
+        if trial.key in self._known:
+            return self._known[trial.key]
+        binary = trial.binary
+        if binary is None:
+            compiled = self.bench.compilers.result(self._compile_job(trial))
             if compiled.binary is None:
-                message = f"on {job.problem}: {compiled.message}"
-                return replace(finalist.measurement, status=Status.COMPILE_FAILED, message=message)
+                message = f"on {trial.job.problem}: {compiled.message}"
+                return replace(trial.measurement, status=Status.COMPILE_FAILED, message=message)
             binary = compiled.binary
+        found = self._checked(trial.job, trial.measurement.configuration, binary, trial.at_once)
+        self._known[trial.key] = found
+        return found
+
+    def _checked(
+        self, job: Job, configuration: Configuration, binary: Binary, at_once: bool
+    ) -> Measurement:
+        """Verify a configuration on a job, and run it twice at once there."""
+        kernel, worker = self.bench.kernel, self.bench.worker
         alone = worker.check(job, configuration, binary)
         if alone.status is not Status.OK:
             message = f"on {job.problem} with other inputs: {alone.message}"
             return replace(alone, message=message)
-        if kernel.is_exclusive(configuration) or job not in self._at_once(finalist, others):
+        if not at_once:
             return alone
         twice = worker.check_at_once(job, configuration, binary)
         if twice.status is not Status.OK:
@@ -199,30 +301,9 @@ class Finals:
             )
         return alone
 
-    def _needs_own_binary(self, job: Job, others: Sequence[Job]) -> bool:
-        """Whether other fields are compiled in than for the problem, which is the last of the jobs."""
-        static_of = self.bench.kernel.static_of
-        return static_of(job.problem) != static_of(others[-1].problem)
-
-    def _compile_job(self, job: Job, finalist: _Finalist) -> CompileJob:
-        return compile_job(
-            self.bench.kernel, finalist.configuration, job.problem, self.bench.device
-        )
-
-    def _at_once(self, finalist: _Finalist, others: Sequence[Job]) -> list[Job]:
-        """The jobs on which a finalist is run twice at once: the largest odd size, and the problem.
-
-        A CPU, on which little meets in small ones and large ones take long, has one of the two.
-        """
-        *small, own = others
-        allowed = [
-            job for job in small if self.bench.kernel.allows(finalist.configuration, job.problem)
-        ]
-        largest = sorted(allowed, key=lambda job: size_of(job.problem))[-1:]
-        if self.bench.device.leaves_host_free:
-            return [*largest, own]
-        is_long = (finalist.measurement.median_ms or 0.0) > _LONG_MS
-        return largest if largest and is_long else [own]
+    def _compile_job(self, trial: _Trial) -> CompileJob:
+        configuration, problem = trial.measurement.configuration, trial.job.problem
+        return compile_job(self.bench.kernel, configuration, problem, self.bench.device)
 
     def _raced(
         self, evaluator: DeviceEvaluator, finalists: Sequence[_Finalist], seconds: float

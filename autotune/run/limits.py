@@ -76,8 +76,9 @@ def limits_for(
     listener(Phase(request.problems[0], "limits"))
     try:
         measure_limits(device, store, missing, site=site)
-    except Interrupted:
-        raise
+    except Interrupted as error:
+        # Without what was decided of the limits' kernel: whoever publishes has another.
+        raise Interrupted(str(error)) from error
     except AutotuneError as error:
         warnings.warn(f"{device.name}: limits not measured: {error}", stacklevel=2)
     return known_limits(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from autotune.errors import KEPT, Interrupted
 from autotune.kernel.space import Space
 from autotune.measure.limits import Limits
 from autotune.measure.measurement import Measurement, Status
@@ -78,3 +79,12 @@ class RunResult:
     def spent_budget(self) -> bool:
         """Whether a search was ended by its budget, with something left to try."""
         return any(found.ended_by.startswith(_BY_BUDGET) for found in self.problems)
+
+
+class InterruptedRun(Interrupted):
+    """Ctrl-C in a run; it has what came of the problems that were decided before, if any were."""
+
+    def __init__(self, decided: RunResult) -> None:
+        super().__init__(f"{decided.request.kernel.name}: interrupted; {KEPT}")
+        #: As a run of those problems alone would have it, without a portfolio.
+        self.decided = decided

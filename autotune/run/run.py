@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from autotune import __version__
-from autotune.errors import Interrupted, NothingValidError, StoreError
+from autotune.errors import NothingValidError, StoreError
 from autotune.kernel.expression import ceil_div
 from autotune.kernel.space import enumerate_space
 from autotune.kernel.spec import Kernel
@@ -26,7 +26,7 @@ from autotune.run.bench import LOCAL, Bench, Site
 from autotune.run.finals import Finals
 from autotune.run.portfolio import KnownProblem, measure_portfolio
 from autotune.run.request import Request
-from autotune.run.result import ProblemResult, RunResult, wrong_somewhere
+from autotune.run.result import InterruptedRun, ProblemResult, RunResult, wrong_somewhere
 from autotune.run.safety import SafetyCheck, sanitizer_for
 from autotune.run.searching import ProblemSearch, SearchedProblem
 from autotune.search.session import Budget, Listener, ignore
@@ -37,6 +37,9 @@ _FINALS_SHARE, _PORTFOLIO_SHARE = 0.15, 0.1
 #: The former where energy is measured: a window takes half a second, and six of each finalist tell little
 #: enough.
 _ENERGY_FINALS_SHARE = 0.4
+#: What the finals of a problem take however little time there is, about: kept for them where the share is
+#: less, up to this share.
+_LEAST_FINALS_S, _MOST_FINALS_SHARE = 2.0, 0.5
 #: Share of the budget of several problems that is kept for going on with some of them (docs/search.md).
 _AGAIN_SHARE = 0.4
 #: Not for less time than this: data must be uploaded again.
@@ -68,8 +71,8 @@ class Run(Bench):
         ------
         NothingValidError
             If no configuration of any problem is valid and right.
-        Interrupted
-            On Ctrl-C; rows are in the store.
+        InterruptedRun
+            On Ctrl-C; rows are in the store, and what was decided is for the caller to publish.
         """
         run_id = self.store.begin_run(
             RunInfo(
@@ -81,30 +84,40 @@ class Run(Bench):
                 command=self.request.command,
             )
         )
+        decided: list[ProblemResult] = []
         try:
             self._begun_s = self.clock_s()
-            results = self._hold_finals(run_id, self._search_problems(run_id))
+            for found in self._hold_finals(run_id, self._search_problems(run_id)):
+                decided.insert(0, found)
+            results: Sequence[ProblemResult] = decided
             portfolio = self._portfolio(results)
             if portfolio is not None:
                 results = [self._chosen_again(result, portfolio) for result in results]
         except KeyboardInterrupt as error:
             self.store.finish_run(run_id, "interrupted")
-            raise Interrupted(
-                f"{self.kernel.name}: interrupted; every finished measurement is kept, and the "
-                "same command goes on where this one stopped"
-            ) from error
+            solved = [found for found in decided if found.finals is not None]
+            raise InterruptedRun(self._result(run_id, solved, limits)) from error
         except BaseException:
             with suppress(StoreError):  # which may be what ended the run
                 self.store.finish_run(run_id, "failed")
             raise
-        result = RunResult(
-            self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
-        )
+        result = self._result(run_id, results, limits, portfolio)
         right: RunState = "budget" if result.spent_budget else "done"
         self.store.finish_run(run_id, right if result.solved else "failed")
         if not result.solved:
             raise NothingValidError(_why_nothing(self.kernel, results))
         return result
+
+    def _result(
+        self,
+        run_id: int,
+        results: Sequence[ProblemResult],
+        limits: Limits | None,
+        portfolio: selection.PortfolioTimes | None = None,
+    ) -> RunResult:
+        return RunResult(
+            self.request, tuple(results), run_id, self.source, self.toolchain, portfolio, limits
+        )
 
     # ------------------------------------------------------------------ searches
 
@@ -167,6 +180,9 @@ class Run(Bench):
         """Share of the time that is kept for what follows the searches."""
         needs_energy = self.request.objective.needs_energy
         finals = _ENERGY_FINALS_SHARE if needs_energy else _FINALS_SHARE
+        if total_s := self.request.total_budget.seconds:
+            least = _LEAST_FINALS_S * len(self.request.problems) / total_s
+            finals = max(finals, min(least, _MOST_FINALS_SHARE))
         return finals + self._portfolio_share
 
     @property
@@ -190,27 +206,30 @@ class Run(Bench):
 
     # ------------------------------------------------------------------ finals
 
-    def _hold_finals(self, run_id: int, searched: Sequence[SearchedProblem]) -> list[ProblemResult]:
-        """Hold the finals of each problem, with the others' best as guests."""
-        results: list[ProblemResult] = []
+    def _hold_finals(
+        self, run_id: int, searched: Sequence[SearchedProblem]
+    ) -> Iterator[ProblemResult]:
+        """Hold the finals of each problem, the last first, with the others' best as guests."""
+        finals = Finals(self, self.store, run_id, self.listener)
         # The last first: its data are on the device, and of many large data sets, which the disk has
         # no room for at once, those of the latest problems are left.
         for position, found in enumerate(reversed(searched)):
+            following = searched[: len(searched) - position - 1]
             seconds = self._seconds_left(but=self._portfolio_share)
             if seconds is not None:
                 seconds = max(0.0, seconds / (len(searched) - position))
-            results.insert(0, self._decided(run_id, found, searched, seconds))
-        return results
+            yield self._decided(finals, found, searched, following, seconds)
 
     def _decided(
         self,
-        run_id: int,
+        finals: Finals,
         found: SearchedProblem,
         everyone: Sequence[SearchedProblem],
+        following: Sequence[SearchedProblem],
         seconds: float | None,
     ) -> ProblemResult:
-        """Hold the finals of one problem."""
-        begun, begun_s = time.monotonic(), self.clock_s()
+        """Hold the finals of one problem; the last of the ``following`` comes next."""
+        begun, begun_s, run_id = time.monotonic(), self.clock_s(), finals.run_id
         guests = self._guests(run_id, found, everyone, seconds and _GUESTS_SHARE * seconds)
         wrong_guests = [guest for guest in guests if guest.status is Status.WRONG_RESULT]
         if seconds is not None:
@@ -221,14 +240,17 @@ class Run(Bench):
             with self.beside():
                 entrants, unsafe = self._safety.admitted(found.problem, entrants)
             self.store.add_many(run_id, self.scope(found.problem), unsafe)
-        finals, wrong = Finals(self, self.store, run_id, self.listener).hold(
-            found.evaluator, entrants, seconds
-        )
+
+        def meanwhile() -> None:
+            for other in following[-1:]:
+                finals.expect(other.evaluator, self._entrants(other))
+
+        decision, wrong = finals.hold(found.evaluator, entrants, seconds, meanwhile)
         return ProblemResult(
             found.problem,
             found.space,
             found.measured,
-            finals,
+            decision,
             (*wrong_guests, *unsafe, *wrong),
             found.seconds + time.monotonic() - begun,
             len(entrants) if self._safety else None,
@@ -272,7 +294,7 @@ class Run(Bench):
         for guest in guests:  # each by itself, so that none is begun when time is up
             measured += found.evaluator.measure([guest])
             if self.clock_s() > end:
-                self.compilers.forget()  # those of the other guests
+                self.compilers.drop()  # those of the other guests
                 break
         self.store.add_many(run_id, self.scope(found.problem), measured)
         return list(map(self.scoring(found.problem).scored, measured))
