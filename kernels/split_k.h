@@ -3,7 +3,7 @@
 // same order every time.
 //
 // Needs gemm.h, BM, BN, SPLITK and GRIDK, and SLICES, the tiles that a block itself has, C_PITCH, floats from
-// a row of those to the next, and ADDERS, threads from the first on that add up: all of a block's, or fewer.
+// a row of those to the next, and ADDERS, those of a block's THREADS that add up: the first ones, or all.
 #pragma once
 
 #if SPLITK > 1
@@ -23,11 +23,17 @@ __device__ __forceinline__ unsigned shared_address_in(const float* p, int block)
 }
 #endif
 
-__device__ __forceinline__ void adders_barrier() { asm volatile("bar.sync 1, %0;" ::"n"(ADDERS) : "memory"); }
+// Of the adders alone, where there are other threads.
+__device__ __forceinline__ void adders_barrier()
+{
+    if constexpr (ADDERS == THREADS) __syncthreads();
+    else asm volatile("bar.sync 1, %0;" ::"n"(ADDERS) : "memory");
+}
 
 // The same, and whether any of them says so.
 __device__ __forceinline__ bool adders_barrier_or(bool mine)
 {
+    if constexpr (ADDERS == THREADS) return __syncthreads_or(mine);
     int any;
     asm volatile(
         "{ .reg .pred mine, any; setp.ne.b32 mine, %1, 0;\n"
@@ -104,6 +110,16 @@ struct Share {
     static __device__ int col(int unit) { return unit % (BN / WIDTH) * WIDTH; }
 };
 
+// The sum of all slices at `at` of the first one's tile.
+template <int WIDTH>
+__device__ __forceinline__ Unit<WIDTH> sum_of_slices(const float* at)
+{
+    Unit<WIDTH> total(at);
+#pragma unroll
+    for (int slice = 1; slice < SLICES; ++slice) total.add(Unit<WIDTH>(at + slice * (BM * C_PITCH)));
+    return total;
+}
+
 // Finish one unit of C.
 template <int WIDTH>
 __device__ __forceinline__ void store_unit(Unit<WIDTH> total, int unit, float* c, float alpha, float beta, Tile tile,
@@ -143,34 +159,6 @@ __device__ __forceinline__ float* sums_of(float* partial, int part)
 }
 #endif
 
-// Finish this block's units of a tile of C, a batch of each thread's at a time: `fetch(unit, part)` is one of PARTS
-// addends of a unit, `finish(total, unit)` gets their sum, added in the same order every time. The addends of a
-// batch are on their way together, since they come from another multiprocessor or from the L2 cache: 8 floats of a
-// part, and 32 of all, which is what leaves the main loop's registers the most that a thread needs.
-template <int WIDTH, int PARTS, typename Fetch, typename Finish>
-__device__ __forceinline__ void add_up(Fetch fetch, Finish finish)
-{
-    using Units = Share<WIDTH>;
-    constexpr int EACH = (Units::UNITS / SPLITK + ADDERS - 1) / ADDERS;
-    constexpr int BATCH = EACH < 8 / WIDTH ? EACH : 8 / WIDTH;
-    constexpr int AT_ONCE = PARTS < 32 / (BATCH * WIDTH) ? PARTS : 32 / (BATCH * WIDTH);
-    for (int first = Units::begin(); first < Units::end(); first += BATCH * ADDERS) {
-        Unit<WIDTH> total[BATCH];
-#pragma unroll AT_ONCE
-        for (int part = 0; part < PARTS; ++part) {
-            Unit<WIDTH> addend[BATCH];
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i)
-                if (first + i * ADDERS < Units::end()) addend[i] = fetch(first + i * ADDERS, part);
-#pragma unroll
-            for (int i = 0; i < BATCH; ++i) total[i].add(addend[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; ++i)
-            if (first + i * ADDERS < Units::end()) finish(total[i], first + i * ADDERS);
-    }
-}
-
 // Add up what slices, blocks of the cluster and clusters have, and store it. The adders of every block call it
 // once its tiles are complete, and all other threads meet them in two `cluster_barrier`.
 template <int WIDTH>
@@ -178,36 +166,42 @@ __device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float a
                                                  int n, Pitch ldc, float* partial)
 {
     using Units = Share<WIDTH>;
-    const auto place = [&](int unit) { return tiles + Units::row(unit) * C_PITCH + Units::col(unit); };
-    const auto store = [&](const Unit<WIDTH>& total, int unit) {
-        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
-    };
-#if GRIDK > 1
-    const auto leave = [&](const Unit<WIDTH>& total, int unit) {
-        total.write(sums_of(partial, blockIdx.y) + unit * WIDTH);
-    };
-#else
-    const auto leave = store;
-#endif
 #if SPLITK > 1
     if (SLICES > 1)
 #pragma unroll 4
         for (int quad = threadIdx.x; quad < BM * BN / 4; quad += ADDERS) {
             float* at = tiles + quad / (BN / 4) * C_PITCH + quad % (BN / 4) * 4;
-            Unit<4> total(at);
-#pragma unroll
-            for (int slice = 1; slice < SLICES; ++slice) total.add(Unit<4>(at + slice * (BM * C_PITCH)));
-            total.write(at);
+            sum_of_slices<4>(at).write(at);
         }
     cluster_barrier();
-    add_up<WIDTH, SPLITK>([&](int unit, int block) { return Unit<WIDTH>(place(unit), block); }, leave);
-    cluster_barrier();  // a block's shared memory lives only as long as the block
+#endif
+#pragma unroll 4
+    for (int unit = Units::begin(); unit < Units::end(); unit += ADDERS) {
+        const float* at = tiles + Units::row(unit) * C_PITCH + Units::col(unit);
+#if SPLITK > 1
+        Unit<WIDTH> total;
+#pragma unroll
+        for (int block = 0; block < SPLITK; ++block) total.add(Unit<WIDTH>(at, block));
 #else
-    add_up<WIDTH, SLICES>([&](int unit, int slice) { return Unit<WIDTH>(place(unit) + slice * (BM * C_PITCH)); }, leave);
+        Unit<WIDTH> total = sum_of_slices<WIDTH>(at);
+#endif
+#if GRIDK > 1
+        total.write(sums_of(partial, blockIdx.y) + unit * WIDTH);
+#else
+        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
+#endif
+    }
+#if SPLITK > 1
+    cluster_barrier();  // a block's shared memory lives only as long as the block
 #endif
 #if GRIDK > 1
     if (!is_last_to_arrive()) return;
-    add_up<WIDTH, GRIDK>(
-        [&](int unit, int part) { return Unit<WIDTH>::of_others(sums_of(partial, part) + unit * WIDTH); }, store);
+    for (int unit = Units::begin(); unit < Units::end(); unit += ADDERS) {
+        Unit<WIDTH> total;
+#pragma unroll
+        for (int part = 0; part < GRIDK; ++part)
+            total.add(Unit<WIDTH>::of_others(sums_of(partial, part) + unit * WIDTH));
+        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
+    }
 #endif
 }

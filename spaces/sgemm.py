@@ -172,6 +172,7 @@ sgemm = Kernel(
         product(1, 333, 4100),
         product(260, 4, 1036),
         product(4, 260, 1036),
+        product(2, 333, 501),
         product(3, 77, 0),
         view(259, 3, 1036, trans_b=1, lda=1040, ldb=1040, batch=2),
         view(260, 2, 517, trans_a=1, ldb=3, ldc=3, offset_c=1),
@@ -551,19 +552,23 @@ def few_tiles_have_no_order(RASTER, GRIDK):
 
 @sgemm.constraint
 def clusters_are_pairs(SPLITK, GRIDK):
-    """cuda: clusters that share a tile are pairs, for which there is room anywhere, or fifteen of any size."""
-    return SPLITK <= 2 or GRIDK in (1, 15)
+    """cuda: clusters that share a tile are pairs, for which there is room anywhere, or three or fifteen of any size."""
+    return SPLITK <= 2 or GRIDK in (1, 3, 15)
 
 
 @sgemm.constraint
-def fragments_are_read_ahead(VARIANT, STAGES, REG_DB, LANES, GRIDK, PADDED):
-    """cuda: a long k, split over the grid or worth a copy of B first, has fragments read ahead; rows of lanes win only
-    where they are not."""
-    if VARIANT != "cuda":
+def long_k_has_fragments_read_ahead(VARIANT, REG_DB, LANES, GRIDK):
+    """cuda: where k is split over the grid in more than three parts it is long: fragments are read ahead, by pairs."""
+    return VARIANT != "cuda" or GRIDK <= 3 or (REG_DB and LANES == "pairs")
+
+
+@sgemm.constraint
+def padding_is_for_large_products(BM, BN, STAGES, REG_DB, LANES, RASTER, GRIDK, PADDED):
+    """cuda: a copy of B first is worth it where C is large and k long: tiles of 32 at least, fragments read ahead."""
+    if not PADDED:
         return True
-    if REG_DB:
-        return LANES == "pairs" and (STAGES > 2 or not PADDED)
-    return GRIDK == 1 and not PADDED
+    is_large = min(BM, BN) >= 32 and (RASTER == 8 or GRIDK > 1)
+    return is_large and STAGES > 2 and REG_DB and LANES == "pairs"
 
 
 @sgemm.constraint
@@ -586,6 +591,12 @@ def slim_shared_bytes(NARROW, FEW, BLOCK_THREADS, TEAM, LINES, VEC, STAGED, WARP
     copies_across = BLOCK_THREADS // max(TEAM, WARP) * (TEAM * VEC * LINES)
     copies_along = max(1, TEAM // WARP) * (BLOCK_THREADS // TEAM * LINES)
     return 4 * (max(copies_across, copies_along) + FEW * (STAGED + 4))
+
+
+@sgemm.constraint
+def slim_parts_are_few_or_many(VARIANT, GRIDK):
+    """slim: three or fifteen blocks share k, or none do."""
+    return VARIANT != "slim" or GRIDK in (1, 3, 15)
 
 
 @sgemm.constraint

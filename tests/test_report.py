@@ -245,6 +245,20 @@ def test_winning_configurations_leave_out_what_is_no_choice() -> None:
     )
 
 
+def test_of_many_parameters_only_those_that_tell_winners_apart_are_shown() -> None:
+    """Of the shipped winners of sgemm, none of which pads, say; of a single one everything is."""
+    (tuned,) = (
+        known
+        for known in read_all(ROOT / "reports")
+        if (known.kernel, known.device.name) == ("sgemm", "NVIDIA H200")
+    )
+    _, *values = zip(*answer.configurations(content_of(tuned, [])).rows, strict=True)
+    assert all(len(set(column)) > 1 for column in values)
+    alone = msgspec.structs.replace(tuned, entries=tuned.entries[:1])
+    shown = answer.configurations(content_of(alone, []))
+    assert {row[0] for row in shown.rows} == set(tuned.parameters)
+
+
 def test_finals_show_interval_ratio_and_ties() -> None:
     content = full()
     table = evidence.finals(content, content.problems[0])

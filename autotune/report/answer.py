@@ -28,6 +28,8 @@ from autotune.values import Problem
 MOST_OF_LIMIT = 1.05
 
 MANY_PARAMETERS = 8
+#: As many columns as a page has room for.
+_SIDE_BY_SIDE = 16
 
 #: Of the portfolio only the best are shown.
 PORTFOLIO_ROWS = 8
@@ -82,7 +84,8 @@ def answers(content: ReportContent) -> Table:
 def configurations(content: ReportContent) -> Table:
     """Per problem: the winner's parameters, without what has no choice or no effect.
 
-    Parameters go down where they are many: twenty columns fit no page.
+    Parameters go down where they are many: twenty columns fit no page. Where they are many for many
+    problems, those that all winners agree on are left out.
     """
     solved = [
         (problem, content.chosen(problem.entry.configuration))
@@ -91,6 +94,9 @@ def configurations(content: ReportContent) -> Table:
     ]
     met = {name for _, chosen in solved for name in chosen}
     names = [name for name in content.record.parameters if name in met]
+    if len(solved) > 1 and len(names) > _SIDE_BY_SIDE:
+        differing = [name for name in names if len({c.get(name, NONE) for _, c in solved}) > 1]
+        names = differing or names
     titles = [wording.one_line(name) for name in names]
     rows = [
         (problem_name(problem), *(value_text(chosen.get(name, NONE)) for name in names))
