@@ -20,6 +20,7 @@ from autotune import (
     Work,
     ceil_div,
     matrix_product,
+    minimum,
 )
 from autotune.kernel.operand import either
 from autotune.kernel.products import MatrixProduct
@@ -700,7 +701,7 @@ def requires(c, p):
         & (c.BN > 16 or p.n <= SLIM)
         & ((1 - p.view) * (p.n % 4 == 0) * (p.offset_b + p.offset_c) == 0)
         & (not pad_outgrows_shared(c) or p.trans_b == 0)
-        & (not c.PADDED or (p.n % 4 > 0) & (p.k > 0) & (p.view == 0))
+        & (not c.PADDED or (p.n % 4 >= 1) & (p.k >= 1) & (p.view == 0))
     )
 
 
@@ -769,7 +770,7 @@ def padded_first(c, p, product):
     """The launches where B is copied first: a thread of 256 has some quads, so that 2048 blocks are plenty."""
     quads = p.k * ceil_div(p.n, 4)
     pad = Launch(
-        grid=(min(ceil_div(quads, 256), 2048),),
+        grid=(minimum(ceil_div(quads, 256), 2048),),
         block=(256,),
         entry="pad_rows",
         args=("b", "padded", "n", "k"),

@@ -11,7 +11,7 @@ from autotune.devices.binary import Binary, CompiledFunction
 from autotune.devices.device import for_arch
 from autotune.errors import SpecError
 from autotune.kernel import launches as binding
-from autotune.kernel.catalog import load_file
+from autotune.kernel.catalog import find_kernel, load_file
 from autotune.kernel.expression import value_of
 from autotune.kernel.spec import Fill, Launch
 from autotune.values import Configuration, Problem
@@ -272,3 +272,17 @@ def test_a_requirement_is_traced_for_this_configuration(kernel):
     with pytest.raises(SpecError, match="combine conditions with &"):
         found("p.n % 2 == 0 and p.n <= 4")
     assert binding.requirement(kernel("Launch(1, 64)"), C) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["sgemm", "sgemm_tf32x3", "gemv", "reduce", "transpose", "copy", "prefetch"]
+)
+def test_what_may_win_can_be_recorded(name):
+    """Records hold the condition and the launches of a winner as expressions of the problem's fields."""
+    kernel = find_kernel(name)
+    problems = [kernel.filled(p) for p in (*kernel.problems["cuda"], *kernel.edges_on(DEVICE))]
+    for seed in map(kernel.completed, kernel.seeds):
+        served = [p for p in problems if kernel.allows(seed, p)]
+        assert served, seed
+        binding.requirement(kernel, seed)
+        assert binding.traced_grid(binding.traced(kernel, seed, DEVICE, served[0])), seed
