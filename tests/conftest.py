@@ -6,6 +6,7 @@ should run everything cannot quietly run less. Tests marked ``gpu`` or ``slurm``
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from importlib.util import find_spec
@@ -22,6 +23,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Tests start hundreds of processes: each would compile the whole package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# What a script runs in the background ignores Ctrl-C, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 NO_SKIP = os.environ.get("AUTOTUNE_TEST_NO_SKIP") == "1"
 #: Files that use the OpenCL device and compare no times.
