@@ -495,12 +495,14 @@ def test_a_search_tries_and_verifies_the_best_of_others_first(
     spaces = str(tmp_path / "spaces")
     theirs = str(write({"results": rows}))
     assert run(["import", theirs, "--kernel", "scale", "--spaces", spaces]) == 0
-    assert imported.first_to_try("scale") == tuple(
-        Configuration(BLOCK=block) for block in (7, 640, 992)
-    )
+    known = imported.first_to_try("scale")
+    best = tuple(Configuration(BLOCK=block) for block in (7, 640, 992, 1024))
+    assert tuple(configuration for _, configuration in known) == best
+    assert imported.first_on(Problem(n=1), known) == best[:3]  # of another problem some
+    assert imported.first_on(known[0][0], [*known, (Problem(n=1), best[3])]) == best
     ran = ["run", "scale", "--spaces", spaces, "--device", "opencl:cpu", "--out", str(tmp_path)]
     assert run([*ran, "--budget", "3evals"]) == 0
-    assert "3 configurations that were imported are tried first" in capsys.readouterr().err
+    assert "4 configurations were imported; the best are tried first" in capsys.readouterr().err
     with Store.open(default_url()) as store:
         rows_ = store.rows("scale")
     tried = dict.fromkeys(row.measurement.configuration["BLOCK"] for row in rows_)

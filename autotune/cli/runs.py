@@ -226,8 +226,9 @@ def run(
 
     for name, imported in ((known.name, first_to_try(known.name)) for known in declared):
         if imported and not config:
-            text = "configurations that were imported are tried first, and verified like any other"
-            click.echo(f"{len(imported)} {text}" + (f" ({name})" if further else ""), err=True)
+            found = len({configuration for _, configuration in imported})
+            text = "configurations were imported; the best are tried first, and verified like any other"
+            click.echo(f"{found} {text}" + (f" ({name})" if further else ""), err=True)
     folder = _folder_for(objective, out)
     if fleet:
         if live:

@@ -60,8 +60,8 @@ class Request:
     fresh: bool = False
     #: Values that some parameters are restricted to.
     fixed: Mapping[str, Sequence[Value]] = field(default_factory=dict)
-    #: Tried first, where they are in the space: what others found, which nobody verified here.
-    first: tuple[Configuration, ...] = ()
+    #: Tried first, where they are in the space: what others found for which problem, which nobody verified here.
+    first: tuple[tuple[Problem, Configuration], ...] = ()
     #: The one configuration to verify and time, instead of a search.
     only: Configuration | None = None
     #: Arrays to use in place of drawn ones, by argument name.

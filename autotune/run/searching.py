@@ -24,6 +24,7 @@ from autotune.run import selection
 from autotune.run.bench import Bench, stopping_rule
 from autotune.run.elsewhere import OtherDevices, point_of, told_apart
 from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell
+from autotune.search.imported import first_on
 from autotune.search.names import Search, find
 from autotune.search.session import Budget, Listener, Phase, SearchSession, number_in, search
 from autotune.store import Store
@@ -169,7 +170,7 @@ class ProblemSearch:
                 raise NothingValidError(self._why_invalid(space, request.only))
             return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-        known = [*_winners_near(problem, before), *declared, *request.first]
+        known = [*_winners_near(problem, before), *declared, *first_on(problem, request.first)]
         if not request.objective.is_time:
             return known  # what is kept of other devices is times
         wanted = _OF_OTHERS_LATER if before else _OF_OTHERS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from autotune.search.recorded import Names, Recording, content_of, parse
 from autotune.values import Configuration, Problem
 
 _FORMAT = "autotune import"
-#: So many of the best of each recording are tried first, and so many at most.
+#: So many of the best of each recording are tried first on another problem than its own, and so many at most.
 _BEST_OF_EACH, _MOST = 3, 12
 #: Of a kernel's name, in the name of a file.
 _MOST_LETTERS = 80
@@ -76,10 +77,24 @@ def imported(kernel: str | None = None) -> list[Recording]:
     return [recording for recording in found if kernel in (None, recording.kernel)]
 
 
-def first_to_try(kernel: str) -> tuple[Configuration, ...]:
-    """The best of what was imported of a kernel; some may be no configurations of its space."""
-    best = [found for recording in imported(kernel) for found in recording.best(_BEST_OF_EACH)]
-    return tuple(dict.fromkeys(found.configuration for found in best))[:_MOST]
+def first_to_try(kernel: str) -> tuple[tuple[Problem, Configuration], ...]:
+    """The best of what was imported of a kernel, each with its problem; some may be in no space of it."""
+    return tuple(
+        (recording.problem, found.configuration)
+        for recording in imported(kernel)
+        for found in recording.best(_MOST)
+    )
+
+
+def first_on(
+    problem: Problem, imported: Iterable[tuple[Problem, Configuration]]
+) -> tuple[Configuration, ...]:
+    """What to try first on a problem: the best that others found for it, else some of the best of each other."""
+    found: dict[Problem, list[Configuration]] = {}
+    for theirs, configuration in imported:
+        found.setdefault(theirs, []).append(configuration)
+    best = found.get(problem) or [c for each in found.values() for c in each[:_BEST_OF_EACH]]
+    return tuple(dict.fromkeys(best))[:_MOST]
 
 
 def _read(file: Path) -> list[Recording]:
