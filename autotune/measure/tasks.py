@@ -626,7 +626,7 @@ def take(job: Job, contender: Contender) -> Taken | None:
 def taking_of(timer: Timer, caches: Caches) -> Take:
     """What takes the samples that decide, of a timer that was made for a job with such caches.
 
-    Mixed ones are each the geometric mean of a clean call and of a batch of hot ones after it.
+    Mixed ones are each the geometric mean of a clean call and of a batch of hot ones; all clean ones come first.
     """
 
     def mixed(count: int) -> list[float]:
