@@ -202,6 +202,7 @@ def run(
     for text in filter(None, map(unfollowed, declared)):
         warn(text)
     find(strategy)
+    imported = {kernel.name: first_to_try(kernel.name) for kernel in declared}
 
     def request(declared: Kernel, devices: Sequence[Device]) -> Request:
         return Request(
@@ -217,16 +218,16 @@ def run(
             fresh=fresh,
             objective=find_objective(declared, objective),
             sanitize=sanitize,
-            first=first_to_try(declared.name),
+            first=imported[declared.name],
             fixed=parsing.restriction(declared.name, declared.parameters, fixed),
             only=parsing.configuration(declared, config) if config else None,
             inputs=parsing.inputs(inputs) if inputs else {},
             command=shlex.join(["autotune", "run", *_without_paths(sys.argv[2:])]),
         )
 
-    for name, imported in ((known.name, first_to_try(known.name)) for known in declared):
-        if imported and not config:
-            found = len({configuration for _, configuration in imported})
+    for name, theirs in imported.items():
+        if theirs and not config:
+            found = len({configuration for _, configuration in theirs})
             text = "configurations were imported; the best are tried first, and verified like any other"
             click.echo(f"{found} {text}" + (f" ({name})" if further else ""), err=True)
     folder = _folder_for(objective, out)
