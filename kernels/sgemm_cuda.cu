@@ -32,6 +32,11 @@
 // multiples of 12 fit where powers of two leave a sliver: 1025 columns are 8 tiles of 128 and a
 // ninth for one column, or 11 of 96.
 //
+// Where C has many tiles, their last wave leaves some multiprocessors idle. With TAIL two blocks share each tile of that
+// wave: the first leaves a short rest of k, and those multiprocessors take the rests, several in turn. Whoever comes
+// second adds up. That is what stream-K (Osama et al., PPoPP 2023) aims at, without blocks that stay and walk over the
+// tiles: a main loop that has all registers in use gets slower by theirs.
+//
 // A's tile lies transposed in shared memory, [k][row], because a fragment is a column of A. cp.async in
 // units of 4 bytes does that on the way, whatever the alignment of A's rows: per step of k = 16 and per
 // thread that is 16 instructions next to 2048 FFMA. B's rows are copied in units of 16 bytes where n is a
@@ -96,6 +101,9 @@
 #ifndef PADDED
 #define PADDED 0  // 1: B has been copied to rows that are whole quads, by pad_rows
 #endif
+#ifndef TAIL
+#define TAIL 0  // 1: two blocks share each tile of the last wave
+#endif
 #ifndef MIN_BLOCKS
 #define MIN_BLOCKS 2  // blocks that must fit on one multiprocessor, 0: no demand
 #endif
@@ -130,6 +138,7 @@ static_assert(SLICE_K % 2 == 0, "two sets of fragments take turns");
 static_assert(SLICE_K % BURSTS == 0, "copies start between two steps of k");
 static_assert(STAGES >= 2, "one stage is read while another is filled");
 static_assert(!PADDED || !VIEW, "a view of B is read where it lies");
+static_assert(!TAIL || (!ADDED_UP && !VIEW), "nothing else is split");
 static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
 
 #include "gemm.h"
@@ -145,6 +154,8 @@ using Pitch = int;
 #endif
 
 constexpr int ADDERS = THREADS;
+// Each is a trip to the L2 cache, so several at once, unless registers for them may cost another block its place.
+[[maybe_unused]] constexpr int AT_ONCE = MIN_BLOCKS > 1 ? 1 : GRIDK > 4 ? 32 / GRIDK : 8;
 #include "split_k.h"
 
 // ---------------------------------------------------------------- what C++ has no word for
@@ -436,6 +447,14 @@ __device__ __forceinline__ float4 quad_of(const Sums& sum, int i, int j)
     return make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
 }
 
+// The same times alpha. What is written from other registers than it was summed up in may be summed up in any: where
+// sums have to lie as quads, ptxas leaves one FFMA of the main loop in fifteen a conflict of register banks.
+__device__ __forceinline__ float4 scaled_quad_of(const Sums& sum, int i, int j, float alpha)
+{
+    return make_float4(__fmul_rn(alpha, sum[i][j]), __fmul_rn(alpha, sum[i][j + 1]), __fmul_rn(alpha, sum[i][j + 2]),
+                       __fmul_rn(alpha, sum[i][j + 3]));
+}
+
 __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, float beta, Tile tile, int m, int n,
                                       Pitch ldc, bool wide, Place place)
 {
@@ -452,8 +471,8 @@ __device__ __forceinline__ void store(const Sums& sum, float* c, float alpha, fl
     }
 }
 
-// Lay the sums of each slice out as a tile in shared memory.
-__device__ __forceinline__ void lay_out(const Sums& sum, float* tiles, Place place)
+// Lay the sums of each slice, times alpha, out as a tile in shared memory.
+__device__ __forceinline__ void lay_out(const Sums& sum, float alpha, float* tiles, Place place)
 {
     float* tile = tiles + threadIdx.x / SLICE_THREADS * (BM * C_PITCH);
     await_groups<0>();
@@ -462,7 +481,7 @@ __device__ __forceinline__ void lay_out(const Sums& sum, float* tiles, Place pla
     for (int i = 0; i < TM; ++i)
 #pragma unroll
         for (int j = 0; j < TN; j += 4)
-            *reinterpret_cast<float4*>(tile + place.row(i) * C_PITCH + place.col(j)) = quad_of(sum, i, j);
+            *reinterpret_cast<float4*>(tile + place.row(i) * C_PITCH + place.col(j)) = scaled_quad_of(sum, i, j, alpha);
     __syncthreads();
 }
 
@@ -488,6 +507,9 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
 #endif
 #if GRIDK > 1
       , float* partial  // GRIDK * blocks of C * BM * BN floats, to be written before they are read
+#elif TAIL
+      , float* partial  // 2 * the last wave's tiles * BM * BN floats, likewise
+      , int turns       // as Task has them
 #endif
 )
 {
@@ -498,15 +520,24 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
     a += matrix * stride_a, b += matrix * stride_b, c += matrix * stride_c;
     const Tile tile(blockIdx.x % tiles, m, n);
 #else
+#if TAIL
+    const Task<BK> task(m, n, k, turns);
+    const Tile tile(task.tile, m, n);
+#else
     const Tile tile(blockIdx.x, m, n);
+#endif
     const Pitch lda = k, ldb = PADDED ? quads_of(n) * 4 : n, ldc = n;
 #endif
 
+#if TAIL
+    const int k0 = task.k0, depth = task.depth;
+#else
     // This block's part of k.
     constexpr int PARTS = SPLITK * GRIDK;
     const int depth_of_part = (k + BK * PARTS - 1) / (BK * PARTS) * BK;
     const int k0 = min(static_cast<int>(blockIdx.y * SPLITK + blockIdx.z) * depth_of_part, k);
     const int depth = min(depth_of_part, k - k0);
+#endif
 
     const Place place;
     Sums sum = {};
@@ -525,10 +556,16 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
 #if GRIDK == 1
         float* const partial = nullptr;
 #endif
-        lay_out(sum, shared, place);
-        if (wide_c) add_up_and_store<4>(shared, c, alpha, beta, tile, m, n, ldc, partial);
-        else add_up_and_store<1>(shared, c, alpha, beta, tile, m, n, ldc, partial);
+        lay_out(sum, alpha, shared, place);
+        if (wide_c) add_up_and_store<4>(shared, c, 1.0f, beta, tile, m, n, ldc, partial);
+        else add_up_and_store<1>(shared, c, 1.0f, beta, tile, m, n, ldc, partial);
     } else {
+#if TAIL
+        if (task.of_shared >= 0) {
+            if (!has_all_sums(sum, alpha, task, partial)) return;
+            alpha = 1.0f;
+        }
+#endif
         store(sum, c, alpha, beta, tile, m, n, ldc, wide_c, place);
     }
 }

@@ -61,6 +61,9 @@
 #ifndef GRIDK
 #define GRIDK 1  // clusters (blocks, where SPLITK is 1) that share one tile of C, each with a part of k
 #endif
+#ifndef TAIL
+#define TAIL 0  // 1: two blocks share each tile of the last wave
+#endif
 #ifndef PADDED
 #define PADDED 0  // copy A and B to where their rows are aligned, if they are not
 #endif
@@ -80,6 +83,7 @@ constexpr int A_BYTES = BM * DEPTH * 4, B_BYTES = BN * DEPTH * 4;
 constexpr int STAGE_BYTES = A_BYTES + 2 * B_BYTES;
 constexpr int HEAD_BYTES = 1024;  // barriers; wgmma's layouts repeat every 1024 bytes
 constexpr int ADDERS = CONSUMERS * GROUP;
+[[maybe_unused]] constexpr int AT_ONCE = 1;  // the elements of C are few, and registers dealt out
 constexpr int C_PITCH = BN + 16;  // of the tiles that sums are added up in: two rows of four quads fill the banks
 constexpr bool ADDED_UP = GRIDK * SPLITK * SLICES > 1;  // sums of several threads make an element of C
 // The three warpgroups start with 168 each.
@@ -89,7 +93,8 @@ constexpr int PRODUCER_REGISTERS = 3 * 168 - 2 * CONSUMER_REGISTERS;
 static_assert((WM == 64 || WM == 128) && (BN == 64 || BN == 128), "what fits in registers");
 static_assert(BM == WM || BM == 2 * WM, "setmaxnreg deals out the registers of three warpgroups");
 static_assert(STAGES % SLICES == 0, "a stage is always the same consumer's, which so misses none of its phases");
-static_assert(!PADDED || !VIEW, "views are taken as they are");
+static_assert(!(PADDED || TAIL) || !VIEW, "views are taken as they are");
+static_assert(!TAIL || !ADDED_UP, "nothing else is split");
 
 #include "split_k.h"
 
@@ -597,6 +602,9 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
              int m, int n, int k VIEW_PARAMETERS
 #if GRIDK > 1
              , float* partial  // GRIDK * blocks of C * BM * BN floats, to be written before they are read
+#elif TAIL
+             , float* partial  // 2 * the last wave's tiles * BM * BN floats, likewise
+             , int turns       // as Task has them
 #endif
 #if PADDED
              , const float* __restrict__ padded_a, const float* __restrict__ padded_b
@@ -611,7 +619,12 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
 #else
     const Pitch ldc = n;
     Pitch lda = k, ldb = n;
+#if TAIL
+    const Task<DEPTH> task(m, n, k, turns);
+    const Tile tile(task.tile, m, n);
+#else
     const Tile tile(blockIdx.x, m, n);
+#endif
 #endif
     int row_of_a = k, row_of_b = TRANS_B ? k : n;
 #if PADDED
@@ -619,6 +632,11 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
     if (!are_quads(b, n, ldb)) b = padded_b, row_of_b = ldb = padded(n);
 #endif
     int depth = k;  // of this block's part
+#if TAIL
+    depth = task.depth;
+    a += task.k0;
+    b += static_cast<long long>(task.k0) * ldb;
+#endif
     if constexpr (GRIDK * SPLITK > 1) {
         constexpr int PARTS = GRIDK * SPLITK;
         const int depth_of_part = (k + DEPTH * PARTS - 1) / (DEPTH * PARTS) * DEPTH;
@@ -681,6 +699,12 @@ sgemm_tf32x3(const float* __restrict__ a, const float* __restrict__ b, float* __
             if (are_quads(c, n, ldc)) add_up_and_store<4>(tiles, c, alpha, beta, tile, m, n, ldc, partial);
             else add_up_and_store<1>(tiles, c, alpha, beta, tile, m, n, ldc, partial);
         } else {
+#if TAIL
+            if (task.of_shared >= 0) {
+                if (!has_all_sums(consumer.total, alpha, task, partial)) return;
+                alpha = 1.0f;
+            }
+#endif
             consumer.store(c, ldc, alpha, beta, tile.row + row, tile.col + lane % 4 * 4, m, n);
         }
     }

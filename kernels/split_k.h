@@ -1,9 +1,10 @@
 // How blocks that each have the sums of a part of k make one tile of C of them: the blocks of a cluster (SPLITK)
-// through each other's shared memory, clusters (GRIDK) through a workspace. Every element is added up in the
-// same order every time.
+// through each other's shared memory, clusters (GRIDK) through a workspace, as the two blocks do that share a tile of
+// the last wave (TAIL). Every element is added up in the same order every time.
 //
-// Needs gemm.h, BM, BN, SPLITK and GRIDK, and SLICES, the tiles that a block itself has, C_PITCH, floats from
-// a row of those to the next, and ADDERS, those of a block's THREADS that add up: the first ones, or all.
+// Needs gemm.h, BM, BN, SPLITK, GRIDK and TAIL, and SLICES, the tiles that a block itself has, C_PITCH, floats from
+// a row of those to the next, ADDERS, those of a block's THREADS that add up: the first ones, or all, and AT_ONCE, the
+// elements of which each of them loads all clusters' sums at a time.
 #pragma once
 
 #if SPLITK > 1
@@ -133,25 +134,86 @@ __device__ __forceinline__ void store_unit(Unit<WIDTH> total, int unit, float* c
     total.write(to);
 }
 
-#if GRIDK > 1
+#if GRIDK > 1 || TAIL
 #define MOST_SHARES 1024  // as the space files have it
 
-// How many clusters have left their sums of a share of a tile in the workspace. Zeros between launches, so that
+// How many blocks have left their sums of a share of a tile in the workspace. Zeros between launches, so that
 // two launches of one loaded module must not overlap, on two streams say.
 __device__ unsigned arrived[MOST_SHARES];
 
-// Whether all other clusters' sums of this block's share are in the workspace, and so this block is the last.
-__device__ __forceinline__ bool is_last_to_arrive()
+// Whether the sums that all other `blocks` have of a share are in the workspace, and so this block is the last.
+__device__ __forceinline__ bool is_last_to_arrive(int share, int blocks)
 {
-    unsigned* count = arrived + blockIdx.x * SPLITK + blockIdx.z;
+    unsigned* count = arrived + share;
     __threadfence();   // what this thread has written is seen by all,
     adders_barrier();  // and so is what the block has,
-    const bool last = adders_barrier_or(threadIdx.x == 0 && atomicAdd(count, 1) == GRIDK - 1);  // before it counts
+    const bool last = adders_barrier_or(threadIdx.x == 0 && atomicAdd(count, 1) == blocks - 1);  // before it counts
     if (last && threadIdx.x == 0) *count = 0;
     __threadfence();
     return last;
 }
+#endif
 
+#if TAIL
+// A block's tile, and the part of k from k0 on, which ends with a whole step. The first blocks have whole tiles; those
+// of the last wave, `shared` of them, have two blocks each: one for the first part of k, later one for the rest.
+template <int STEP>
+struct Task {
+    int tile, k0, depth;
+    int shared, of_shared;  // which of them the tile is, if any; else of_shared is negative
+    bool is_rest;
+
+    // `turns`: rests that a multiprocessor takes one after the other, while others are at one first part.
+    __device__ Task(int m, int n, int k, int turns)
+    {
+        const int tiles = Tile::count(m, n), block = blockIdx.x;
+        shared = static_cast<int>(gridDim.x) - tiles;
+        is_rest = block >= tiles;
+        tile = block - (is_rest ? shared : 0);
+        of_shared = tile - (tiles - shared);
+        // To fill the stages and to hand sums over takes a rest about as long as 32 of k.
+        const long long first = (k + 32ll) * turns / (turns + 1);
+        const int end = static_cast<int>(min((first + STEP - 1) / STEP * STEP, static_cast<long long>(k)));
+        k0 = is_rest ? end : 0;
+        depth = (of_shared < 0 || is_rest ? k : end) - k0;
+    }
+};
+
+// Whether this block is the second of two to come; then the sums, a thread's in quads, are those of both, times alpha.
+template <int ROWS, int COLS, int STEP>
+__device__ __forceinline__ bool has_all_sums(float (&sum)[ROWS][COLS], float alpha, const Task<STEP>& task,
+                                             float* partial)
+{
+    static_assert(ROWS * COLS * ADDERS == BM * BN, "every adder has its part of the tile");
+    // As they lie in registers: neighbouring threads write neighbouring quads.
+    const auto sums_of = [&](bool rest) {
+        return partial + (static_cast<long long>(rest ? task.shared : 0) + task.of_shared) * (BM * BN) + threadIdx.x * 4;
+    };
+    float* const ours = sums_of(task.is_rest);
+    const float* const theirs = sums_of(!task.is_rest);
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+        for (int j = 0; j < COLS; j += 4) {
+            Unit<4> quad;
+#pragma unroll
+            for (int l = 0; l < 4; ++l) quad.v[l] = __fmul_rn(alpha, sum[i][j + l]);
+            quad.write(ours + (i * COLS + j) * ADDERS);
+        }
+    if (!is_last_to_arrive(task.of_shared, 2)) return false;
+#pragma unroll
+    for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+        for (int j = 0; j < COLS; j += 4) {
+            const auto other = Unit<4>::of_others(theirs + (i * COLS + j) * ADDERS);
+#pragma unroll
+            for (int l = 0; l < 4; ++l) sum[i][j + l] = __fadd_rn(__fmul_rn(alpha, sum[i][j + l]), other.v[l]);
+        }
+    return true;
+}
+#endif
+
+#if GRIDK > 1
 // This block's sums of cluster `part` in the workspace.
 __device__ __forceinline__ float* sums_of(float* partial, int part)
 {
@@ -195,13 +257,22 @@ __device__ __forceinline__ void add_up_and_store(float* tiles, float* c, float a
     cluster_barrier();  // a block's shared memory lives only as long as the block
 #endif
 #if GRIDK > 1
-    if (!is_last_to_arrive()) return;
-    for (int unit = Units::begin(); unit < Units::end(); unit += ADDERS) {
-        Unit<WIDTH> total;
+    if (!is_last_to_arrive(blockIdx.x * SPLITK + blockIdx.z, GRIDK)) return;
+    for (int first = Units::begin(); first < Units::end(); first += AT_ONCE * ADDERS) {
+        const auto unit = [&](int i) { return i == 0 ? first : min(first + i * ADDERS, Units::end() - 1); };
+        Unit<WIDTH> parts[AT_ONCE][GRIDK];
 #pragma unroll
-        for (int part = 0; part < GRIDK; ++part)
-            total.add(Unit<WIDTH>::of_others(sums_of(partial, part) + unit * WIDTH));
-        store_unit(total, unit, c, alpha, beta, tile, m, n, ldc);
+        for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+            for (int part = 0; part < GRIDK; ++part)
+                parts[i][part] = Unit<WIDTH>::of_others(sums_of(partial, part) + unit(i) * WIDTH);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            Unit<WIDTH> total;
+#pragma unroll
+            for (int part = 0; part < GRIDK; ++part) total.add(parts[i][part]);
+            if (i == 0 || first + i * ADDERS < Units::end()) store_unit(total, unit(i), c, alpha, beta, tile, m, n, ldc);
+        }
     }
 #endif
 }

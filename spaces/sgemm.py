@@ -20,6 +20,7 @@ from autotune import (
     Work,
     ceil_div,
     matrix_product,
+    maximum,
     minimum,
 )
 from autotune.kernel.operand import either
@@ -82,7 +83,7 @@ SLIM_SEEDS = [
     columns(4, 512, 16, 1, 4, LOAD="bypass"),
     # a strip of B for each multiprocessor, 64 KB of it under way
     rows(1, 512, 8, 1, 8, LOAD="stream"),
-    rows(1, 256, 8, 2, 8, LOAD="bypass", MIN_BLOCKS=2),
+    rows(1, 256, 8, 1, 8, LOAD="stream"),
     rows(4, 512, 8, 1, 4, LOAD="stream"),
     rows(2, 256, 16, 2, 8, VEC=2, GRIDK=15, MIN_BLOCKS=2),
 ]
@@ -192,55 +193,59 @@ sgemm = Kernel(
     layout=LAYOUT,
     static=("view", "trans_a", "trans_b"),
     seeds=[
-        # Found by search on an H100, from the largest problems to the smallest. 16 x 8 per thread, one
-        # block of 8 warps on each multiprocessor or two of 4; a copy or two for every fourth k.
-        warp_tiles(128, 256, 32, 128, 32, 16, 8, STAGES=3, BURSTS=8),
-        warp_tiles(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4),
-        warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=2),
+        # What was found to be best somewhere on an H100, so that together they are everywhere on it. 16 x 8 per
+        # thread, one block of 8 warps on each multiprocessor.
+        warp_tiles(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, TAIL=True),
         warp_tiles(128, 256, 8, 128, 32, 16, 8, STAGES=3, BURSTS=4),
-        warp_tiles(128, 128, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, MIN_BLOCKS=2),
         # k is short: 8 x 8 per thread, and three blocks to take turns
-        warp_tiles(64, 128, 8, 32, 64, 8, 8, STAGES=3, BURSTS=2, MIN_BLOCKS=3),
+        warp_tiles(32, 256, 8, 32, 64, 8, 8, STAGES=3, BURSTS=2, MIN_BLOCKS=3),
         # a tile or two for each multiprocessor: slices give it warps, and clusters more blocks
+        warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=2, MIN_BLOCKS=3),
+        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=4, SLICES=2, RASTER=1),
+        warp_tiles(64, 128, 32, 32, 128, 8, 16, STAGES=4, BURSTS=4, SLICES=4),
         warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=2),
-        warp_tiles(128, 64, 32, 64, 32, 8, 8, STAGES=3, BURSTS=8, SLICES=2, SPLITK=2),
-        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2),
-        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2),
-        # sides that are no multiple of 64
+        warp_tiles(32, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=4, SPLITK=2),
+        # sides that are no multiple of 64, or between 500 and 800
         warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4),
-        warp_tiles(
-            96, 96, 16, 48, 96, 12, 12, STAGES=3, BURSTS=2, SLICES=2, SPLITK=2, MIN_BLOCKS=2
-        ),
+        warp_tiles(48, 64, 16, 48, 32, 12, 4, STAGES=5, BURSTS=4, SLICES=2, SPLITK=2, MIN_BLOCKS=2),
         # less than a tile
         warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=8, SLICES=2),
-        warp_tiles(64, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=2, SPLITK=8),
+        warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, BURSTS=4, SLICES=2),
+        warp_tiles(32, 32, 16, 32, 32, 4, 8, STAGES=5, BURSTS=4, SLICES=4, MIN_BLOCKS=2),
+        warp_tiles(32, 32, 32, 32, 32, 8, 4, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2, MIN_BLOCKS=4),
         warp_tiles(64, 48, 32, 64, 48, 8, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8),
-        warp_tiles(32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=8, SLICES=4, SPLITK=2),
-        warp_tiles(32, 64, 16, 32, 32, 8, 4, STAGES=3, BURSTS=4, SPLITK=8),
-        warp_tiles(32, 64, 32, 32, 32, 8, 4, STAGES=4, BURSTS=8, SLICES=2, SPLITK=2, MIN_BLOCKS=4),
         # C is slim: B, or A, is read once and that is all
-        warp_tiles(16, 128, 32, 16, 64, 4, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
-        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
-        warp_tiles(64, 16, 32, 64, 16, 8, 4, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
-        warp_tiles(64, 32, 32, 64, 32, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=4),
+        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
+        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=2, SLICES=4, GRIDK=4, RASTER=1),
         # k is long, and C has a tile or a few: as many blocks as there are multiprocessors
-        warp_tiles(
-            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=15, RASTER=1
-        ),
+        warp_tiles(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, SPLITK=2, GRIDK=8, RASTER=1),
         warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=8, RASTER=1),
         warp_tiles(
-            64, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=2, SPLITK=2, GRIDK=2, RASTER=1
+            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=15, RASTER=1
         ),
         warp_tiles(
             32, 64, 32, 32, 32, 8, 4, STAGES=3, BURSTS=2, SLICES=2, SPLITK=2, GRIDK=16, RASTER=1
         ),
-        warp_tiles(64, 32, 32, 64, 32, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=4, RASTER=1),
-        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=2, SLICES=4, GRIDK=4, RASTER=1),
-        warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
-        warp_tiles(32, 64, 32, 32, 64, 8, 8, STAGES=4, BURSTS=8, SLICES=4, SPLITK=2),
+        warp_tiles(
+            32,
+            64,
+            16,
+            32,
+            32,
+            8,
+            4,
+            STAGES=5,
+            BURSTS=4,
+            SLICES=2,
+            SPLITK=4,
+            GRIDK=15,
+            RASTER=1,
+            MIN_BLOCKS=4,
+        ),
         # rows of B are no whole quads
         warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2, PADDED=True),
         warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4, PADDED=True),
+        warp_tiles(32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=4, SLICES=4, SPLITK=2, PADDED=True),
         warp_tiles(
             128,
             256,
@@ -285,9 +290,10 @@ sgemm = Kernel(
     SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
     GRIDK=(1, 2, 3, 4, 8, 15, 16),  # such clusters, or lone blocks, that share a tile of C
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
+    TAIL=(False, True),  # two blocks share each tile of the last wave
     PADDED=(False, True),  # B is copied first to rows that are whole quads
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
-    MAX_REGISTERS=(0, 64, 96, 128),  # the same, said as a cap on registers; 0: no cap
+    MAX_REGISTERS=(0, 128),  # the same, said as a cap on registers; 0: no cap
     # of the slim source
     NARROW=("columns", "rows"),  # what C has few of
     FEW=(1, 2, 4, 8),  # of them at most
@@ -308,7 +314,17 @@ def portable(VARIANT):
 
 
 @sgemm.applies(
-    "WM", "WN", "STAGES", "REG_DB", "BURSTS", "LANES", "RASTER", "SPLITK", "SLICES", "PADDED"
+    "WM",
+    "WN",
+    "STAGES",
+    "REG_DB",
+    "BURSTS",
+    "LANES",
+    "RASTER",
+    "SPLITK",
+    "SLICES",
+    "TAIL",
+    "PADDED",
 )
 def cuda(VARIANT):
     return VARIANT == "cuda"
@@ -564,6 +580,21 @@ def long_k_has_fragments_read_ahead(VARIANT, REG_DB, LANES, GRIDK):
 
 
 @sgemm.constraint
+def tail_is_of_large_tiles(BM, BN, TM, TN, REG_DB, LANES, SPLITK, GRIDK, SLICES, TAIL):
+    """cuda: a tail is worth it where C is large: tiles of 128 x 128 at least, and k split for nothing else."""
+    if not TAIL:
+        return True
+    is_large = min(BM, BN) >= 128 and TM * TN >= 96
+    return is_large and REG_DB and LANES == "pairs" and SPLITK * GRIDK * SLICES == 1
+
+
+@sgemm.constraint
+def tails_are_counted(MIN_BLOCKS, TAIL, device):
+    """cuda: a wave has no more tiles than the source can count arrivals for."""
+    return not TAIL or MIN_BLOCKS * device.sm_count <= MOST_SHARES
+
+
+@sgemm.constraint
 def padding_is_for_large_products(BM, BN, STAGES, REG_DB, LANES, RASTER, GRIDK, PADDED):
     """cuda: a copy of B first is worth it where C is large and k long: tiles of 32 at least, fragments read ahead."""
     if not PADDED:
@@ -702,6 +733,7 @@ def requires(c, p):
         & ((1 - p.view) * (p.n % 4 == 0) * (p.offset_b + p.offset_c) == 0)
         & (not pad_outgrows_shared(c) or p.trans_b == 0)
         & (not c.PADDED or (p.n % 4 >= 1) & (p.k >= 1) & (p.view == 0))
+        & (not c.TAIL or p.view == 0)
     )
 
 
@@ -720,8 +752,8 @@ def pad_outgrows_shared(c):
 
 @sgemm.exclusive
 def exclusive(c):
-    """Where k is split over the grid, arrivals are counted in the loaded module."""
-    return c.GRIDK > 1
+    """Where k is split over the grid, or the last wave shared, arrivals are counted in the loaded module."""
+    return c.GRIDK > 1 or c.TAIL
 
 
 @sgemm.deterministic
@@ -731,8 +763,10 @@ def deterministic(c, p):
 
 
 @sgemm.scratch
-def scratch(c, p):
+def scratch(c, p, device):
     buffers = {}
+    if c.TAIL:
+        buffers["partial"] = Out(maximum(1, 2 * last_wave(c, p, device) * c.BM * c.BN))
     if c.GRIDK > 1:
         is_slim = c.VARIANT == "slim"
         tile = (
@@ -744,9 +778,14 @@ def scratch(c, p):
     return buffers
 
 
+def last_wave(c, p, device):
+    """Tiles that are left when all multiprocessors have had equally many."""
+    return tiles(c, p) % (c.MIN_BLOCKS * device.sm_count)
+
+
 @sgemm.launch
-def launch(c, p):
-    passed = (*ARGUMENTS, *DISTANCES, *scratch(c, p)) if p.view else None
+def launch(c, p, device):
+    passed = (*ARGUMENTS, *DISTANCES, *scratch(c, p, device)) if p.view else None
     if c.VARIANT == "cuda":
         product = Launch(
             grid=(of_all_matrices(tiles(c, p), p), c.GRIDK, c.SPLITK),
@@ -754,6 +793,8 @@ def launch(c, p):
             shared_bytes=cuda_shared_bytes(**c, trans_a=p.trans_a, trans_b=p.trans_b),
             args=passed,
         )
+        if c.TAIL:
+            product = with_tail(c, p, device, product)
         return padded_first(c, p, product) if c.PADDED else product
     if c.VARIANT == "slim":
         grid = (of_all_matrices(tiles(c, p), p), c.GRIDK)
@@ -766,6 +807,17 @@ def launch(c, p):
     return Launch(grid=(of_all_matrices(blocks, p),), block=block, args=passed)
 
 
+def with_tail(c, p, device, product):
+    """The launch with a second block for each tile of the last wave.
+
+    Multiprocessors that have no first one take so many of these in turn.
+    """
+    shared = last_wave(c, p, device)
+    turns = ceil_div(shared, c.MIN_BLOCKS * device.sm_count - shared)
+    args = (*ARGUMENTS, "partial", turns)
+    return dataclasses.replace(product, grid=(tiles(c, p) + shared, 1, 1), args=args)
+
+
 def padded_first(c, p, product):
     """The launches where B is copied first: a thread of 256 has some quads, so that 2048 blocks are plenty."""
     quads = p.k * ceil_div(p.n, 4)
@@ -776,8 +828,8 @@ def padded_first(c, p, product):
         args=("b", "padded", "n", "k"),
     )
     partial = ("partial",) if c.GRIDK > 1 else ()
-    args = ("a", "padded", *ARGUMENTS[2:], *partial)
-    return pad, dataclasses.replace(product, args=args)
+    passed = product.args or (*ARGUMENTS, *partial)
+    return pad, dataclasses.replace(product, args=("a", "padded", *passed[2:]))
 
 
 def of_all_matrices(blocks, p):

@@ -119,6 +119,11 @@ sgemm_tf32x3 = Kernel(
         wgmma_tiles(64, 64, 4, SPLITK=2, AHEAD=4),
         wgmma_tiles(256, 128, 3, GRIDK=3, PADDED=True),
         wgmma_tiles(256, 128, 3, PADDED=True),
+        wgmma_tiles(128, 128, 3, AHEAD=4, PADDED=True),
+        wgmma_tiles(64, 128, 4, PADDED=True),
+        # several waves, the last of which leaves some without work
+        wgmma_tiles(256, 128, 3, TAIL=True),
+        wgmma_tiles(256, 128, 3, AHEAD=2, TAIL=True),
         mma_tiles(128, 128, 16, 32, 64, STAGES=4),
         mma_tiles(64, 128, 16, 64, 32, STAGES=4, MIN_BLOCKS=2),
         mma_tiles(64, 128, 16, 32, 32, STAGES=3),
@@ -141,6 +146,7 @@ sgemm_tf32x3 = Kernel(
     ),  # wgmma: steps of B on their way, in registers or, more than one, in shared memory
     SPLITK=(1, 2, 4, 8),  # wgmma: blocks, as one cluster, that share a tile of C
     GRIDK=(1, 2, 3, 4),  # wgmma: such clusters, or lone blocks, that share a tile of C
+    TAIL=(False, True),  # wgmma: two blocks share each tile of the last wave
     PADDED=(False, True),  # wgmma: rows that are not aligned are copied first to where they are
     RASTER=(4, 8, 16),  # rows of blocks that run together, for the L2 cache
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
@@ -170,7 +176,7 @@ def mma(VARIANT):
     return VARIANT == "mma"
 
 
-@sgemm_tf32x3.applies("VECTORS", "AHEAD", "SPLITK", "GRIDK", "PADDED")
+@sgemm_tf32x3.applies("VECTORS", "AHEAD", "SPLITK", "GRIDK", "TAIL", "PADDED")
 def wgmma(VARIANT):
     return VARIANT == "wgmma"
 
@@ -222,6 +228,18 @@ def few_tiles_have_no_order(RASTER, SPLITK, GRIDK):
 def single_floats_are_plain(VECTORS, AHEAD, SPLITK, GRIDK, PADDED):
     """wgmma: loading single floats of aligned rows is tried where nothing else is."""
     return VECTORS or (AHEAD == SPLITK == GRIDK == 1 and not PADDED)
+
+
+@sgemm_tf32x3.constraint
+def tail_is_of_large_tiles(BM, BN, VECTORS, SPLITK, GRIDK, TAIL):
+    """wgmma: a tail is worth it where C is large: tiles of 128 x 128 at least, k split for nothing else."""
+    return not TAIL or (min(BM, BN) >= 128 and VECTORS and SPLITK == GRIDK == 1)
+
+
+@sgemm_tf32x3.constraint
+def tails_are_counted(TAIL, device):
+    """wgmma: a wave has no more tiles than the source can count arrivals for."""
+    return not TAIL or device.sm_count <= MOST_SHARES
 
 
 @sgemm_tf32x3.constraint
@@ -291,15 +309,26 @@ def requires(c, p):
         fits &= 2 * DEPTH * split <= p.k
     if c.GRIDK > 1:
         fits &= tiles(c, p) * c.SPLITK <= MOST_SHARES
+    if c.TAIL:
+        fits &= p.view == 0
     if c.PADDED:
         odd = p.k % 4 + p.n % 4 + p.offset_a % 4 + p.offset_b % 4 >= 1
         fits &= odd & (p.view == 0) & (quads(p.m, p.k) + quads(p.k, p.n) <= MOST_QUADS)
     return fits
 
 
+def last_wave(c, p, device):
+    """Tiles that are left when all multiprocessors, which have one at a time, have had equally many."""
+    return tiles(c, p) % device.sm_count
+
+
 @sgemm_tf32x3.scratch
-def scratch(c, p):
-    partial = {"partial": Out(c.GRIDK * tiles(c, p) * c.BM * c.BN)} if c.GRIDK > 1 else {}
+def scratch(c, p, device):
+    partial = {}
+    if c.GRIDK > 1:
+        partial["partial"] = Out(c.GRIDK * tiles(c, p) * c.BM * c.BN)
+    if c.TAIL:
+        partial["partial"] = Out(maximum(1, 2 * last_wave(c, p, device) * c.BM * c.BN))
     if not c.PADDED:
         return partial
     sizes = {"padded_a": quads(p.m, p.k), "padded_b": quads(p.k, p.n)}
@@ -307,13 +336,21 @@ def scratch(c, p):
 
 
 @sgemm_tf32x3.launch
-def launch(c, p):
-    arguments = ("a", "b", "c", "alpha", "beta", "m", "n", "k", *STRIDES, *scratch(c, p))
-    args = arguments if p.view else None
+def launch(c, p, device):
+    arguments, buffers = (
+        ("a", "b", "c", "alpha", "beta", "m", "n", "k"),
+        tuple(scratch(c, p, device)),
+    )
+    args = (*arguments, *STRIDES, *buffers) if p.view else None
     if c.VARIANT == "mma":
         threads = 32 * (c.BM // c.WM) * (c.BN // c.WN)
         return Launch((tiles(c, p),), (threads,), shared_bytes=mma_shared_bytes(**c), args=args)
     grid = (tiles(c, p), c.GRIDK, c.SPLITK) if c.GRIDK * c.SPLITK > 1 else (tiles(c, p),)
+    if c.TAIL:
+        # A second block for each tile of the last wave; who has no first one takes so many in turn.
+        shared = last_wave(c, p, device)
+        turns = ceil_div(shared, device.sm_count - shared)
+        grid, args = (tiles(c, p) + shared,), (*arguments, "partial", turns, *buffers[1:])
     product = Launch(grid, (384,), shared_bytes=wgmma_shared_bytes(**c), args=args)
     if not c.PADDED:
         return product
@@ -324,8 +361,8 @@ def launch(c, p):
 
 @sgemm_tf32x3.exclusive
 def exclusive(c):
-    """Where k is split over the grid, arrivals are counted in the loaded module."""
-    return c.GRIDK > 1
+    """Where k is split over the grid, or the last wave shared, arrivals are counted in the loaded module."""
+    return c.GRIDK > 1 or c.TAIL
 
 
 @sgemm_tf32x3.deterministic

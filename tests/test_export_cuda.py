@@ -278,7 +278,7 @@ def _drawn(rng: random.Random, known: Sequence[Problem]) -> Problem:
 
 
 SPLIT = Problem(m=64, n=64, k=65536)
-WHOLE = Problem(m=4096, n=4096, k=4096)
+WHOLE = Problem(m=1024, n=1024, k=1024)
 
 
 def loads(said: list[str]) -> int:

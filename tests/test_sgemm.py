@@ -2,6 +2,7 @@
 are read where they lie."""
 
 import ctypes
+import dataclasses
 import re
 from itertools import product as product_of
 from math import prod
@@ -9,7 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from autotune import load
+from autotune import ceil_div, load
 from autotune.calling.binding import bind
 from autotune.devices.choose import choose_device
 from autotune.devices.device import for_arch
@@ -74,6 +75,39 @@ def test_a_padded_b_is_copied_before_it_is_read(sgemm):
     assert sgemm.workspaces(c, p, SM_90)["padded"].shape == 70 * 336
     assert sgemm.allows(c, p.replace(k=700))
     assert not sgemm.allows(c, p.replace(k=700, n=332))  # nothing to pad
+
+
+@pytest.mark.parametrize(
+    ("size", "shared", "turns"),
+    [
+        (
+            4096,
+            116,
+            8,
+        ),  # of 512 tiles: three waves of 132, and 16 multiprocessors without one of the last
+        (8192, 68, 2),
+        (1, 1, 1),
+    ],
+)
+def test_two_blocks_share_each_tile_of_the_last_wave(sgemm, size, shared, turns):
+    """A second block for each, and a workspace for both; so many second ones for each idle multiprocessor."""
+    device = dataclasses.replace(SM_90, sm_count=132)
+    c = next(c for c in map(sgemm.completed, sgemm.seeds) if c["TAIL"])
+    p = sgemm.filled(Problem(m=size, n=size, k=size))
+    (step,) = sgemm.steps(c, p, device)
+    tiles = ceil_div(size, c["BM"]) * ceil_div(size, c["BN"])
+    assert step.grid == (tiles + shared, 1, 1)
+    assert step.args[-2:] == ("partial", turns)
+    assert sgemm.workspaces(c, p, device)["partial"].shape == 2 * shared * c["BM"] * c["BN"]
+    assert sgemm.is_exclusive(c)
+    assert not sgemm.allows(c, sgemm.filled(Problem(m=9, n=9, k=9, view=1)))
+
+
+def test_whole_waves_have_no_tail(sgemm):
+    c = next(c for c in map(sgemm.completed, sgemm.seeds) if c["TAIL"])
+    device = dataclasses.replace(SM_90, sm_count=16)
+    (step,) = sgemm.steps(c, sgemm.filled(Problem(m=512, n=1024, k=64)), device)
+    assert step.grid == (16, 1, 1)
 
 
 @pytest.mark.parametrize("variant", ["cuda", "slim"])

@@ -178,6 +178,20 @@ def test_a_narrow_run_keeps_the_wide_portfolio() -> None:
     assert kept.fallback == (*rows, extra)
 
 
+def test_a_run_without_time_for_a_portfolio_keeps_the_one_there_is() -> None:
+    """Its few configurations would answer other sizes badly; a matrix of about as many replaces the old one."""
+    at = (problem(64, 64), problem(128, 128))
+
+    def of(count: int) -> Portfolio:
+        made = tuple(plan(32 * (1 + n)).configuration for n in range(count))
+        return Portfolio(configurations=made, problems=at, median_ms=((1.0, 2.0),) * count)
+
+    entries = [entry(place) for place in at]
+    old = record(entries, portfolio=of(9))
+    assert merge(old, record(entries, portfolio=of(4))).record.portfolio == of(9)
+    assert merge(old, record(entries, portfolio=of(5))).record.portfolio == of(5)
+
+
 def test_a_kept_entry_keeps_its_fallback_row() -> None:
     """A quick run must not undo a thorough one by the back door."""
     at = problem(64, 64)

@@ -33,6 +33,8 @@ _LEAST = 4
 #: Samples of each configuration on each problem, and the longest and shortest time for a problem's.
 _ROUNDS = 9
 _MOST_SECONDS, _LEAST_SECONDS = 10.0, 2.0
+#: Of all the time, what the first of several problems may take.
+_FIRST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,20 @@ def measure_portfolio(
 ) -> selection.PortfolioTimes | None:
     """Measure configurations on every problem.
 
-    The quickest problem first: what one needs less than its share of the time is left for the
-    others, and the slowest decide how many configurations can be measured on all.
+    The quickest problem first, which may take half of the time, then each its share of what is left:
+    what one does not need the others have, and the slowest decide how many can be measured on all.
 
     Candidates are all valid here, the most important first: the last are left out where the time
     does not suffice. None where the device process failed: the winners stand without it.
     """
-    end = math.inf if seconds is None else bench.clock_s() + seconds
     columns: dict[Problem, dict[Configuration, float | None]] = {}
+    quickest_first = sorted(problems, key=lambda problem: problems[problem].median_ms)
     try:
-        for problem in sorted(problems, key=lambda problem: problems[problem].median_ms):
-            share_s = (end - bench.clock_s()) / (len(problems) - len(columns))
+        end = math.inf if seconds is None else bench.clock_s() + seconds
+        for problem in quickest_first:
+            # The first has what begins only once in it, and where it ends, it ends for all others.
+            share = 1 / (len(problems) - len(columns)) if columns else _FIRST_SHARE
+            share_s = (end - bench.clock_s()) * share
             right = problems[problem].right
             columns[problem] = _measured_on(bench, listener, problem, candidates, right, share_s)
             candidates = list(columns[problem])

@@ -323,7 +323,11 @@ class Run(Bench):
         right = [entrant for entrant in chosen if entrant in space and entrant not in wrong]
         if not right:
             return None
-        return measure_portfolio(self, self.listener, known, right, self._seconds_left())
+        seconds = self._seconds_left()
+        if total_s := self.request.total_budget.seconds:
+            # What is kept for it, though the finals took longer: few configurations answer other sizes badly.
+            seconds = max(seconds or 0.0, total_s * self._portfolio_share)
+        return measure_portfolio(self, self.listener, known, right, seconds)
 
     def _chosen_again(
         self, result: ProblemResult, portfolio: selection.PortfolioTimes

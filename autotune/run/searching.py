@@ -170,7 +170,7 @@ class ProblemSearch:
                 raise NothingValidError(self._why_invalid(space, request.only))
             return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-        known = [*_winners_near(problem, before), *declared, *first_on(problem, request.first)]
+        known = [*first_on(problem, request.first), *_winners_near(problem, before), *declared]
         if not request.objective.is_time:
             return known  # what is kept of other devices is times
         wanted = _OF_OTHERS_LATER if before else _OF_OTHERS

@@ -244,8 +244,13 @@ def _aged(entry: Entry, sources: Set[str]) -> Entry:
 
 
 def _is_wider(old: Portfolio, new: Portfolio) -> bool:
-    """Whether the old matrix has more problems; two matrices of different days are never mixed."""
-    return len(old.problems) > len(new.problems)
+    """Whether the old matrix says more; two matrices of different days are never mixed.
+
+    It does with more problems, and with far more configurations: a run that had no time left for it
+    has four.
+    """
+    fewer = len(old.configurations) > 2 * len(new.configurations)
+    return len(old.problems) > len(new.problems) or fewer
 
 
 def _merged_fallback(

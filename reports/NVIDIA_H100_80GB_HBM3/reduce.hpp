@@ -280,7 +280,11 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, 768, 2, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {768, 1, 1}, 0, true, true, 5, 3, 1022ULL, true},
     {VARIANT_value::cuda, 768, 4, 2, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 5, 3, 1023ULL, true},
     {VARIANT_value::cuda, 768, 4, 8, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 6, 4, 1023ULL, true},
-    {VARIANT_value::portable, 1024, 4, 8, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::sequential, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, false, true, 7, -1, 1023ULL, true}
+    {VARIANT_value::portable, 1024, 4, 8, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::sequential, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 3, 2, 1023ULL, true},
+    {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::stride, 2, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {128, 1, 1}, 0, true, true, 4, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::stride, 2, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {128, 1, 1}, 0, true, true, 4, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 1024, 2, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, true, true, 7, 5, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -337,7 +341,7 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {16, 0.8172},
+    {16, 0.7562},
     {-1, -1}  // ends the table
 };
 
@@ -364,15 +368,15 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{256}, 1, 2147483647, 0, 1, 0},
-    {{288}, 3, 2147483647, 0, 1, 0},
-    {{320}, 3, 2147483647, 0, 1, 0},
-    {{352}, 3, 2147483647, 0, 1, 0},
-    {{384}, 3, 2147483647, 0, 1, 0},
-    {{416}, 0, 2147483647, 0, 1, 0},
-    {{448}, 0, 2147483647, 0, 1, 0},
-    {{480}, 0, 2147483647, 0, 1, 0},
-    {{372}, 3, 2147483647, 0, 1, 0},
+    {{256}, 10, 2147483647, 0, 1, -1},
+    {{288}, 3, 2147483647, 0, 1, -1},
+    {{320}, 11, 2147483647, 0, 1, -1},
+    {{352}, 12, 2147483647, 0, 1, -1},
+    {{372}, 12, 2147483647, 0, 1, -1},
+    {{384}, 12, 2147483647, 0, 1, -1},
+    {{416}, 12, 2147483647, 0, 1, -1},
+    {{448}, 12, 2147483647, 0, 1, -1},
+    {{480}, 13, 2147483647, 0, 1, -1},
     {{0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -409,6 +413,7 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 2: met_ = (n <= number{268435456}); break;
     case 3: met_ = (n <= number{201326592}); break;
     case 4: met_ = (n <= number{805306368}); break;
+    case 5: met_ = (n <= number{1073741824}); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -433,82 +438,6 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   return {0, 0, 0};
 }
 
-/// A time in milliseconds; not valid where a grid cannot be told.
-struct estimate {
-  double ms;
-  bool valid = true;
-};
-
-constexpr double operator*(double a_, number b_) { return a_ * static_cast<double>(b_.value); }
-
-constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, a_.valid && b_.valid}; }
-
-constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
-
-constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
-
-/// What it costs that a field is misaligned.
-constexpr double unless_multiple(number a_, int multiple_, double factor_) {
-  return a_.value % multiple_ == 0 ? 1.0 : factor_;
-}
-
-/// What a configuration would take: fitted to what was measured.
-constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
-  const number n{asked_.n};
-  if (!n.valid) return {0, false};
-  (void)asked_;
-  switch (number_of_cost_) {
-    case 0:
-      return estimate{0.00307 + 6.432e-10 * n}
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{132}), 0.0)
-          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1056}), 0.001725 + 6.432e-10 * n);
-    case 1:
-      return estimate{0.002376 + 1.311e-09 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{132}), 0.0001333 + 4.348e-13 * n)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{528}), 0.0001365 + 2.456e-12 * n);
-    case 2:
-      return estimate{0.002107 + 8.709e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002379)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{528}), 0.0004598);
-    case 3:
-      return estimate{0.001344 + 6.339e-10 * n}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.001502 + 1.143e-13 * n);
-    default:
-      return {0, false};
-  }
-}
-
-/// The plan that each formula is of.
-inline constexpr int cost_plans[] = {
-    0, 1, 2, 3
-};
-
-/// Formulas that choose among each other: [first, last).
-struct prediction {
-  int first, last;
-};
-
-inline constexpr prediction predictions[] = {
-    {0, 4}
-};
-
-/// The plan that would take least; `otherwise_` where nothing can be told.
-constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
-                      int otherwise_) {
-  int best_ = -1;
-  double least_ms_ = 0;
-  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
-    const plan& p_ = plans[cost_plans[i_]];
-    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
-    const estimate predicted_ = time_of(i_, asked_);
-    if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
-    best_ = cost_plans[i_];
-    least_ms_ = predicted_.ms;
-  }
-  return best_ < 0 ? otherwise_ : best_;
-}
-
 struct found {
   int plan;
   double expected_fraction;
@@ -527,7 +456,6 @@ constexpr found pick(const group& whose_, const problem& asked_, demand wanted_,
   const place here_ = place_of(asked_);
   found best_{-1, -1, false};
   int best_distance_ = -1;
-  int chooser_ = -1;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -535,9 +463,7 @@ constexpr found pick(const group& whose_, const problem& asked_, demand wanted_,
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
     best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
-    chooser_ = row_.prediction;
   }
-  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
   return best_;
 }
 

@@ -70,6 +70,7 @@ struct config {
   int AHEAD;
   int SPLITK;
   int GRIDK;
+  bool TAIL;
   bool PADDED;
   int RASTER;
   int MIN_BLOCKS;
@@ -227,6 +228,7 @@ struct plan {
   int AHEAD;
   int SPLITK;
   int GRIDK;
+  bool TAIL;
   bool PADDED;
   int RASTER;
   int MIN_BLOCKS;
@@ -240,27 +242,27 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, 4, 2, {128, 1, 1}, 73728, false, true, 1, -1, 117ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, 8, 1, {128, 1, 1}, 73728, false, true, 1, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, 8, 1, {384, 1, 1}, 165888, false, true, 2, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, 8, 1, {384, 1, 1}, 198656, false, true, 3, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, 4, 1, {384, 1, 1}, 133120, false, true, 3, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, 8, 1, {384, 1, 1}, 133120, false, true, 2, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 1, 1, false, 8, 1, {384, 1, 1}, 149504, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, 4, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, 16, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, 8, 2, {128, 1, 1}, 73728, false, true, 1, -1, 117ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, 8, 1, {384, 1, 1}, 67584, false, true, 2, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, 8, 1, {384, 1, 1}, 133120, false, true, 3, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, 8, 1, {256, 1, 1}, 73728, false, true, 1, -1, 511ULL, true},
-    {VARIANT_value::mma, 64, 128, 16, 16, 32, 4, 32, true, 1, 1, 1, false, 4, 1, {512, 1, 1}, 57344, false, true, 4, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, 4, 1, {384, 1, 1}, 67584, false, true, 2, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, 8, 1, {384, 1, 1}, 198656, false, true, 3, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 128, 16, 32, 32, 3, 32, true, 1, 1, 1, false, 8, 1, {256, 1, 1}, 43008, false, true, 4, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, false, 1, 1, 1, false, 16, 1, {384, 1, 1}, 67584, false, true, 2, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, 4, 2, {256, 1, 1}, 73728, false, true, 1, -1, 117ULL, true},
-    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 1, 1, 1, false, 16, 1, {128, 1, 1}, 51200, false, true, 1, -1, 511ULL, true}
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 1, -1, 117ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {128, 1, 1}, 73728, false, true, 1, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 133120, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 2, {128, 1, 1}, 73728, false, true, 1, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 73728, false, true, 1, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 128, 16, 16, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {512, 1, 1}, 57344, false, true, 4, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 67584, false, true, 2, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 3, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 128, 16, 32, 32, 3, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 43008, false, true, 4, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, false, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 67584, false, true, 2, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {256, 1, 1}, 73728, false, true, 1, -1, 117ULL, true},
+    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 1, 1, 1, false, false, 16, 1, {128, 1, 1}, 51200, false, true, 1, -1, 511ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -654,7 +656,7 @@ constexpr found pick(const group& whose_, const problem& asked_, demand wanted_,
 
 constexpr config config_of(int chosen_, quality how_, double share_, const problem& asked_) {
   const plan& p_ = plans[chosen_];
-  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.AHEAD, p_.SPLITK, p_.GRIDK, p_.PADDED, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
+  return {p_.VARIANT, p_.BM, p_.BN, p_.BK, p_.WM, p_.WN, p_.STAGES, p_.FLUSH, p_.VECTORS, p_.AHEAD, p_.SPLITK, p_.GRIDK, p_.TAIL, p_.PADDED, p_.RASTER, p_.MIN_BLOCKS, p_.block, p_.shared_bytes,
           p_.exclusive, p_.deterministic, how_, share_, allows(p_, asked_), chosen_};
 }
 
