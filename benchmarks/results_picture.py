@@ -17,6 +17,8 @@ _TOP, _HEAD, _LINE, _GAP = 60, 20, 20, 8
 _LEFT, _VENDOR, _RIGHT = 48, 124, WIDTH - 14
 #: Pixels between the dots of one device and those of the next, and between their names.
 _APART, _LEGEND = 6, 66
+#: The width of the words left of the line, in pixels.
+_VENDOR_FASTER = 104
 _COLOURS = ("blue", "amber", "green")
 _BAND = _HEAD + _LINE * len(demands.STATES) + _GAP
 _VENDORS = {
@@ -59,8 +61,10 @@ def picture(devices: Mapping[str, Sequence[Row]]) -> Figure:
         x = _RIGHT - _LEGEND * (len(compared) - 1 - place)
         figure.text(x, 22, device, "dim small", "end")
         figure.dots([(x - 42, 18)], _COLOURS[place % len(_COLOURS)])
-    figure.text(scale(1) - 8, 46, "◂ vendor faster", "dim small", "end")
-    figure.text(scale(1) + 8, 46, "tuned kernel faster ▸", "dim small")
+    # Around the line, as far as the words find room beside it.
+    middle = max(scale(1), 12 + _VENDOR_FASTER)
+    figure.text(middle - 8, 46, "◂ vendor faster", "dim small", "end")
+    figure.text(middle + 8, 46, "tuned kernel faster ▸", "dim small")
     figure.text(_RIGHT, 46, "bar: geometric mean", "dim small", "end")
     figure.x_axis(scale, bottom, top=bottom, suffix="×")
     for band, kernel in enumerate(kernels):
