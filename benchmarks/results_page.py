@@ -56,7 +56,7 @@ _USUAL = {
 
 #: What the README shows: large and small, ahead and behind.
 EXAMPLES: Sizes = {
-    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 4096, "n": 1, "k": 4096}],
+    "sgemm": [{"m": 4096, "n": 4096, "k": 4096}, {"m": 333, "n": 777, "k": 555}],
     "sgemm_tf32x3": [{"m": 4096, "n": 4096, "k": 4096}],
     "reduce": [{"n": 1 << 24}],
     "gemv": [{"m": 32768, "n": 256}],
