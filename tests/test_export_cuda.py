@@ -42,7 +42,7 @@ ADDRESS, SCALAR = 4096, 0.5
 
 find_kernel = cache(catalog.find_kernel)
 
-#: Reads "KERNEL STREAM CAPTURE SHIFT fields launches (count sizes)" lines and launches.
+#: Reads "KERNEL STREAM CAPTURE SHIFT DETERMINISTIC fields launches (count sizes)" lines and launches.
 PROGRAM = """
 #include "fake_driver.cpp"
 INCLUDES
@@ -50,6 +50,7 @@ INCLUDES
 #include <stdexcept>
 
 std::size_t shift;
+bool deterministic;
 
 FUNCTIONS
 
@@ -57,7 +58,7 @@ int main(int, char** words) {
   std::setvbuf(stdout, nullptr, _IONBF, 0);
   std::string kernel;
   std::size_t stream;
-  while (std::cin >> kernel >> stream >> fake::capture >> shift) {
+  while (std::cin >> kernel >> stream >> fake::capture >> shift >> deterministic) {
     try {
       CALLS
     } catch (const std::exception& error) {
@@ -80,8 +81,9 @@ void ask_KERNEL(const char* folder, CUstream stream) {
     fake::sizes.emplace_back(count);
     for (int& size : fake::sizes.back()) std::cin >> size;
   }
-  std::printf("plan %s\\n", autotune::KERNEL::detail::sources[tuned.choose(asked).plan].name);
-  tuned.launch(asked, {GIVEN}, stream);
+  const auto wanted = deterministic ? autotune::KERNEL::demand::deterministic : autotune::KERNEL::demand::none;
+  std::printf("plan %s\\n", autotune::KERNEL::detail::sources[tuned.choose(asked, wanted).plan].name);
+  tuned.launch(asked, {GIVEN}, stream, wanted);
 }
 """
 
@@ -165,10 +167,11 @@ def launchers(tmp_path_factory: pytest.TempPathFactory) -> Launchers:
 class Expected:
     """What Python's `load` would do for a problem."""
 
-    def __init__(self, name: str, problem: Problem) -> None:
+    def __init__(self, name: str, problem: Problem, deterministic: bool = False) -> None:
         self.kernel = find_kernel(name)
         self.problem = problem
-        self.chosen = lookup(name, device=DEVICE, **problem)
+        self.deterministic = deterministic
+        self.chosen = lookup(name, device=DEVICE, deterministic=deterministic, **problem)
         device = read(Path(shipped_folder(), DEVICE.replace(" ", "_"), f"{name}.json")).device
         configuration = Configuration(dict(self.chosen))
         planned = device.planned_for()
@@ -186,7 +189,8 @@ class Expected:
         ]
         lists = " ".join(f"{len(each)} {' '.join(map(str, each))}" for each in sizes)
         fields = " ".join(map(str, self.problem.values()))
-        return f"{self.kernel.name} {stream} {capture} {shift} {fields} {len(sizes)} {lists}"
+        place = f"{stream} {capture} {shift} {int(self.deterministic)}"
+        return f"{self.kernel.name} {place} {fields} {len(sizes)} {lists}"
 
     def _values(self, step: Any) -> list[Any]:
         return list(step.args) if step.args is not None else [*self.arguments, *self.scratch]
@@ -267,6 +271,18 @@ def test_a_launcher_does_what_python_would(name: str, launchers: Launchers) -> N
         assert f"//   {Configuration(dict(each.chosen))}\n" in text
 
 
+def test_the_same_bits_are_had_for_the_asking(launchers: Launchers) -> None:
+    """Of one problem both configurations stay ready; it is launched as before afterwards."""
+    problem = Problem(m=3, n=1000001)
+    usual, repeating = (Expected("gemv", problem, demand) for demand in (False, True))
+    assert (usual.chosen.deterministic, repeating.chosen.deterministic) == (False, True)
+    answers = launchers.ask(*(each.line() for each in (usual, repeating, usual, repeating)))
+    workspaces: dict[int, int] = {}
+    for each, said in zip((usual, repeating, usual, repeating), answers, strict=False):
+        each.check(said, workspaces)
+    assert [loads(said) for said in answers[:-1]] == [1, 1, 0, 0]
+
+
 def _drawn(rng: random.Random, known: Sequence[Problem]) -> Problem:
     """Sizes within those that were tuned."""
     return Problem(
@@ -323,10 +339,10 @@ def test_more_shared_memory_than_usual_is_asked_for(launchers: Launchers) -> Non
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("sgemm 1 0 4 64 64 64 0", "a must begin at a multiple of 16 bytes"),
-        ("sgemm 1 0 0 0 64 64 0", "sgemm m=0 n=64 k=64: nothing to launch"),
-        ("reduce 1 0 0 -5 0", "reduce n=-5: nothing to launch"),
-        ("sgemm 1 0 0 5000000000 1 1 0", "m=5000000000"),
+        ("sgemm 1 0 4 0 64 64 64 0", "a must begin at a multiple of 16 bytes"),
+        ("sgemm 1 0 0 0 0 64 64 0", "sgemm m=0 n=64 k=64: nothing to launch"),
+        ("reduce 1 0 0 0 -5 0", "reduce n=-5: nothing to launch"),
+        ("sgemm 1 0 0 0 5000000000 1 1 0", "m=5000000000"),
     ],
 )
 def test_what_cannot_be_launched_is_refused(line: str, message: str, launchers: Launchers) -> None:
@@ -411,6 +427,37 @@ def scale_record(**changes: Any) -> Any:
         default=chosen,
         **changes,
     )
+
+
+def test_the_same_bits_are_refused_where_nothing_gives_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a kernel that declares nothing deterministic; without the demand it is chosen."""
+    write_space(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name, text in export_records("cuda", [scale_record()]).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "main.cpp").write_text(
+        """
+#include "fake_driver.cpp"
+#include "scale_launch.hpp"
+int main() {
+  autotune::scale::launcher tuned(".");
+  tuned.choose({1000});
+  try {
+    tuned.choose({1000}, autotune::scale::demand::deterministic);
+  } catch (const std::invalid_argument& error) {
+    std::puts(error.what());
+  }
+}
+"""
+    )
+    include = find_nvidia_header_directory("cudart")
+    command = ["g++", "-std=c++17", "-isystem", str(include)]
+    command += [f"-I{Path(__file__).parent / 'launcher'}", "main.cpp", "-o", "main", "-pthread"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+    said = subprocess.run(["./main"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "scale n=1000: no configuration gives the same bits in every run" in said.stdout
 
 
 BRANCH = ("return Launch(", "return Launch((1,), (32,)) if p.n < 9 else Launch(")
