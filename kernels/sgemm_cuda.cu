@@ -448,7 +448,7 @@ __device__ __forceinline__ float4 quad_of(const Sums& sum, int i, int j)
 }
 
 // The same times alpha. What is written from other registers than it was summed up in may be summed up in any: where
-// sums have to lie as quads, ptxas leaves one FFMA of the main loop in fifteen a conflict of register banks.
+// sums have to lie as quads, ptxas leaves up to a ninth of the main loop's FFMAs a conflict of register banks.
 __device__ __forceinline__ float4 scaled_quad_of(const Sums& sum, int i, int j, float alpha)
 {
     return make_float4(__fmul_rn(alpha, sum[i][j]), __fmul_rn(alpha, sum[i][j + 1]), __fmul_rn(alpha, sum[i][j + 2]),
