@@ -884,8 +884,7 @@ def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, sax
     for shares, event, seconds in zip((3, 2, 1), started, left_s, strict=False):
         assert event.budget.seconds <= max(1.0, seconds / shares)
     assert [name for name, _, _ in given_s] == ["guests", "race"] * 3 + ["race"] * 3
-    # The portfolio's first problem may take half.
-    for shares, (name, given, seconds) in zip((3, 3, 2, 2, 1, 1, 2, 2, 1), given_s, strict=True):
+    for shares, (name, given, seconds) in zip((3, 3, 2, 2, 1, 1, 3, 2, 1), given_s, strict=True):
         part, least = (0.3, 0.0) if name == "guests" else (1.0, 2.0)
         assert given <= max(least, part * (seconds / shares))
 

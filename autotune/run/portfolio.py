@@ -33,8 +33,6 @@ _LEAST = 4
 #: Samples of each configuration on each problem, and the longest and shortest time for a problem's.
 _ROUNDS = 9
 _MOST_SECONDS, _LEAST_SECONDS = 10.0, 2.0
-#: Of all the time, what the first of several problems may take.
-_FIRST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,8 @@ def measure_portfolio(
 ) -> selection.PortfolioTimes | None:
     """Measure configurations on every problem.
 
-    The quickest problem first, which may take half of the time, then each its share of what is left:
-    what one does not need the others have, and the slowest decide how many can be measured on all.
+    The quickest problem first, whose checks may take half of the time, then each its share of what is
+    left: what one does not need the others have, and the slowest decide how many are measured on all.
 
     Candidates are all valid here, the most important first: the last are left out where the time
     does not suffice. None where the device process failed: the winners stand without it.
@@ -67,11 +65,14 @@ def measure_portfolio(
     try:
         end = math.inf if seconds is None else bench.clock_s() + seconds
         for problem in quickest_first:
-            # The first has what begins only once in it, and where it ends, it ends for all others.
-            share = 1 / (len(problems) - len(columns)) if columns else _FIRST_SHARE
-            share_s = (end - bench.clock_s()) * share
+            left_s = end - bench.clock_s()
+            share_s = left_s / (len(problems) - len(columns))
+            # The first checks have what begins only once in them, and where they end, they end for all others.
+            check_s = share_s / 2 if columns else left_s / 2
             right = problems[problem].right
-            columns[problem] = _measured_on(bench, listener, problem, candidates, right, share_s)
+            columns[problem] = _measured_on(
+                bench, listener, problem, candidates, right, share_s, check_s
+            )
             candidates = list(columns[problem])
     except AutotuneError as error:
         warnings.warn(
@@ -96,11 +97,12 @@ def _measured_on(
     configurations: Sequence[Configuration],
     right: Collection[Configuration],
     seconds: float,
+    check_s: float,
 ) -> dict[Configuration, float | None]:
     """Median time of configurations on one problem; None where one is not right there.
 
-    Those in ``right`` are not verified again. Of those after the first `_LEAST` only what half of
-    the time allows to verify.
+    Those in ``right`` are not verified again. Of those after the first `_LEAST` only what can be
+    verified in ``check_s``.
     """
     listener(Phase(problem, "portfolio"))
     job = bench.job(problem)
@@ -108,11 +110,11 @@ def _measured_on(
     allowed = [chosen for chosen in configurations if bench.kernel.allows(chosen, problem)]
     evaluator.hint(allowed)
     bench.worker.prepare(job)  # the first time it starts a process, which is nobody's share
-    end = bench.clock_s() + seconds
+    begun = bench.clock_s()
     times: dict[Configuration, float | None] = {}
     contenders = []
     for configuration in configurations:
-        if len(times) >= _LEAST and bench.clock_s() > end - seconds / 2:
+        if len(times) >= _LEAST and bench.clock_s() > begun + check_s:
             break
         times[configuration] = None
         binary = evaluator.binary(configuration) if configuration in allowed else None
@@ -123,7 +125,7 @@ def _measured_on(
         )
         if is_right:
             contenders.append(Contender(configuration, binary))
-    race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, end - bench.clock_s()))
+    race_s = min(_MOST_SECONDS, max(_LEAST_SECONDS, begun + seconds - bench.clock_s()))
     raced = bench.worker.have(race, job, contenders, _ROUNDS, bench.request.seed, race_s)
     for contender, samples in zip(contenders, raced.samples_ms, strict=True):
         times[contender.configuration] = median(samples) if samples else None
