@@ -492,7 +492,8 @@ __device__ __forceinline__ int quads_of(int n) { return n / 4 + (n % 4 > 0); }
 __device__ __forceinline__ long long steps_of_a(int k, Pitch lda) { return TRANS_A ? static_cast<long long>(k) * lda : k; }
 __device__ __forceinline__ long long steps_of_b(int k, Pitch ldb) { return TRANS_B ? k : static_cast<long long>(k) * ldb; }
 
-// Grid: (blocks of C, of one matrix after the other, GRIDK, SPLITK): the grid's y and z end at 65535.
+// Grid: (blocks of C, of one matrix after the other, GRIDK, SPLITK): the grid's y and z end at 65535. With TAIL a second
+// block for each tile of the last wave follows.
 // Shared memory: max(STAGES * STAGE_FLOATS, ADDED_UP ? SLICES * BM * C_PITCH : 0) floats.
 extern "C" __global__ void
 #if SPLITK > 1

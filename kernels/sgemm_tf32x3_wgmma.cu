@@ -591,7 +591,7 @@ sgemm_tf32x3_pad(const float* __restrict__ a, const float* __restrict__ b, int m
 
 // ---------------------------------------------------------------- the kernel
 
-// Grid: (blocks of C, GRIDK, SPLITK). Shared memory: HEAD_BYTES, 1024 bytes to align them, and STAGES *
+// Grid: (blocks of C, GRIDK, SPLITK), and with TAIL a second block for each tile of the last wave. Shared memory: HEAD_BYTES, 1024 bytes to align them, and STAGES *
 // STAGE_BYTES and, where AHEAD > 1, AHEAD * B_BYTES; but SLICES * BM * C_PITCH floats at least where ADDED_UP.
 extern "C" __global__ void
 #if SPLITK > 1

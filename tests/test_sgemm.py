@@ -80,11 +80,8 @@ def test_a_padded_b_is_copied_before_it_is_read(sgemm):
 @pytest.mark.parametrize(
     ("size", "shared", "turns"),
     [
-        (
-            4096,
-            116,
-            8,
-        ),  # of 512 tiles: three waves of 132, and 16 multiprocessors without one of the last
+        # of 512 tiles: three waves of 132, and 16 multiprocessors without one of the last
+        (4096, 116, 8),
         (8192, 68, 2),
         (1, 1, 1),
     ],
