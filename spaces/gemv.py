@@ -51,6 +51,8 @@ gemv = Kernel(
             matrix(512, 65536),
             matrix(16, 1 << 18),
             matrix(3, 1000001),
+            matrix(6, 700000),
+            matrix(120000, 37),
         ],
         "opencl": [matrix(1024, 1024), matrix(40000, 16), matrix(8, 100000), matrix(511, 1023)],
     },

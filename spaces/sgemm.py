@@ -131,6 +131,10 @@ sgemm = Kernel(
             *[square(n) for n in (128, 768, 1536, 3000, 2049)],
             product(333, 777, 555),
             product(4000, 199, 2000),
+            # far from any power of two: an odd pitch costs half there of what it does near one
+            product(1111, 901, 703),
+            product(701, 1303, 251),
+            product(1555, 1777, 1333),
             *[square(n) for n in (600, 1200, 2400)],
             product(800, 1100, 350),
             # k is short, or C is slim, or both
@@ -138,6 +142,7 @@ sgemm = Kernel(
             product(8192, 8192, 128),
             product(10000, 64, 64),
             product(64, 10000, 64),
+            product(16000, 192, 48),
             product(2000, 100, 3000),
             product(300, 2100, 2000),
             product(13, 128, 2000),
@@ -153,6 +158,7 @@ sgemm = Kernel(
             product(512, 512, 32768),
             product(1024, 1024, 8192),
             product(64, 64, 65536),
+            product(400, 400, 6000),
         ],
         "opencl": [square(256), product(255, 257, 259)],
     },
@@ -844,26 +850,31 @@ def options(c):
 
 @sgemm.arguments
 def arguments(p, rng):
-    """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through.
+    """In the kernel's order. Where nothing is added to C it holds NaN, which must not get through.
 
     Of views all memory is drawn, from the first element to the last: what lies between must stay.
     """
-    adds = p.view or p.m * p.n * p.k < 1 << 22
     shape_of_c = shape(p, "c", p.m, p.n)
     # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
-    c = rng.standard_normal(shape_of_c) if adds else np.broadcast_to(np.float32(np.nan), shape_of_c)
+    nothing = np.broadcast_to(np.float32(np.nan), shape_of_c)
+    c = rng.standard_normal(shape_of_c) if adds(p) else nothing
     return {
         "a": rng.standard_normal(shape(p, "a", *((p.k, p.m) if p.trans_a else (p.m, p.k)))),
         "b": rng.standard_normal(shape(p, "b", *((p.n, p.k) if p.trans_b else (p.k, p.n)))),
         "c": InOut(c),
-        "alpha": 2.0 if adds else 1.0,
-        "beta": 0.5 if adds else 0.0,
+        "alpha": 2.0 if adds(p) else 1.0,
+        "beta": 0.5 if adds(p) else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
         **({name: np.int64(p[name]) for name in DISTANCES} if p.view else {}),
         **({name: p[name] for name in ("trans_a", "trans_b", "batch")} if p.view else {}),
     }
+
+
+def adds(p):
+    """Small problems and views add to C, twice the product to a half of it."""
+    return p.view or p.m * p.n * p.k < 1 << 22
 
 
 def shape(p, name, rows, columns):
@@ -921,10 +932,11 @@ def matrices(memory, batch, rows, columns, apart, stride, transposed=False):
 def tolerance(p):
     """Rounding errors of k additions of normal products, whose partial sums grow like sqrt(k).
 
-    Their standard deviation is some 0.2 eps k; the largest of a few million is six times that. TF32 is
-    beyond the bound from small k on, its error being 4e-4 sqrt(k).
+    Their standard deviation is some 0.2 eps k; the largest of a few million is six times that, twice with
+    alpha. TF32 is beyond the bound from small k on, its error being 4e-4 sqrt(k).
     """
-    return float(np.finfo(np.float32).eps) * (4 * p.k + 64)
+    alpha = 2 if adds(p) else 1
+    return alpha * float(np.finfo(np.float32).eps) * (4 * p.k + 64)
 
 
 @sgemm.work

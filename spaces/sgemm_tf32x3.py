@@ -65,6 +65,7 @@ sgemm_tf32x3 = Kernel(
         product(64, 4096, 4096),
         product(1300, 700, 500),
         square(2049),
+        product(1111, 901, 703),
     ],
     quick_problems=[square(1024), square(4096)],
     edge_problems=[
@@ -395,16 +396,15 @@ def strided(flat, *axes):
 
 @sgemm_tf32x3.arguments
 def arguments(p, rng):
-    """In the kernel's order. Small problems add to C; elsewhere C holds NaN, which must not get through.
+    """In the kernel's order. Where nothing is added to C it holds NaN, which must not get through.
 
     Exact data are small integers, of which TF32 loses nothing. Every other column of A and, in between,
     every other row of B get a bit that only the low half of a number holds. Of views all memory is drawn,
     from the first element to the last: what lies between must stay.
     """
-    adds = p.m * p.n * p.k < 1 << 22
     given = {
-        "alpha": 2.0 if adds else 1.0,
-        "beta": 0.5 if adds else 0.0,
+        "alpha": 2.0 if adds(p) else 1.0,
+        "beta": 0.5 if adds(p) else 0.0,
         "m": p.m,
         "n": p.n,
         "k": p.k,
@@ -416,7 +416,7 @@ def arguments(p, rng):
             b[1::2] *= np.float32(1 + 2.0**-12)
         # One NaN for all of C: `load` asks for shapes, and has no use for a gigabyte of them.
         nothing = np.broadcast_to(np.float32(np.nan), (p.m, p.n))
-        c = rng.standard_normal((p.m, p.n)) if adds else nothing
+        c = rng.standard_normal((p.m, p.n)) if adds(p) else nothing
         return {"a": a, "b": b, "c": InOut(c), **given}
     of_a = (p.k, p.m) if p.trans_a else (p.m, p.k)
     of_b = (p.n, p.k) if p.trans_b else (p.k, p.n)
@@ -430,6 +430,11 @@ def arguments(p, rng):
         "trans_a": p.trans_a,
         "trans_b": p.trans_b,
     }
+
+
+def adds(p):
+    """Small problems add to C, twice the product to a half of it."""
+    return p.m * p.n * p.k < 1 << 22
 
 
 @sgemm_tf32x3.reference
@@ -476,7 +481,8 @@ def tolerance(p):
 
     What is never moved to float32 registers fails: its error is 25 times cuBLAS's.
     """
-    return float(np.finfo(np.float32).eps) * (4 * p.k + 64)
+    alpha = 2 if adds(p) else 1
+    return alpha * float(np.finfo(np.float32).eps) * (4 * p.k + 64)
 
 
 @sgemm_tf32x3.work

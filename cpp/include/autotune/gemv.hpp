@@ -21,25 +21,27 @@
 //   m=262144 n=16: 0.004939 ms mixed:graph, 1699 GFLOP/s, 3610 GB/s, 2.126 [2.120, 2.135] times as fast as cublas
 //   m=1048576 n=3: 0.005855 ms mixed:graph, 1075 GFLOP/s, 3582 GB/s, 5.878 [5.851, 5.900] times as fast as cublas
 //   m=1048576 n=64: 0.09324 ms cold:graph, 1439 GFLOP/s, 2924 GB/s, 1.561 [1.559, 1.562] times as fast as cublas
-// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-21
-//   m=3 n=1000001: 0.008396 ms cold:graph, 714.6 GFLOP/s, 1906 GB/s, 1.650 [1.638, 1.662] times as fast as cublas
-//   m=16 n=262144: 0.008812 ms cold:graph, 952 GFLOP/s, 2023 GB/s, 1.363 [1.354, 1.372] times as fast as cublas
-//   m=64 n=1048576: 0.07336 ms cold:graph, 1830 GFLOP/s, 3717 GB/s, 1.064 [1.057, 1.068] times as fast as cublas
-//   m=128 n=4096: 0.003212 ms cold:graph, 326.5 GFLOP/s, 658.3 GB/s, 1.648 [1.638, 1.704] times as fast as cublas
-//   m=512 n=65536: 0.03694 ms cold:graph, 1817 GFLOP/s, 3641 GB/s, 1.196 [1.190, 1.201] times as fast as cublas
-//   m=1000 n=1000: 0.003596 ms cold:graph, 556.2 GFLOP/s, 1116 GB/s, 2.015 [1.997, 2.045] times as fast as cublas
-//   m=1024 n=1024: 0.003596 ms cold:graph, 583.2 GFLOP/s, 1170 GB/s, 1.263 [1.251, 1.276] times as fast as cublas
-//   m=2048 n=2048: 0.007084 ms cold:graph, 1184 GFLOP/s, 2371 GB/s, 1.197 [1.189, 1.206] times as fast as cublas
-//   m=4096 n=128: 0.002796 ms cold:graph, 375 GFLOP/s, 762 GB/s, 1.366 [1.345, 1.396] times as fast as cublas
-//   m=4096 n=4096: 0.01844 ms cold:graph, 1819 GFLOP/s, 3640 GB/s, 1.596 [1.585, 1.612] times as fast as cublas
-//   m=4097 n=4095: 0.0186 ms cold:graph, 1804 GFLOP/s, 3609 GB/s, 1.687 [1.668, 1.696] times as fast as cublas
-//   m=8192 n=8192: 0.06494 ms cold:graph, 2067 GFLOP/s, 4135 GB/s, 1.509 [1.497, 1.520] times as fast as cublas
-//   m=16384 n=16384: 0.2423 ms cold:graph, 2215 GFLOP/s, 4431 GB/s, 1.097 [1.095, 1.098] times as fast as cublas
-//   m=32768 n=256: 0.01099 ms cold:graph, 1527 GFLOP/s, 3066 GB/s, 1.329 [1.323, 1.335] times as fast as cublas
-//   m=100000 n=16: 0.004748 ms cold:graph, 674 GFLOP/s, 1516 GB/s, 1.529 [1.511, 1.547] times as fast as cublas
-//   m=262144 n=16: 0.007116 ms cold:graph, 1179 GFLOP/s, 2505 GB/s, 1.666 [1.657, 1.679] times as fast as cublas
-//   m=1048576 n=3: 0.008716 ms cold:graph, 721.8 GFLOP/s, 2406 GB/s, 4.353 [4.343, 4.368] times as fast as cublas
-//   m=1048576 n=64: 0.06843 ms cold:graph, 1961 GFLOP/s, 3984 GB/s, 2.125 [2.120, 2.127] times as fast as cublas
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-22
+//   m=3 n=1000001: 0.00634 ms mixed:graph, 946.4 GFLOP/s, 2524 GB/s, 1.461 [1.457, 1.464] times as fast as cublas
+//   m=6 n=700000: 0.006756 ms mixed:graph, 1243 GFLOP/s, 2901 GB/s, 1.320 [1.312, 1.326] times as fast as cublas
+//   m=16 n=262144: 0.006361 ms mixed:graph, 1319 GFLOP/s, 2802 GB/s, 1.640 [1.633, 1.649] times as fast as cublas
+//   m=64 n=1048576: 0.07252 ms cold:graph, 1851 GFLOP/s, 3759 GB/s, 1.068 [1.065, 1.071] times as fast as cublas
+//   m=128 n=4096: 0.002325 ms mixed:graph, 451.1 GFLOP/s, 909.7 GB/s, 2.146 [2.132, 2.166] times as fast as cublas
+//   m=512 n=65536: 0.0367 ms cold:graph, 1829 GFLOP/s, 3665 GB/s, 1.225 [1.213, 1.230] times as fast as cublas
+//   m=1000 n=1000: 0.00237 ms mixed:graph, 843.9 GFLOP/s, 1693 GB/s, 2.530 [2.501, 2.549] times as fast as cublas
+//   m=1024 n=1024: 0.002393 ms mixed:graph, 876.4 GFLOP/s, 1758 GB/s, 1.401 [1.393, 1.410] times as fast as cublas
+//   m=2048 n=2048: 0.004391 ms mixed:graph, 1910 GFLOP/s, 3824 GB/s, 1.680 [1.671, 1.688] times as fast as cublas
+//   m=4096 n=128: 0.002007 ms mixed:graph, 522.5 GFLOP/s, 1062 GB/s, 1.379 [1.372, 1.385] times as fast as cublas
+//   m=4096 n=4096: 0.01879 ms cold:graph, 1786 GFLOP/s, 3573 GB/s, 1.560 [1.549, 1.570] times as fast as cublas
+//   m=4097 n=4095: 0.01897 ms cold:graph, 1769 GFLOP/s, 3540 GB/s, 1.625 [1.610, 1.635] times as fast as cublas
+//   m=8192 n=8192: 0.06508 ms cold:graph, 2062 GFLOP/s, 4126 GB/s, 1.488 [1.479, 1.495] times as fast as cublas
+//   m=16384 n=16384: 0.2422 ms cold:graph, 2217 GFLOP/s, 4434 GB/s, 1.084 [1.083, 1.087] times as fast as cublas
+//   m=32768 n=256: 0.006791 ms mixed:graph, 2471 GFLOP/s, 4960 GB/s, 1.371 [1.368, 1.375] times as fast as cublas
+//   m=100000 n=16: 0.002946 ms mixed:graph, 1086 GFLOP/s, 2444 GB/s, 2.112 [2.106, 2.123] times as fast as cublas
+//   m=120000 n=37: 0.00512 ms mixed:graph, 1735 GFLOP/s, 3563 GB/s, 1.925 [1.919, 1.931] times as fast as cublas
+//   m=262144 n=16: 0.004287 ms mixed:graph, 1957 GFLOP/s, 4158 GB/s, 2.449 [2.443, 2.457] times as fast as cublas
+//   m=1048576 n=3: 0.005118 ms mixed:graph, 1229 GFLOP/s, 4098 GB/s, 6.740 [6.706, 6.767] times as fast as cublas
+//   m=1048576 n=64: 0.06778 ms cold:graph, 1980 GFLOP/s, 4022 GB/s, 2.148 [2.144, 2.152] times as fast as cublas
 //
 //     using namespace autotune::gemv;
 //     constexpr config c = lookup(90, 3, 1000001);
@@ -289,30 +291,44 @@ inline constexpr plan plans[] = {
     {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
     {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
     {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
+    {128, 128, 4, 4, 1, LOAD_value::plain, 0, 0, 256, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
+    {128, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
     {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {512, 512, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
     {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
-    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
-    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1022ULL, true},
-    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {512, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {512, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {128, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 2, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 8, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, 1, 1023ULL, true},
+    {128, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
     {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
     {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
     {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
     {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
     {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1022ULL, true},
+    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1022ULL, true},
     {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, 0, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::plain, 0, 0, 128, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 11, 0, 1023ULL, true},
-    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, true, 12, 0, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 11, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::plain, 0, 0, 128, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 12, 0, 1023ULL, true},
+    {256, 32, 1, 4, 2, LOAD_value::plain, 4096, 0, 256, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 13, 0, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 256, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 14, 0, 1022ULL, true},
+    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, true, 15, 0, 1023ULL, true},
     {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
     {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
     {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
+    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
     {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, false, 4, 0, 1023ULL, true},
     {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
     {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
@@ -385,7 +401,29 @@ inline constexpr promise promises[] = {
     {16, 0.6825},
     {32, 0.6392},
     {64, 0.1697},
+    {32, 0.7126},
+    {64, 0.4681},
+    {32, 0.7254},
+    {64, 0.4681},
     {32, 0.7699},
+    {64, 0.4681},
+    {32, 0.7192},
+    {64, 0.4681},
+    {32, 0.633},
+    {64, 0.4681},
+    {32, 0.6391},
+    {64, 0.4681},
+    {32, 0.6019},
+    {64, 0.4681},
+    {32, 0.6601},
+    {64, 0.4681},
+    {32, 0.572},
+    {64, 0.4681},
+    {32, 0.5753},
+    {64, 0.4681},
+    {32, 0.575},
+    {64, 0.4681},
+    {32, 0.5815},
     {64, 0.4681},
     {-1, -1}  // ends the table
 };
@@ -418,46 +456,50 @@ inline constexpr exact_row exact_rows[] = {
     {{1048576, 3}, 16, 1.0, {0, 0, 0}},
     {{1048576, 64}, 17, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{3, 1000001}, 23, 1.0, {0, 0, 0}},
-    {{16, 262144}, 24, 1.0, {0, 0, 0}},
-    {{64, 1048576}, 25, 1.0, {0, 0, 0}},
-    {{128, 4096}, 26, 1.0, {0, 0, 0}},
-    {{512, 65536}, 27, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 18, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 18, 1.0, {0, 0, 0}},
+    {{3, 1000001}, 1, 1.0, {0, 0, 0}},
+    {{6, 700000}, 1, 1.0, {0, 0, 0}},
+    {{16, 262144}, 23, 1.0, {0, 0, 0}},
+    {{64, 1048576}, 24, 1.0, {0, 0, 0}},
+    {{128, 4096}, 25, 1.0, {0, 0, 0}},
+    {{512, 65536}, 26, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 27, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
     {{2048, 2048}, 28, 1.0, {0, 0, 0}},
-    {{4096, 128}, 29, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 27, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 27, 1.0, {0, 0, 0}},
+    {{4096, 128}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 29, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 29, 1.0, {0, 0, 0}},
     {{8192, 8192}, 30, 1.0, {0, 0, 0}},
     {{16384, 16384}, 31, 1.0, {0, 0, 0}},
     {{32768, 256}, 32, 1.0, {0, 0, 0}},
-    {{100000, 16}, 22, 1.0, {0, 0, 0}},
-    {{262144, 16}, 33, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 16, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 34, 1.0, {0, 0, 0}},
+    {{100000, 16}, 14, 1.0, {0, 0, 0}},
+    {{120000, 37}, 33, 1.0, {0, 0, 0}},
+    {{262144, 16}, 34, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 35, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 36, 1.0, {0, 0, 0}},
     // sm_90
     {{3, 1000001}, 1, 1.0, {0, 0, 0}},
     {{16, 262144}, 1, 1.0, {0, 0, 0}},
     {{64, 1048576}, 2, 1.0, {0, 0, 0}},
     {{128, 4096}, 3, 1.0, {0, 0, 0}},
     {{512, 65536}, 4, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 18, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 18, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 5, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
     {{2048, 2048}, 7, 1.0, {0, 0, 0}},
     {{4096, 128}, 8, 1.0, {0, 0, 0}},
     {{4096, 4096}, 9, 1.0, {0, 0, 0}},
     {{4097, 4095}, 10, 1.0, {0, 0, 0}},
     {{8192, 8192}, 11, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 31, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
     {{32768, 256}, 13, 1.0, {0, 0, 0}},
-    {{100000, 16}, 22, 1.0, {0, 0, 0}},
+    {{100000, 16}, 14, 1.0, {0, 0, 0}},
     {{262144, 16}, 15, 1.0, {0, 0, 0}},
     {{1048576, 3}, 16, 1.0, {0, 0, 0}},
     {{1048576, 64}, 17, 1.0, {0, 0, 0}},
+    {{6, 700000}, 1, 1.0, {0, 0, 0}},
+    {{120000, 37}, 33, 1.0, {0, 0, 0}},
     // NVIDIA_H100_80GB_HBM3, deterministic
-    {{3, 1000001}, 41, 0.7609574639701671, {0, 0, 0}},
-    {{16, 262144}, 42, 0.9503240762466026, {0, 0, 0}},
+    {{3, 1000001}, 45, 0.7609574639701671, {0, 0, 0}},
+    {{16, 262144}, 46, 0.9503240762466026, {0, 0, 0}},
     {{64, 1048576}, 2, 1.0, {0, 0, 0}},
     {{128, 4096}, 3, 1.0, {0, 0, 0}},
     {{512, 65536}, 11, 0.979183334956214, {0, 0, 0}},
@@ -475,40 +517,47 @@ inline constexpr exact_row exact_rows[] = {
     {{1048576, 3}, 16, 1.0, {0, 0, 0}},
     {{1048576, 64}, 17, 1.0, {0, 0, 0}},
     // NVIDIA_H200, deterministic
-    {{128, 4096}, 26, 1.0, {0, 0, 0}},
-    {{512, 65536}, 27, 1.0, {0, 0, 0}},
-    {{1000, 1000}, 18, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 18, 1.0, {0, 0, 0}},
+    {{3, 1000001}, 45, 0.8059169749143402, {0, 0, 0}},
+    {{6, 700000}, 45, 0.7306839964697524, {0, 0, 0}},
+    {{16, 262144}, 47, 0.9354130828486246, {0, 0, 0}},
+    {{64, 1048576}, 48, 0.9674435246791908, {0, 0, 0}},
+    {{128, 4096}, 25, 1.0, {0, 0, 0}},
+    {{512, 65536}, 26, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 27, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
     {{2048, 2048}, 28, 1.0, {0, 0, 0}},
-    {{4096, 128}, 29, 1.0, {0, 0, 0}},
-    {{4096, 4096}, 27, 1.0, {0, 0, 0}},
-    {{4097, 4095}, 27, 1.0, {0, 0, 0}},
+    {{4096, 128}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096}, 29, 1.0, {0, 0, 0}},
+    {{4097, 4095}, 29, 1.0, {0, 0, 0}},
     {{8192, 8192}, 30, 1.0, {0, 0, 0}},
     {{16384, 16384}, 31, 1.0, {0, 0, 0}},
     {{32768, 256}, 32, 1.0, {0, 0, 0}},
-    {{100000, 16}, 22, 1.0, {0, 0, 0}},
-    {{262144, 16}, 33, 1.0, {0, 0, 0}},
-    {{1048576, 3}, 16, 1.0, {0, 0, 0}},
-    {{1048576, 64}, 34, 1.0, {0, 0, 0}},
+    {{100000, 16}, 14, 1.0, {0, 0, 0}},
+    {{120000, 37}, 33, 1.0, {0, 0, 0}},
+    {{262144, 16}, 34, 1.0, {0, 0, 0}},
+    {{1048576, 3}, 35, 1.0, {0, 0, 0}},
+    {{1048576, 64}, 36, 1.0, {0, 0, 0}},
     // sm_90, deterministic
-    {{3, 1000001}, 41, 0.7609574639701671, {0, 0, 0}},
-    {{16, 262144}, 42, 0.9503240762466026, {0, 0, 0}},
+    {{3, 1000001}, 45, 0.7609574639701671, {0, 0, 0}},
+    {{16, 262144}, 46, 0.9503240762466026, {0, 0, 0}},
     {{64, 1048576}, 2, 1.0, {0, 0, 0}},
     {{128, 4096}, 3, 1.0, {0, 0, 0}},
     {{512, 65536}, 11, 0.979183334956214, {0, 0, 0}},
-    {{1000, 1000}, 18, 1.0, {0, 0, 0}},
-    {{1024, 1024}, 18, 1.0, {0, 0, 0}},
+    {{1000, 1000}, 5, 1.0, {0, 0, 0}},
+    {{1024, 1024}, 5, 1.0, {0, 0, 0}},
     {{2048, 2048}, 7, 1.0, {0, 0, 0}},
     {{4096, 128}, 8, 1.0, {0, 0, 0}},
     {{4096, 4096}, 9, 1.0, {0, 0, 0}},
     {{4097, 4095}, 10, 1.0, {0, 0, 0}},
     {{8192, 8192}, 11, 1.0, {0, 0, 0}},
-    {{16384, 16384}, 31, 1.0, {0, 0, 0}},
+    {{16384, 16384}, 12, 1.0, {0, 0, 0}},
     {{32768, 256}, 13, 1.0, {0, 0, 0}},
-    {{100000, 16}, 22, 1.0, {0, 0, 0}},
+    {{100000, 16}, 14, 1.0, {0, 0, 0}},
     {{262144, 16}, 15, 1.0, {0, 0, 0}},
     {{1048576, 3}, 16, 1.0, {0, 0, 0}},
     {{1048576, 64}, 17, 1.0, {0, 0, 0}},
+    {{6, 700000}, 45, 0.7306839964697524, {0, 0, 0}},
+    {{120000, 37}, 33, 1.0, {0, 0, 0}},
     {{0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -534,37 +583,58 @@ inline constexpr near_row near_rows[] = {
     {{64, 288}, 2, 2147483647, 3, 6, 0},
     {{25, 318}, 2, 2147483647, 0, 3, 0},
     // NVIDIA_H200
-    {{25, 318}, 35, 2147483647, 6, 8, 1},
-    {{64, 288}, 24, 2147483647, 6, 8, 1},
-    {{96, 320}, 24, 2147483647, 6, 8, 1},
-    {{112, 192}, 36, 2147483647, 6, 8, 1},
-    {{144, 256}, 37, 2147483647, 6, 8, 1},
-    {{159, 159}, 18, 2147483647, 6, 8, 1},
-    {{160, 160}, 18, 2147483647, 6, 8, 1},
-    {{176, 176}, 18, 2147483647, 6, 8, 1},
-    {{192, 112}, 38, 2147483647, 6, 8, 1},
-    {{192, 192}, 39, 2147483647, 6, 8, 1},
-    {{192, 191}, 39, 2147483647, 6, 8, 1},
-    {{208, 208}, 39, 2147483647, 6, 8, 1},
-    {{224, 224}, 18, 2147483647, 6, 8, 1},
-    {{240, 128}, 32, 2147483647, 6, 8, 1},
-    {{265, 64}, 40, 2147483647, 6, 8, 1},
-    {{288, 64}, 40, 2147483647, 6, 8, 1},
-    {{320, 25}, 22, 2147483647, 6, 8, 1},
-    {{320, 96}, 40, 2147483647, 6, 8, 1},
+    {{25, 318}, 1, 32, 0, 0, -1},
+    {{64, 288}, 23, 32, 0, 0, -1},
+    {{112, 192}, 25, 32, 0, 0, -1},
+    {{159, 159}, 27, 32, 0, 0, -1},
+    {{160, 160}, 5, 32, 0, 0, -1},
+    {{176, 176}, 28, 32, 0, 0, -1},
+    {{192, 112}, 8, 32, 0, 0, -1},
+    {{240, 128}, 32, 32, 0, 0, -1},
+    {{265, 64}, 14, 32, 0, 0, -1},
+    {{288, 64}, 34, 32, 0, 0, -1},
+    {{320, 25}, 35, 32, 0, 0, -1},
+    {{25, 318}, 37, 2147483647, 6, 8, 1},
+    {{64, 288}, 38, 2147483647, 8, 10, 1},
+    {{96, 320}, 38, 2147483647, 10, 12, 1},
+    {{112, 192}, 39, 2147483647, 12, 14, 1},
+    {{144, 256}, 40, 2147483647, 10, 12, 1},
+    {{159, 159}, 18, 2147483647, 14, 16, 1},
+    {{160, 160}, 18, 2147483647, 16, 18, 1},
+    {{176, 176}, 18, 2147483647, 18, 20, 1},
+    {{192, 112}, 41, 2147483647, 20, 22, 1},
+    {{192, 192}, 42, 2147483647, 10, 12, 1},
+    {{192, 191}, 42, 2147483647, 10, 12, 1},
+    {{208, 208}, 42, 2147483647, 10, 12, 1},
+    {{224, 224}, 18, 2147483647, 10, 12, 1},
+    {{240, 128}, 43, 2147483647, 22, 24, 1},
+    {{265, 64}, 44, 2147483647, 24, 26, 1},
+    {{288, 64}, 44, 2147483647, 26, 28, 1},
+    {{320, 25}, 22, 2147483647, 28, 30, 1},
+    {{320, 96}, 44, 2147483647, 10, 12, 1},
     // sm_90
     {{64, 288}, 1, 32, 0, 0, -1},
+    {{25, 318}, 1, 32, 0, 0, -1},
+    {{112, 192}, 25, 32, 0, 0, -1},
+    {{159, 159}, 27, 32, 0, 0, -1},
+    {{160, 160}, 5, 32, 0, 0, -1},
+    {{176, 176}, 28, 32, 0, 0, -1},
+    {{192, 112}, 8, 32, 0, 0, -1},
+    {{240, 128}, 32, 32, 0, 0, -1},
+    {{265, 64}, 14, 32, 0, 0, -1},
+    {{288, 64}, 34, 32, 0, 0, -1},
+    {{320, 25}, 35, 32, 0, 0, -1},
     {{160, 160}, 18, 2147483647, 0, 3, 0},
     {{192, 192}, 19, 2147483647, 0, 3, 0},
     {{208, 208}, 19, 2147483647, 0, 3, 0},
-    {{224, 224}, 18, 2147483647, 6, 8, 1},
+    {{224, 224}, 18, 2147483647, 10, 12, 1},
     {{320, 96}, 21, 2147483647, 0, 3, 0},
     {{96, 320}, 2, 2147483647, 0, 3, 0},
     {{240, 128}, 21, 2147483647, 0, 3, 0},
     {{265, 64}, 22, 2147483647, 0, 3, 0},
     {{192, 191}, 19, 2147483647, 0, 3, 0},
     {{159, 159}, 18, 2147483647, 0, 3, 0},
-    {{176, 176}, 18, 2147483647, 6, 8, 1},
+    {{176, 176}, 18, 2147483647, 18, 20, 1},
     {{320, 25}, 16, 2147483647, 0, 3, 0},
     {{288, 64}, 22, 2147483647, 0, 3, 0},
     {{192, 112}, 21, 2147483647, 0, 3, 0},
@@ -593,26 +663,44 @@ inline constexpr near_row near_rows[] = {
     {{64, 288}, 2, 2147483647, 3, 6, 0},
     {{25, 318}, 2, 2147483647, 0, 3, 0},
     // NVIDIA_H200, deterministic
-    {{25, 318}, 43, 2147483647, 0, 0, 2},
-    {{64, 288}, 43, 2147483647, 0, 0, 2},
-    {{96, 320}, 43, 2147483647, 0, 0, 2},
-    {{112, 192}, 36, 2147483647, 0, 0, 2},
-    {{144, 256}, 37, 2147483647, 0, 0, 2},
+    {{112, 192}, 25, 32, 0, 0, -1},
+    {{159, 159}, 27, 32, 0, 0, -1},
+    {{160, 160}, 5, 32, 0, 0, -1},
+    {{176, 176}, 28, 32, 0, 0, -1},
+    {{192, 112}, 8, 32, 0, 0, -1},
+    {{240, 128}, 32, 32, 0, 0, -1},
+    {{265, 64}, 14, 32, 0, 0, -1},
+    {{288, 64}, 34, 32, 0, 0, -1},
+    {{320, 25}, 35, 32, 0, 0, -1},
+    {{25, 318}, 49, 2147483647, 0, 0, 2},
+    {{64, 288}, 49, 2147483647, 0, 0, 2},
+    {{96, 320}, 49, 2147483647, 0, 0, 2},
+    {{112, 192}, 39, 2147483647, 0, 0, 2},
+    {{144, 256}, 40, 2147483647, 0, 0, 2},
     {{159, 159}, 18, 2147483647, 0, 0, 2},
     {{160, 160}, 18, 2147483647, 0, 0, 2},
     {{176, 176}, 18, 2147483647, 0, 0, 2},
-    {{192, 112}, 38, 2147483647, 0, 0, 2},
-    {{192, 192}, 39, 2147483647, 0, 0, 2},
-    {{192, 191}, 39, 2147483647, 0, 0, 2},
-    {{208, 208}, 39, 2147483647, 0, 0, 2},
+    {{192, 112}, 41, 2147483647, 0, 0, 2},
+    {{192, 192}, 42, 2147483647, 0, 0, 2},
+    {{192, 191}, 42, 2147483647, 0, 0, 2},
+    {{208, 208}, 42, 2147483647, 0, 0, 2},
     {{224, 224}, 18, 2147483647, 0, 0, 2},
-    {{240, 128}, 32, 2147483647, 0, 0, 2},
-    {{265, 64}, 40, 2147483647, 0, 0, 2},
-    {{288, 64}, 40, 2147483647, 0, 0, 2},
+    {{240, 128}, 43, 2147483647, 0, 0, 2},
+    {{265, 64}, 44, 2147483647, 0, 0, 2},
+    {{288, 64}, 44, 2147483647, 0, 0, 2},
     {{320, 25}, 22, 2147483647, 0, 0, 2},
-    {{320, 96}, 40, 2147483647, 0, 0, 2},
+    {{320, 96}, 44, 2147483647, 0, 0, 2},
     // sm_90, deterministic
     {{64, 288}, 2, 32, 0, 0, -1},
+    {{112, 192}, 25, 32, 0, 0, -1},
+    {{159, 159}, 27, 32, 0, 0, -1},
+    {{160, 160}, 5, 32, 0, 0, -1},
+    {{176, 176}, 28, 32, 0, 0, -1},
+    {{192, 112}, 8, 32, 0, 0, -1},
+    {{240, 128}, 32, 32, 0, 0, -1},
+    {{265, 64}, 14, 32, 0, 0, -1},
+    {{288, 64}, 34, 32, 0, 0, -1},
+    {{320, 25}, 35, 32, 0, 0, -1},
     {{160, 160}, 18, 2147483647, 0, 3, 0},
     {{192, 192}, 19, 2147483647, 0, 3, 0},
     {{208, 208}, 19, 2147483647, 0, 3, 0},
@@ -647,12 +735,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 18, 0, 19}, {54, 72, 56, 75}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{18, 36, 19, 37}, {72, 87, 75, 93}}}  // NVIDIA_H200
+    {90, {{0, 18, 0, 19}, {58, 76, 77, 96}}},  // NVIDIA_H100_80GB_HBM3
+    {90, {{18, 38, 19, 48}, {76, 96, 96, 123}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{36, 54, 37, 56}, {87, 105, 93, 112}}},
+    {90, {{38, 58, 48, 77}, {96, 116, 123, 151}}},
     {-1, {}}  // ends the table
 };
 
@@ -688,9 +776,12 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 7: return extent_of(ceil_div(m, number{64}), number{1}, number{1});
     case 8: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
     case 9: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 10: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
-    case 11: return extent_of((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 12: return extent_of((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 10: return extent_of(minimum(ceil_div(m, number{256}), number{1056}), number{1}, number{1});
+    case 11: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 12: return extent_of((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 13: return extent_of((ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 14: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 15: return extent_of((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1109,9 +1200,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 5, 44, 20, 31, 21, 2, 45, 46, 10, 18, 19, 16, 22,
-    0, 23, 24, 25, 26, 27, 18, 28, 29, 30, 31, 32, 22, 33, 16, 34, 35, 47, 43, 36, 48, 39, 5, 49, 38, 37, 50, 51, 40, 52, 53, 54,
-    0, 26, 27, 18, 28, 29, 30, 31, 32, 22, 33, 16, 34, 43, 36, 48, 39, 5, 49, 38, 37, 51, 40, 52, 53, 54
+    0, 5, 50, 20, 51, 21, 2, 52, 53, 10, 18, 19, 16, 22,
+    0, 54, 38, 55, 25, 29, 18, 56, 57, 58, 51, 43, 22, 59, 16, 60, 37, 61, 49, 39, 62, 42, 5, 63, 41, 40, 64, 65, 44, 66, 67, 68,
+    0, 25, 29, 18, 56, 57, 58, 51, 43, 22, 59, 16, 60, 49, 39, 62, 42, 5, 63, 41, 40, 65, 44, 66, 67, 68
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1246,11 +1337,11 @@ constexpr extent config::grid(long long m, long long n) const {
 // What was tuned is found again.
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).plan == 41);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).plan == 45);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 3, 1000001, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).plan == 1);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).plan == 42);
+static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).plan == 46);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16, 262144, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).plan == 2);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 64, 1048576).hit == quality::exact);
@@ -1316,49 +1407,53 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).plan == 17);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).plan == 17);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1048576, 64, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 1000001).plan == 23);
+static_assert(lookup(device::NVIDIA_H200, 3, 1000001).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 3, 1000001).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).plan == 43);
-static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).hit == quality::nearest_problem);
-static_assert(lookup(device::NVIDIA_H200, 16, 262144).plan == 24);
+static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).plan == 45);
+static_assert(lookup(device::NVIDIA_H200, 3, 1000001, demand::deterministic).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 6, 700000).plan == 1);
+static_assert(lookup(device::NVIDIA_H200, 6, 700000).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 6, 700000, demand::deterministic).plan == 45);
+static_assert(lookup(device::NVIDIA_H200, 6, 700000, demand::deterministic).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144).plan == 23);
 static_assert(lookup(device::NVIDIA_H200, 16, 262144).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).plan == 43);
-static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).hit == quality::nearest_problem);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 25);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).plan == 47);
+static_assert(lookup(device::NVIDIA_H200, 16, 262144, demand::deterministic).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576).plan == 24);
 static_assert(lookup(device::NVIDIA_H200, 64, 1048576).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).plan == 43);
-static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).hit == quality::nearest_problem);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).plan == 48);
+static_assert(lookup(device::NVIDIA_H200, 64, 1048576, demand::deterministic).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096, demand::deterministic).plan == 26);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096, demand::deterministic).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 65536).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 512, 65536).plan == 26);
 static_assert(lookup(device::NVIDIA_H200, 512, 65536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 65536, demand::deterministic).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 512, 65536, demand::deterministic).plan == 26);
 static_assert(lookup(device::NVIDIA_H200, 512, 65536, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000, demand::deterministic).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000, demand::deterministic).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, demand::deterministic).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, demand::deterministic).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, demand::deterministic).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 128).plan == 29);
+static_assert(lookup(device::NVIDIA_H200, 4096, 128).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 128, demand::deterministic).plan == 29);
+static_assert(lookup(device::NVIDIA_H200, 4096, 128, demand::deterministic).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, demand::deterministic).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, demand::deterministic).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4097, 4095).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 4097, 4095).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 4097, 4095).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4097, 4095, demand::deterministic).plan == 27);
+static_assert(lookup(device::NVIDIA_H200, 4097, 4095, demand::deterministic).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 4097, 4095, demand::deterministic).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192).hit == quality::exact);
@@ -1372,29 +1467,33 @@ static_assert(lookup(device::NVIDIA_H200, 32768, 256).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 32768, 256).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 32768, 256, demand::deterministic).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 32768, 256, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 100000, 16).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 100000, 16).plan == 14);
 static_assert(lookup(device::NVIDIA_H200, 100000, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 100000, 16, demand::deterministic).plan == 22);
+static_assert(lookup(device::NVIDIA_H200, 100000, 16, demand::deterministic).plan == 14);
 static_assert(lookup(device::NVIDIA_H200, 100000, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 120000, 37).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 120000, 37).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 120000, 37, demand::deterministic).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 120000, 37, demand::deterministic).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 262144, 16).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 262144, 16).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 262144, 16, demand::deterministic).plan == 33);
+static_assert(lookup(device::NVIDIA_H200, 262144, 16, demand::deterministic).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 262144, 16, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 3).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 3).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 3).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 3, demand::deterministic).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 3, demand::deterministic).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 3, demand::deterministic).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 64).plan == 36);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1048576, 64, demand::deterministic).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 1048576, 64, demand::deterministic).plan == 36);
 static_assert(lookup(device::NVIDIA_H200, 1048576, 64, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 3, 1000001).plan == 1);
 static_assert(lookup(90, 3, 1000001).hit == quality::exact);
-static_assert(lookup(90, 3, 1000001, demand::deterministic).plan == 41);
+static_assert(lookup(90, 3, 1000001, demand::deterministic).plan == 45);
 static_assert(lookup(90, 3, 1000001, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 16, 262144).plan == 1);
 static_assert(lookup(90, 16, 262144).hit == quality::exact);
-static_assert(lookup(90, 16, 262144, demand::deterministic).plan == 42);
+static_assert(lookup(90, 16, 262144, demand::deterministic).plan == 46);
 static_assert(lookup(90, 16, 262144, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 64, 1048576).plan == 2);
 static_assert(lookup(90, 64, 1048576).hit == quality::exact);
@@ -1408,13 +1507,13 @@ static_assert(lookup(90, 512, 65536).plan == 4);
 static_assert(lookup(90, 512, 65536).hit == quality::exact);
 static_assert(lookup(90, 512, 65536, demand::deterministic).plan == 11);
 static_assert(lookup(90, 512, 65536, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000).plan == 18);
+static_assert(lookup(90, 1000, 1000).plan == 5);
 static_assert(lookup(90, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, demand::deterministic).plan == 18);
+static_assert(lookup(90, 1000, 1000, demand::deterministic).plan == 5);
 static_assert(lookup(90, 1000, 1000, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024).plan == 18);
+static_assert(lookup(90, 1024, 1024).plan == 5);
 static_assert(lookup(90, 1024, 1024).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, demand::deterministic).plan == 18);
+static_assert(lookup(90, 1024, 1024, demand::deterministic).plan == 5);
 static_assert(lookup(90, 1024, 1024, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 2048, 2048).plan == 7);
 static_assert(lookup(90, 2048, 2048).hit == quality::exact);
@@ -1436,17 +1535,17 @@ static_assert(lookup(90, 8192, 8192).plan == 11);
 static_assert(lookup(90, 8192, 8192).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, demand::deterministic).plan == 11);
 static_assert(lookup(90, 8192, 8192, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 16384, 16384).plan == 31);
+static_assert(lookup(90, 16384, 16384).plan == 12);
 static_assert(lookup(90, 16384, 16384).hit == quality::exact);
-static_assert(lookup(90, 16384, 16384, demand::deterministic).plan == 31);
+static_assert(lookup(90, 16384, 16384, demand::deterministic).plan == 12);
 static_assert(lookup(90, 16384, 16384, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 32768, 256).plan == 13);
 static_assert(lookup(90, 32768, 256).hit == quality::exact);
 static_assert(lookup(90, 32768, 256, demand::deterministic).plan == 13);
 static_assert(lookup(90, 32768, 256, demand::deterministic).hit == quality::exact);
-static_assert(lookup(90, 100000, 16).plan == 22);
+static_assert(lookup(90, 100000, 16).plan == 14);
 static_assert(lookup(90, 100000, 16).hit == quality::exact);
-static_assert(lookup(90, 100000, 16, demand::deterministic).plan == 22);
+static_assert(lookup(90, 100000, 16, demand::deterministic).plan == 14);
 static_assert(lookup(90, 100000, 16, demand::deterministic).hit == quality::exact);
 static_assert(lookup(90, 262144, 16).plan == 15);
 static_assert(lookup(90, 262144, 16).hit == quality::exact);
@@ -1460,6 +1559,14 @@ static_assert(lookup(90, 1048576, 64).plan == 17);
 static_assert(lookup(90, 1048576, 64).hit == quality::exact);
 static_assert(lookup(90, 1048576, 64, demand::deterministic).plan == 17);
 static_assert(lookup(90, 1048576, 64, demand::deterministic).hit == quality::exact);
+static_assert(lookup(90, 6, 700000).plan == 1);
+static_assert(lookup(90, 6, 700000).hit == quality::exact);
+static_assert(lookup(90, 6, 700000, demand::deterministic).plan == 45);
+static_assert(lookup(90, 6, 700000, demand::deterministic).hit == quality::exact);
+static_assert(lookup(90, 120000, 37).plan == 33);
+static_assert(lookup(90, 120000, 37).hit == quality::exact);
+static_assert(lookup(90, 120000, 37, demand::deterministic).plan == 33);
+static_assert(lookup(90, 120000, 37, demand::deterministic).hit == quality::exact);
 
 }  // namespace autotune::gemv
 

@@ -12,6 +12,16 @@
 //   n=67108864: 0.09227 ms cold:graph, 727.3 GFLOP/s, 2909 GB/s, 1.072 [1.071, 1.073] times as fast as cub
 //   n=268435456: 0.3473 ms cold:graph, 772.9 GFLOP/s, 3091 GB/s, 1.023 [1.022, 1.024] times as fast as cub
 //   n=1073741824: 1.351 ms cold:graph, 794.8 GFLOP/s, 3179 GB/s, 1.032 [1.031, 1.032] times as fast as cub
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-22
+//   n=65536: 0.002626 ms mixed:graph, 24.96 GFLOP/s, 99.83 GB/s, 1.371 [1.361, 1.387] times as fast as cub
+//   n=262144: 0.002751 ms mixed:graph, 95.31 GFLOP/s, 381.2 GB/s, 1.375 [1.357, 1.392] times as fast as cub
+//   n=1048576: 0.003474 ms mixed:graph, 301.8 GFLOP/s, 1207 GB/s, 1.249 [1.234, 1.261] times as fast as cub
+//   n=4194304: 0.005725 ms mixed:graph, 732.6 GFLOP/s, 2931 GB/s, 1.202 [1.191, 1.210] times as fast as cub
+//   n=10000003: 0.009783 ms mixed:graph, 1022 GFLOP/s, 4089 GB/s, 1.147 [1.141, 1.156] times as fast as cub
+//   n=16777216: 0.02035 ms cold:graph, 824.4 GFLOP/s, 3297 GB/s, 1.214 [1.209, 1.221] times as fast as cub
+//   n=67108864: 0.06789 ms cold:graph, 988.5 GFLOP/s, 3954 GB/s, 1.063 [1.058, 1.068] times as fast as cub
+//   n=268435456: 0.2447 ms cold:graph, 1097 GFLOP/s, 4388 GB/s, 1.013 [1.012, 1.015] times as fast as cub
+//   n=1073741824: 0.942 ms cold:graph, 1140 GFLOP/s, 4559 GB/s, 1.010 [1.009, 1.010] times as fast as cub
 //
 //     using namespace autotune::reduce;
 //     constexpr config c = lookup(90, 65536);
@@ -41,7 +51,8 @@ enum class demand {
 
 /// Devices with tuned configurations.
 enum class device {
-  NVIDIA_H100_80GB_HBM3  ///< NVIDIA H100 80GB HBM3, sm_90
+  NVIDIA_H100_80GB_HBM3,  ///< NVIDIA H100 80GB HBM3, sm_90
+  NVIDIA_H200  ///< NVIDIA H200, sm_90
 };
 
 /// Values of VARIANT.
@@ -284,7 +295,32 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, 256, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 3, 2, 1023ULL, true},
     {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::stride, 2, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {128, 1, 1}, 0, true, true, 4, -1, 1023ULL, true},
     {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::stride, 2, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {128, 1, 1}, 0, true, true, 4, -1, 1023ULL, true},
-    {VARIANT_value::cuda, 1024, 2, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, true, true, 7, 5, 1023ULL, true}
+    {VARIANT_value::cuda, 1024, 2, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, true, true, 7, 5, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 2, 8, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1022ULL, true},
+    {VARIANT_value::cuda, 256, 4, 4, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1022ULL, true},
+    {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {128, 1, 1}, 0, true, true, 3, 2, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {256, 1, 1}, 0, true, true, 8, 6, 1023ULL, true},
+    {VARIANT_value::cuda, 512, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {512, 1, 1}, 0, true, true, 8, 6, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 2, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 9, 7, 1023ULL, true},
+    {VARIANT_value::cuda, 1024, 4, 8, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {1024, 1, 1}, 0, true, true, 7, 5, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 4, 4, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {256, 1, 1}, 0, true, true, 8, 6, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 10, 8, 1023ULL, true},
+    {VARIANT_value::cuda, 128, 4, 16, LOAD_value::plain, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {128, 1, 1}, 0, true, true, 3, 2, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {768, 1, 1}, 0, true, true, 9, 7, 1022ULL, true},
+    {VARIANT_value::cuda, 768, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 6, 4, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 2, 4, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 11, 9, 1022ULL, true},
+    {VARIANT_value::cuda, 768, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 9, 7, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 4, 8, LOAD_value::plain, GRID_MODE_value::stride, 8, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 12, -1, 1022ULL, true},
+    {VARIANT_value::cuda, 768, 4, 16, LOAD_value::plain, GRID_MODE_value::stride, 2, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 13, -1, 1023ULL, true},
+    {VARIANT_value::cuda, 256, 2, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 11, 9, 1023ULL, true},
+    {VARIANT_value::cuda, 512, 4, 8, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {512, 1, 1}, 0, true, true, 8, 6, 1023ULL, true},
+    {VARIANT_value::cuda, 512, 2, 4, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {512, 1, 1}, 0, true, true, 2, 1, 226ULL, true},
+    {VARIANT_value::cuda, 256, 4, 4, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 4, 32, {256, 1, 1}, 0, true, true, 2, 1, 1023ULL, true},
+    {VARIANT_value::cuda, 512, 4, 8, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {512, 1, 1}, 0, true, true, 8, 6, 1022ULL, true},
+    {VARIANT_value::cuda, 768, 2, 16, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 6, 4, 1023ULL, true},
+    {VARIANT_value::cuda, 768, 1, 16, LOAD_value::stream, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 2, 32, {768, 1, 1}, 0, true, true, 9, 7, 1022ULL, true},
+    {VARIANT_value::cuda, 768, 4, 8, LOAD_value::bypass, GRID_MODE_value::oneshot, 1, BLOCK_RED_value::interleaved, WARP_TAIL_value::barrier, FINISH_value::kernel, COLLECT_value::words, SENDER_value::block_, 1, 32, {768, 1, 1}, 0, true, true, 6, 4, 1022ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -342,6 +378,9 @@ struct promise {
 
 inline constexpr promise promises[] = {
     {16, 0.7562},
+    {16, 0.7991},
+    {32, 0.6676},
+    {128, 0.6624},
     {-1, -1}  // ends the table
 };
 
@@ -354,6 +393,26 @@ constexpr double promised(const near_row& row_, int away_) {
 
 inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H100_80GB_HBM3
+    {{65536}, 1, 1.0, {0, 0, 0}},
+    {{262144}, 2, 1.0, {0, 0, 0}},
+    {{1048576}, 3, 1.0, {0, 0, 0}},
+    {{4194304}, 4, 1.0, {0, 0, 0}},
+    {{10000003}, 5, 1.0, {0, 0, 0}},
+    {{16777216}, 6, 1.0, {0, 0, 0}},
+    {{67108864}, 7, 1.0, {0, 0, 0}},
+    {{268435456}, 8, 1.0, {0, 0, 0}},
+    {{1073741824}, 9, 1.0, {0, 0, 0}},
+    // NVIDIA_H200
+    {{65536}, 14, 1.0, {0, 0, 0}},
+    {{262144}, 15, 1.0, {0, 0, 0}},
+    {{1048576}, 3, 1.0, {0, 0, 0}},
+    {{4194304}, 16, 1.0, {0, 0, 0}},
+    {{10000003}, 17, 1.0, {0, 0, 0}},
+    {{16777216}, 18, 1.0, {0, 0, 0}},
+    {{67108864}, 19, 1.0, {0, 0, 0}},
+    {{268435456}, 20, 1.0, {0, 0, 0}},
+    {{1073741824}, 20, 1.0, {0, 0, 0}},
+    // sm_90
     {{65536}, 1, 1.0, {0, 0, 0}},
     {{262144}, 2, 1.0, {0, 0, 0}},
     {{1048576}, 3, 1.0, {0, 0, 0}},
@@ -377,6 +436,26 @@ inline constexpr near_row near_rows[] = {
     {{416}, 12, 2147483647, 0, 1, -1},
     {{448}, 12, 2147483647, 0, 1, -1},
     {{480}, 13, 2147483647, 0, 1, -1},
+    // NVIDIA_H200
+    {{256}, 21, 2147483647, 1, 4, 0},
+    {{288}, 3, 2147483647, 1, 4, 0},
+    {{320}, 3, 2147483647, 1, 4, 0},
+    {{352}, 22, 2147483647, 1, 4, 0},
+    {{384}, 11, 2147483647, 1, 4, 0},
+    {{416}, 23, 2147483647, 1, 4, 0},
+    {{448}, 23, 2147483647, 1, 4, 0},
+    {{480}, 23, 2147483647, 1, 4, 0},
+    {{372}, 22, 2147483647, 1, 4, 0},
+    // sm_90
+    {{256}, 10, 2147483647, 0, 1, -1},
+    {{288}, 3, 2147483647, 0, 1, -1},
+    {{320}, 3, 2147483647, 1, 4, 0},
+    {{352}, 12, 2147483647, 0, 1, -1},
+    {{372}, 12, 2147483647, 0, 1, -1},
+    {{384}, 11, 2147483647, 1, 4, 0},
+    {{416}, 12, 2147483647, 0, 1, -1},
+    {{448}, 12, 2147483647, 0, 1, -1},
+    {{480}, 13, 2147483647, 0, 1, -1},
     {{0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -393,11 +472,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 9, 0, 9}, {0, 9, 0, 9}}}  // NVIDIA_H100_80GB_HBM3
+    {90, {{0, 9, 0, 9}, {0, 9, 0, 9}}},  // NVIDIA_H100_80GB_HBM3
+    {90, {{9, 18, 9, 18}, {9, 18, 9, 18}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{0, 9, 0, 9}, {0, 9, 0, 9}}},
+    {90, {{18, 27, 18, 27}, {18, 27, 18, 27}}},
     {-1, {}}  // ends the table
 };
 
@@ -414,6 +494,10 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 3: met_ = (n <= number{201326592}); break;
     case 4: met_ = (n <= number{805306368}); break;
     case 5: met_ = (n <= number{1073741824}); break;
+    case 6: met_ = (n <= number{536870912}); break;
+    case 7: met_ = (n <= number{402653184}); break;
+    case 8: met_ = (n <= number{1610612736}); break;
+    case 9: met_ = (n <= number{67108864}); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -431,11 +515,189 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 5: return extent_of(maximum(number{1}, ceil_div(n, number{6144})), number{1}, number{1});
     case 6: return extent_of(maximum(number{1}, ceil_div(n, number{24576})), number{1}, number{1});
     case 7: return extent_of(maximum(number{1}, ceil_div(n, number{32768})), number{1}, number{1});
+    case 8: return extent_of(maximum(number{1}, ceil_div(n, number{16384})), number{1}, number{1});
+    case 9: return extent_of(maximum(number{1}, ceil_div(n, number{12288})), number{1}, number{1});
+    case 10: return extent_of(maximum(number{1}, ceil_div(n, number{49152})), number{1}, number{1});
+    case 11: return extent_of(maximum(number{1}, ceil_div(n, number{2048})), number{1}, number{1});
+    case 12: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056}), number{1}, number{1});
+    case 13: return extent_of(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
     if (row_.plan == number_of_plan_ && row_.at == asked_) return row_.grid;
   return {0, 0, 0};
+}
+
+/// A time in milliseconds; not valid where a grid cannot be told.
+struct estimate {
+  double ms;
+  bool valid = true;
+};
+
+constexpr double operator*(double a_, number b_) { return a_ * static_cast<double>(b_.value); }
+
+constexpr estimate operator+(estimate a_, estimate b_) { return {a_.ms + b_.ms, a_.valid && b_.valid}; }
+
+constexpr estimate operator*(estimate a_, double factor_) { return {a_.ms * factor_, a_.valid}; }
+
+constexpr estimate in_waves(number waves_, double time_) { return {time_ * waves_, waves_.valid}; }
+
+/// What it costs that a field is misaligned.
+constexpr double unless_multiple(number a_, int multiple_, double factor_) {
+  return a_.value % multiple_ == 0 ? 1.0 : factor_;
+}
+
+/// What a configuration would take: fitted to what was measured.
+constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
+  const number n{asked_.n};
+  if (!n.valid) return {0, false};
+  (void)asked_;
+  switch (number_of_cost_) {
+    case 0:
+      return estimate{0.00303 + 4.151e-10 * n}
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{132}), 1.054e-11 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{4096})), number{1056}), number{1056}), 0.001685 + 4.151e-10 * n);
+    case 1:
+      return estimate{0.002456 + 5.828e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002509)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{528}), 0.0);
+    case 2:
+      return estimate{0.002409 + 4.861e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0003028)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{264}), 2.475e-05);
+    case 3:
+      return estimate{0.0018 + 5.371e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.0009257);
+    case 4:
+      return estimate{0.001712 + 4.093e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 1.504e-14 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.001255 + 2.69e-13 * n);
+    case 5:
+      return estimate{0.002305 + 6.853e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0006248);
+    case 6:
+      return estimate{0.001934 + 6.237e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.000191)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0008107);
+    case 7:
+      return estimate{0.001345 + 7.078e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{49152})), number{132}), 0.000861)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{49152})), number{264}), 0.001357);
+    case 8:
+      return estimate{0.001414 + 4.421e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.001058)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{1056}), 0.0005295);
+    case 9:
+      return estimate{0.002366 + 1.367e-09 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{132}), 0.000138 + 4.115e-13 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{1024})), number{1056}), 0.0001822 + 8.265e-12 * n);
+    case 10:
+      return estimate{0.002269 + 5.202e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002417 + 3.298e-13 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{528}), 0.0001705);
+    case 11:
+      return estimate{0.00233 + 7.061e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 0.0001493)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.0003258);
+    case 12:
+      return estimate{0.00178 + 4.298e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{132}), 1.413e-14 * n)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{8192})), number{264}), 0.001212 + 2.769e-13 * n);
+    case 13:
+      return estimate{0.002005 + 6.795e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.0001415)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0007361);
+    case 14:
+      return estimate{0.001944 + 6.309e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 0.001192);
+    case 15:
+      return estimate{0.002156 + 6.608e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{32768})), number{132}), 0.001189);
+    case 16:
+      return estimate{0.001381 + 3.678e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.001225)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{1056}), 0.0004483);
+    case 17:
+      return estimate{0.00255 + 8.825e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001225)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{264}), 4.808e-05);
+    case 18:
+      return estimate{0.002009 + 6.37e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.0001985)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0007446);
+    case 19:
+      return estimate{0.001345 + 2.532e-10 * n}
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056}), number{132}), 0.001052)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{24576})), number{1056}), number{528}), 0.001051 + 3.093e-10 * n);
+    case 20:
+      return estimate{0.002645 + 2.605e-10 * n}
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{132}), 1.973e-10 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{49152})), number{264}), number{264}), 0.0013 + 2.605e-10 * n);
+    case 21:
+      return estimate{0.002544 + 8.303e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{132}), 0.0001245)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{2048})), number{264}), 7.937e-05);
+    case 22:
+      return estimate{0.002459 + 6.783e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0006579);
+    case 23:
+      return estimate{0.002501 + 9.3e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002564);
+    case 24:
+      return estimate{0.002455 + 6.346e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{132}), 0.0002292)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{4096})), number{264}), 0.0);
+    case 25:
+      return estimate{0.00234 + 7.163e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{16384})), number{132}), 0.0006033);
+    case 26:
+      return estimate{0.002189 + 6.702e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 0.001081);
+    case 27:
+      return estimate{0.002139 + 4.333e-10 * n}
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{264}), number{132}), 1.947e-11 * n)
+          + in_waves(ceil_div(minimum(maximum(number{1}, ceil_div(n, number{8192})), number{264}), number{264}), 0.000794 + 4.333e-10 * n);
+    case 28:
+      return estimate{0.002157 + 7.261e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{132}), 0.0001185)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{12288})), number{264}), 0.0006146);
+    case 29:
+      return estimate{0.001894 + 6.384e-10 * n}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(n, number{24576})), number{132}), 0.001212);
+    default:
+      return {0, false};
+  }
+}
+
+/// The plan that each formula is of.
+inline constexpr int cost_plans[] = {
+    0, 14, 15, 3, 16, 18, 19, 23, 17, 1, 21, 10, 24, 25, 26, 20, 22, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 11, 37, 38
+};
+
+/// Formulas that choose among each other: [first, last).
+struct prediction {
+  int first, last;
+};
+
+inline constexpr prediction predictions[] = {
+    {0, 30}
+};
+
+/// The plan that would take least; `otherwise_` where nothing can be told.
+constexpr int fastest(const prediction& formulas_, const problem& asked_, int where_,
+                      int otherwise_) {
+  int best_ = -1;
+  double least_ms_ = 0;
+  for (int i_ = formulas_.first; i_ < formulas_.last; ++i_) {
+    const plan& p_ = plans[cost_plans[i_]];
+    if (!allows(p_, asked_) || (where_ != 0 && !fits(p_, where_))) continue;
+    const estimate predicted_ = time_of(i_, asked_);
+    if (!predicted_.valid || (best_ >= 0 && predicted_.ms >= least_ms_)) continue;
+    best_ = cost_plans[i_];
+    least_ms_ = predicted_.ms;
+  }
+  return best_ < 0 ? otherwise_ : best_;
 }
 
 struct found {
@@ -456,6 +718,7 @@ constexpr found pick(const group& whose_, const problem& asked_, demand wanted_,
   const place here_ = place_of(asked_);
   found best_{-1, -1, false};
   int best_distance_ = -1;
+  int chooser_ = -1;
   for (int i_ = rows_.near_first; i_ < rows_.near_last; ++i_) {
     const near_row& row_ = near_rows[i_];
     const int away_ = distance(here_, row_.at);
@@ -463,7 +726,9 @@ constexpr found pick(const group& whose_, const problem& asked_, demand wanted_,
     if (!allows(plans[row_.plan], asked_) || (where_ != 0 && !fits(plans[row_.plan], where_))) continue;
     best_ = {row_.plan, promised(row_, away_), false};
     best_distance_ = away_;
+    chooser_ = row_.prediction;
   }
+  if (chooser_ >= 0) best_.plan = fastest(predictions[chooser_], asked_, where_, best_.plan);
   return best_;
 }
 
@@ -556,6 +821,24 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 268435456).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824).plan == 9);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 1073741824).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 65536).plan == 14);
+static_assert(lookup(device::NVIDIA_H200, 65536).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 262144).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 262144).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1048576).plan == 3);
+static_assert(lookup(device::NVIDIA_H200, 1048576).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4194304).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 4194304).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 10000003).plan == 17);
+static_assert(lookup(device::NVIDIA_H200, 10000003).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 16777216).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 16777216).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 67108864).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 67108864).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 268435456).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 268435456).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1073741824).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1073741824).hit == quality::exact);
 static_assert(lookup(90, 65536).plan == 1);
 static_assert(lookup(90, 65536).hit == quality::exact);
 static_assert(lookup(90, 262144).plan == 2);

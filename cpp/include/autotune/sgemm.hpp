@@ -45,42 +45,54 @@
 //   m=8192 n=8192 k=8192: 20.06 ms cold:graph, 5.481e+04 GFLOP/s, 40.14 GB/s, 1.071 [1.071, 1.077] times as fast as cublas
 //   m=10000 n=64 k=64: 0.005062 ms mixed:graph, 1.618e+04 GFLOP/s, 1015 GB/s, 1.255 [1.252, 1.261] times as fast as cublas
 //   m=16384 n=512 k=1024: 0.3394 ms cold:graph, 5.062e+04 GFLOP/s, 302.8 GB/s, 1.014 [1.013, 1.014] times as fast as cublas
-// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-21
-//   m=1 n=4096 k=4096: 0.02808 ms cold:graph, 1195 GFLOP/s, 2391 GB/s, 0.756 [0.752, 0.758] times as fast as cublas
-//   m=13 n=128 k=2000: 0.006284 ms cold:graph, 1059 GFLOP/s, 180.6 GB/s, 1.341 [1.328, 1.345] times as fast as cublas
-//   m=32 n=4096 k=4096: 0.03233 ms cold:graph, 3.321e+04 GFLOP/s, 2108 GB/s, 1.366 [1.359, 1.369] times as fast as cublas
-//   m=64 n=64 k=65536: 0.02283 ms cold:graph, 2.352e+04 GFLOP/s, 1471 GB/s, 1.441 [1.437, 1.448] times as fast as cublas
-//   m=64 n=10000 k=64: 0.006348 ms cold:graph, 1.29e+04 GFLOP/s, 809.1 GB/s, 1.081 [1.076, 1.087] times as fast as cublas
-//   m=127 n=333 k=2047: 0.01051 ms cold:graph, 1.648e+04 GFLOP/s, 374.5 GB/s, 1.354 [1.346, 1.361] times as fast as cublas
-//   m=128 n=128 k=128: 0.004044 ms cold:graph, 1037 GFLOP/s, 48.62 GB/s, 1.870 [1.847, 1.886] times as fast as cublas
-//   m=128 n=128 k=16384: 0.02059 ms cold:graph, 2.608e+04 GFLOP/s, 818.1 GB/s, 1.126 [1.122, 1.128] times as fast as cublas
-//   m=128 n=4096 k=4096: 0.09209 ms cold:graph, 4.664e+04 GFLOP/s, 774.3 GB/s, 1.015 [1.014, 1.016] times as fast as cublas
-//   m=256 n=256 k=256: 0.00558 ms cold:graph, 6013 GFLOP/s, 140.9 GB/s, 1.608 [1.600, 1.621] times as fast as cublas
-//   m=256 n=256 k=8192: 0.03816 ms cold:graph, 2.814e+04 GFLOP/s, 446.6 GB/s, 0.926 [0.923, 0.928] times as fast as cublas
-//   m=300 n=2100 k=2000: 0.06555 ms cold:graph, 3.845e+04 GFLOP/s, 331.4 GB/s, 1.032 [1.030, 1.034] times as fast as cublas
-//   m=333 n=777 k=555: 0.01723 ms cold:graph, 1.667e+04 GFLOP/s, 203.1 GB/s, 0.929 [0.926, 0.933] times as fast as cublas
-//   m=512 n=512 k=512: 0.01048 ms cold:graph, 2.562e+04 GFLOP/s, 300.3 GB/s, 1.371 [1.368, 1.378] times as fast as cublas
-//   m=512 n=512 k=32768: 0.3691 ms cold:graph, 4.655e+04 GFLOP/s, 366.5 GB/s, 0.968 [0.967, 0.968] times as fast as cublas
-//   m=768 n=768 k=768: 0.02769 ms cold:graph, 3.272e+04 GFLOP/s, 255.6 GB/s, 1.209 [1.208, 1.211] times as fast as cublas
-//   m=1000 n=1000 k=1000: 0.04753 ms cold:graph, 4.208e+04 GFLOP/s, 252.5 GB/s, 1.274 [1.271, 1.276] times as fast as cublas
-//   m=1023 n=1025 k=1027: 0.06374 ms cold:graph, 3.379e+04 GFLOP/s, 197.8 GB/s, 1.180 [1.176, 1.183] times as fast as cublas
-//   m=1024 n=1024 k=64: 0.006732 ms cold:graph, 1.994e+04 GFLOP/s, 700.9 GB/s, 1.063 [1.058, 1.083] times as fast as cublas
-//   m=1024 n=1024 k=1024: 0.04763 ms cold:graph, 4.509e+04 GFLOP/s, 264.2 GB/s, 1.293 [1.289, 1.296] times as fast as cublas
-//   m=1536 n=1536 k=1536: 0.1525 ms cold:graph, 4.753e+04 GFLOP/s, 185.7 GB/s, 1.219 [1.218, 1.220] times as fast as cublas
-//   m=2000 n=100 k=3000: 0.04064 ms cold:graph, 2.953e+04 GFLOP/s, 639.8 GB/s, 1.134 [1.128, 1.136] times as fast as cublas
-//   m=2048 n=2048 k=2048: 0.3333 ms cold:graph, 5.155e+04 GFLOP/s, 151 GB/s, 1.019 [1.018, 1.019] times as fast as cublas
-//   m=2049 n=2049 k=2049: 0.4666 ms cold:graph, 3.687e+04 GFLOP/s, 108 GB/s, 0.974 [0.973, 0.975] times as fast as cublas
-//   m=3000 n=3000 k=3000: 1.119 ms cold:graph, 4.824e+04 GFLOP/s, 96.48 GB/s, 1.103 [1.103, 1.103] times as fast as cublas
-//   m=4000 n=199 k=2000: 0.1259 ms cold:graph, 2.53e+04 GFLOP/s, 292.2 GB/s, 0.762 [0.760, 0.762] times as fast as cublas
-//   m=4096 n=1 k=4096: 0.03956 ms cold:graph, 848.1 GFLOP/s, 1697 GB/s, 0.763 [0.760, 0.767] times as fast as cublas
-//   m=4096 n=32 k=4096: 0.04368 ms cold:graph, 2.458e+04 GFLOP/s, 1561 GB/s, 1.073 [1.069, 1.077] times as fast as cublas
-//   m=4096 n=128 k=4096: 0.09281 ms cold:graph, 4.628e+04 GFLOP/s, 768.3 GB/s, 1.052 [1.050, 1.053] times as fast as cublas
-//   m=4096 n=4096 k=64: 0.05681 ms cold:graph, 3.78e+04 GFLOP/s, 1218 GB/s, 1.206 [1.203, 1.211] times as fast as cublas
-//   m=4096 n=4096 k=4096: 2.59 ms cold:graph, 5.307e+04 GFLOP/s, 77.74 GB/s, 1.035 [1.035, 1.035] times as fast as cublas
-//   m=8192 n=8192 k=128: 0.3674 ms cold:graph, 4.677e+04 GFLOP/s, 753.6 GB/s, 1.214 [1.214, 1.214] times as fast as cublas
-//   m=8192 n=8192 k=8192: 20.55 ms cold:graph, 5.351e+04 GFLOP/s, 39.19 GB/s, 1.042 [1.041, 1.042] times as fast as cublas
-//   m=10000 n=64 k=64: 0.006252 ms cold:graph, 1.31e+04 GFLOP/s, 821.6 GB/s, 1.169 [1.165, 1.179] times as fast as cublas
-//   m=16384 n=512 k=1024: 0.3394 ms cold:graph, 5.062e+04 GFLOP/s, 302.8 GB/s, 1.014 [1.014, 1.015] times as fast as cublas
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-22
+//   m=1 n=4096 k=4096: 0.01965 ms cold:graph, 1708 GFLOP/s, 3417 GB/s, 1.067 [1.062, 1.071] times as fast as cublas
+//   m=4 n=4096 k=4096: 0.02147 ms cold:graph, 6251 GFLOP/s, 3132 GB/s, 3.282 [3.267, 3.296] times as fast as cublas
+//   m=13 n=128 k=2000: 0.005657 ms mixed:graph, 1177 GFLOP/s, 200.6 GB/s, 1.327 [1.321, 1.335] times as fast as cublas
+//   m=32 n=4096 k=4096: 0.0305 ms cold:graph, 3.521e+04 GFLOP/s, 2235 GB/s, 1.454 [1.447, 1.461] times as fast as cublas
+//   m=64 n=64 k=65536: 0.01958 ms mixed:graph, 2.742e+04 GFLOP/s, 1714 GB/s, 1.433 [1.429, 1.439] times as fast as cublas
+//   m=64 n=10000 k=64: 0.005147 ms mixed:graph, 1.591e+04 GFLOP/s, 997.8 GB/s, 1.207 [1.204, 1.213] times as fast as cublas
+//   m=127 n=333 k=2047: 0.009664 ms mixed:graph, 1.792e+04 GFLOP/s, 407.2 GB/s, 1.400 [1.397, 1.406] times as fast as cublas
+//   m=128 n=128 k=128: 0.003592 ms mixed:graph, 1168 GFLOP/s, 54.73 GB/s, 1.623 [1.617, 1.638] times as fast as cublas
+//   m=128 n=128 k=16384: 0.01899 ms mixed:graph, 2.827e+04 GFLOP/s, 886.8 GB/s, 1.108 [1.106, 1.110] times as fast as cublas
+//   m=128 n=4096 k=4096: 0.0912 ms cold:graph, 4.709e+04 GFLOP/s, 781.8 GB/s, 1.029 [1.028, 1.030] times as fast as cublas
+//   m=256 n=256 k=256: 0.004564 ms mixed:graph, 7352 GFLOP/s, 172.3 GB/s, 1.584 [1.574, 1.593] times as fast as cublas
+//   m=256 n=256 k=8192: 0.0294 ms mixed:graph, 3.652e+04 GFLOP/s, 579.6 GB/s, 1.131 [1.126, 1.133] times as fast as cublas
+//   m=300 n=2100 k=2000: 0.06326 ms mixed:graph, 3.984e+04 GFLOP/s, 343.4 GB/s, 1.061 [1.060, 1.062] times as fast as cublas
+//   m=333 n=777 k=555: 0.01529 ms mixed:graph, 1.878e+04 GFLOP/s, 228.8 GB/s, 1.001 [0.999, 1.003] times as fast as cublas
+//   m=400 n=400 k=6000: 0.05782 ms mixed:graph, 3.32e+04 GFLOP/s, 343.1 GB/s, 1.086 [1.085, 1.088] times as fast as cublas
+//   m=512 n=512 k=512: 0.00956 ms mixed:graph, 2.808e+04 GFLOP/s, 329 GB/s, 1.402 [1.395, 1.407] times as fast as cublas
+//   m=512 n=512 k=32768: 0.3407 ms cold:graph, 5.042e+04 GFLOP/s, 397 GB/s, 1.012 [1.011, 1.012] times as fast as cublas
+//   m=600 n=600 k=600: 0.01512 ms mixed:graph, 2.857e+04 GFLOP/s, 285.7 GB/s, 1.389 [1.386, 1.393] times as fast as cublas
+//   m=701 n=1303 k=251: 0.01765 ms mixed:graph, 2.598e+04 GFLOP/s, 321 GB/s, 0.937 [0.933, 0.939] times as fast as cublas
+//   m=768 n=768 k=768: 0.02547 ms mixed:graph, 3.557e+04 GFLOP/s, 277.9 GB/s, 1.295 [1.294, 1.297] times as fast as cublas
+//   m=800 n=1100 k=350: 0.01869 ms mixed:graph, 3.296e+04 GFLOP/s, 330.7 GB/s, 1.142 [1.140, 1.145] times as fast as cublas
+//   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.187 [1.184, 1.189] times as fast as cublas
+//   m=1023 n=1025 k=1027: 0.05696 ms mixed:graph, 3.781e+04 GFLOP/s, 221.3 GB/s, 1.258 [1.257, 1.259] times as fast as cublas
+//   m=1024 n=1024 k=64: 0.006318 ms mixed:graph, 2.124e+04 GFLOP/s, 746.8 GB/s, 1.084 [1.082, 1.089] times as fast as cublas
+//   m=1024 n=1024 k=1024: 0.04641 ms mixed:graph, 4.627e+04 GFLOP/s, 271.1 GB/s, 1.262 [1.261, 1.264] times as fast as cublas
+//   m=1024 n=1024 k=8192: 0.3389 ms cold:graph, 5.069e+04 GFLOP/s, 210.4 GB/s, 1.095 [1.094, 1.096] times as fast as cublas
+//   m=1111 n=901 k=703: 0.04036 ms mixed:graph, 3.487e+04 GFLOP/s, 239.4 GB/s, 1.123 [1.121, 1.125] times as fast as cublas
+//   m=1200 n=1200 k=1200: 0.08066 ms mixed:graph, 4.285e+04 GFLOP/s, 214.2 GB/s, 1.138 [1.137, 1.139] times as fast as cublas
+//   m=1536 n=1536 k=1536: 0.1464 ms mixed:graph, 4.95e+04 GFLOP/s, 193.4 GB/s, 1.274 [1.273, 1.274] times as fast as cublas
+//   m=1555 n=1777 k=1333: 0.1811 ms mixed:graph, 4.068e+04 GFLOP/s, 159.2 GB/s, 1.027 [1.026, 1.028] times as fast as cublas
+//   m=2000 n=100 k=3000: 0.03967 ms mixed:graph, 3.025e+04 GFLOP/s, 655.4 GB/s, 1.183 [1.180, 1.185] times as fast as cublas
+//   m=2048 n=2048 k=2048: 0.3331 ms mixed:graph, 5.158e+04 GFLOP/s, 151.1 GB/s, 1.022 [1.022, 1.023] times as fast as cublas
+//   m=2049 n=2049 k=2049: 0.4073 ms mixed:graph, 4.224e+04 GFLOP/s, 123.7 GB/s, 1.111 [1.111, 1.112] times as fast as cublas
+//   m=2400 n=2400 k=2400: 0.5559 ms cold:graph, 4.974e+04 GFLOP/s, 124.3 GB/s, 1.158 [1.157, 1.159] times as fast as cublas
+//   m=3000 n=3000 k=3000: 1.066 ms cold:graph, 5.066e+04 GFLOP/s, 101.3 GB/s, 1.159 [1.159, 1.160] times as fast as cublas
+//   m=4000 n=199 k=2000: 0.09153 ms mixed:graph, 3.478e+04 GFLOP/s, 401.8 GB/s, 1.041 [1.040, 1.041] times as fast as cublas
+//   m=4096 n=1 k=4096: 0.01949 ms cold:graph, 1722 GFLOP/s, 3445 GB/s, 1.509 [1.500, 1.525] times as fast as cublas
+//   m=4096 n=4 k=4096: 0.02686 ms cold:graph, 4996 GFLOP/s, 2503 GB/s, 2.400 [2.391, 2.408] times as fast as cublas
+//   m=4096 n=32 k=4096: 0.03722 ms cold:graph, 2.885e+04 GFLOP/s, 1831 GB/s, 1.247 [1.241, 1.252] times as fast as cublas
+//   m=4096 n=128 k=4096: 0.09178 ms cold:graph, 4.68e+04 GFLOP/s, 776.9 GB/s, 1.066 [1.064, 1.067] times as fast as cublas
+//   m=4096 n=4096 k=64: 0.05378 ms cold:graph, 3.993e+04 GFLOP/s, 1287 GB/s, 1.271 [1.269, 1.277] times as fast as cublas
+//   m=4096 n=4096 k=4096: 2.507 ms cold:graph, 5.483e+04 GFLOP/s, 80.32 GB/s, 1.071 [1.070, 1.071] times as fast as cublas
+//   m=8192 n=8192 k=128: 0.3673 ms cold:graph, 4.678e+04 GFLOP/s, 753.7 GB/s, 1.214 [1.213, 1.215] times as fast as cublas
+//   m=8192 n=8192 k=8192: 20.3 ms cold:graph, 5.416e+04 GFLOP/s, 39.67 GB/s, 1.078 [1.076, 1.080] times as fast as cublas
+//   m=10000 n=64 k=64: 0.005118 ms mixed:graph, 1.601e+04 GFLOP/s, 1004 GB/s, 1.241 [1.233, 1.249] times as fast as cublas
+//   m=16000 n=192 k=48: 0.01247 ms mixed:graph, 2.364e+04 GFLOP/s, 1234 GB/s, 1.039 [1.029, 1.046] times as fast as cublas
+//   m=16384 n=512 k=1024: 0.3391 ms cold:graph, 5.066e+04 GFLOP/s, 303 GB/s, 1.014 [1.014, 1.015] times as fast as cublas
 //
 //     using namespace autotune::sgemm;
 //     constexpr config c = lookup(90, 1, 4096, 4096);
@@ -402,28 +414,21 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, false, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 22, 0, 224ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, false, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, true, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, true, true, 23, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 3, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 56832, true, true, 24, 12, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, false, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 25, 13, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 26, 14, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 8, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 27, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 28, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, false, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 29, 15, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 30, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, false, 4, LANES_value::pairs, 1, 4, 3, 2, false, false, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 52480, true, true, 31, 16, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, false, true, 11, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, false, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 52480, true, true, 32, 17, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, false, false, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 76800, false, true, 33, 0, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 34816, false, true, 16, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 48, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 1, 1, 1, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 22272, false, true, 34, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 16, 32, 64, 16, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 43008, false, true, 35, 18, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 32, 16, 64, 32, 8, 8, 1, 4, false, false, 1, 3, false, 4, LANES_value::pairs, 1, 2, 3, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 19200, true, true, 36, 19, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 1, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 148992, false, true, 19, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 74496, false, true, 19, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 51200, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 16, 128, 32, 16, 64, 4, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 4, 3, 2, false, false, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 56832, true, true, 37, 20, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 4, false, false, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 21760, true, true, 25, 21, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, false, false, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 28, 0, 992ULL, true}
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, false, 1, 0, NARROW_value::rows, 1, 512, 8, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, false, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 24, 12, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 25, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, false, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 26, 13, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, true, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 12, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, false, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, false, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 16, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 17, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, true, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 12, 8, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 18, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, false, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 15, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 19200, false, true, 5, 0, 1022ULL, true},
+    {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, false, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 16, 14, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -485,14 +490,7 @@ struct promise {
 
 inline constexpr promise promises[] = {
     {128, 0.2053},
-    {16, 0.8683},
-    {32, 0.6283},
-    {64, 0.5307},
-    {128, 0.2437},
-    {16, 0.835},
-    {32, 0.6283},
-    {64, 0.5307},
-    {128, 0.2437},
+    {128, 0.1362},
     {-1, -1}  // ends the table
 };
 
@@ -549,39 +547,51 @@ inline constexpr exact_row exact_rows[] = {
     {{16384, 512, 1024}, 25, 1.0, {0, 0, 0}},
     // NVIDIA_H200
     {{1, 4096, 4096}, 32, 1.0, {0, 0, 0}},
+    {{4, 4096, 4096}, 2, 1.0, {0, 0, 0}},
     {{13, 128, 2000}, 33, 1.0, {0, 0, 0}},
-    {{32, 4096, 4096}, 34, 1.0, {0, 0, 0}},
+    {{32, 4096, 4096}, 4, 1.0, {0, 0, 0}},
     {{64, 64, 65536}, 5, 1.0, {0, 0, 0}},
-    {{64, 10000, 64}, 11, 1.0, {0, 0, 0}},
-    {{127, 333, 2047}, 35, 1.0, {0, 0, 0}},
-    {{128, 128, 128}, 36, 1.0, {0, 0, 0}},
-    {{128, 128, 16384}, 37, 1.0, {0, 0, 0}},
+    {{64, 10000, 64}, 6, 1.0, {0, 0, 0}},
+    {{127, 333, 2047}, 7, 1.0, {0, 0, 0}},
+    {{128, 128, 128}, 34, 1.0, {0, 0, 0}},
+    {{128, 128, 16384}, 9, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 10, 1.0, {0, 0, 0}},
-    {{256, 256, 256}, 38, 1.0, {0, 0, 0}},
-    {{256, 256, 8192}, 39, 1.0, {0, 0, 0}},
-    {{300, 2100, 2000}, 40, 1.0, {0, 0, 0}},
-    {{333, 777, 555}, 38, 1.0, {0, 0, 0}},
+    {{256, 256, 256}, 8, 1.0, {0, 0, 0}},
+    {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
+    {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
+    {{333, 777, 555}, 14, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 35, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 11, 1.0, {0, 0, 0}},
-    {{512, 512, 32768}, 41, 1.0, {0, 0, 0}},
-    {{768, 768, 768}, 42, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 43, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 23, 1.0, {0, 0, 0}},
-    {{1024, 1024, 64}, 44, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 43, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 23, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 24, 1.0, {0, 0, 0}},
+    {{512, 512, 32768}, 15, 1.0, {0, 0, 0}},
+    {{600, 600, 600}, 16, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 36, 1.0, {0, 0, 0}},
+    {{768, 768, 768}, 16, 1.0, {0, 0, 0}},
+    {{800, 1100, 350}, 37, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 17, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 19, 1.0, {0, 0, 0}},
+    {{1024, 1024, 64}, 38, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 17, 1.0, {0, 0, 0}},
+    {{1024, 1024, 8192}, 39, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 19, 1.0, {0, 0, 0}},
+    {{1200, 1200, 1200}, 40, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 41, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 42, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 43, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 25, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 45, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 0, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 18, 1.0, {0, 0, 0}},
-    {{4096, 1, 4096}, 46, 1.0, {0, 0, 0}},
-    {{4096, 32, 4096}, 47, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 19, 1.0, {0, 0, 0}},
+    {{2400, 2400, 2400}, 40, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 22, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 42, 1.0, {0, 0, 0}},
+    {{4096, 1, 4096}, 27, 1.0, {0, 0, 0}},
+    {{4096, 4, 4096}, 28, 1.0, {0, 0, 0}},
+    {{4096, 32, 4096}, 29, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 30, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 48, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 44, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 31, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 49, 1.0, {0, 0, 0}},
-    {{10000, 64, 64}, 11, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 31, 1.0, {0, 0, 0}},
+    {{10000, 64, 64}, 45, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 46, 1.0, {0, 0, 0}},
     {{16384, 512, 1024}, 25, 1.0, {0, 0, 0}},
     // sm_90
     {{1, 4096, 4096}, 1, 1.0, {0, 0, 0}},
@@ -589,12 +599,12 @@ inline constexpr exact_row exact_rows[] = {
     {{13, 128, 2000}, 3, 1.0, {0, 0, 0}},
     {{32, 4096, 4096}, 4, 1.0, {0, 0, 0}},
     {{64, 64, 65536}, 5, 1.0, {0, 0, 0}},
-    {{64, 10000, 64}, 11, 1.0, {0, 0, 0}},
+    {{64, 10000, 64}, 6, 1.0, {0, 0, 0}},
     {{127, 333, 2047}, 7, 1.0, {0, 0, 0}},
     {{128, 128, 128}, 8, 1.0, {0, 0, 0}},
     {{128, 128, 16384}, 9, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 10, 1.0, {0, 0, 0}},
-    {{256, 256, 256}, 11, 1.0, {0, 0, 0}},
+    {{256, 256, 256}, 8, 1.0, {0, 0, 0}},
     {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
     {{333, 777, 555}, 14, 1.0, {0, 0, 0}},
@@ -603,8 +613,8 @@ inline constexpr exact_row exact_rows[] = {
     {{600, 600, 600}, 16, 1.0, {0, 0, 0}},
     {{768, 768, 768}, 16, 1.0, {0, 0, 0}},
     {{800, 1100, 350}, 17, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 18, 1.0, {0, 0, 0}},
-    {{1023, 1025, 1027}, 23, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 17, 1.0, {0, 0, 0}},
+    {{1023, 1025, 1027}, 19, 1.0, {0, 0, 0}},
     {{1024, 1024, 64}, 20, 1.0, {0, 0, 0}},
     {{1024, 1024, 1024}, 17, 1.0, {0, 0, 0}},
     {{1024, 1024, 8192}, 21, 1.0, {0, 0, 0}},
@@ -614,8 +624,8 @@ inline constexpr exact_row exact_rows[] = {
     {{2048, 2048, 2048}, 25, 1.0, {0, 0, 0}},
     {{2049, 2049, 2049}, 19, 1.0, {0, 0, 0}},
     {{2400, 2400, 2400}, 22, 1.0, {0, 0, 0}},
-    {{3000, 3000, 3000}, 0, 1.0, {0, 0, 0}},
-    {{4000, 199, 2000}, 18, 1.0, {0, 0, 0}},
+    {{3000, 3000, 3000}, 22, 1.0, {0, 0, 0}},
+    {{4000, 199, 2000}, 26, 1.0, {0, 0, 0}},
     {{4096, 1, 4096}, 27, 1.0, {0, 0, 0}},
     {{4096, 4, 4096}, 28, 1.0, {0, 0, 0}},
     {{4096, 32, 4096}, 29, 1.0, {0, 0, 0}},
@@ -624,8 +634,13 @@ inline constexpr exact_row exact_rows[] = {
     {{4096, 4096, 4096}, 31, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 31, 1.0, {0, 0, 0}},
-    {{10000, 64, 64}, 11, 1.0, {0, 0, 0}},
+    {{10000, 64, 64}, 6, 1.0, {0, 0, 0}},
     {{16384, 512, 1024}, 25, 1.0, {0, 0, 0}},
+    {{400, 400, 6000}, 35, 1.0, {0, 0, 0}},
+    {{701, 1303, 251}, 36, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 19, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 42, 1.0, {0, 0, 0}},
+    {{16000, 192, 48}, 46, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -674,68 +689,78 @@ inline constexpr near_row near_rows[] = {
     {{212, 96, 96}, 6, 2147483647, 0, 1, 0},
     {{224, 144, 160}, 22, 2147483647, 0, 1, 0},
     // NVIDIA_H200
-    {{128, 128, 208}, 39, 32, 0, 0, -1},
-    {{0, 192, 192}, 40, 2147483647, 1, 5, 1},
-    {{59, 112, 175}, 35, 2147483647, 1, 5, 1},
-    {{80, 192, 192}, 40, 2147483647, 1, 5, 1},
-    {{96, 96, 256}, 35, 2147483647, 1, 5, 1},
-    {{96, 212, 96}, 11, 2147483647, 1, 5, 1},
-    {{111, 134, 175}, 35, 2147483647, 1, 5, 1},
-    {{112, 112, 112}, 38, 2147483647, 1, 5, 1},
-    {{112, 112, 224}, 35, 2147483647, 1, 5, 1},
-    {{112, 192, 192}, 40, 2147483647, 1, 5, 1},
-    {{128, 128, 128}, 38, 2147483647, 1, 5, 1},
-    {{128, 128, 208}, 35, 2147483647, 5, 9, 1},
-    {{131, 176, 175}, 40, 2147483647, 1, 5, 1},
-    {{134, 153, 145}, 38, 2147483647, 1, 5, 1},
-    {{144, 144, 144}, 38, 2147483647, 1, 5, 1},
-    {{144, 144, 240}, 40, 2147483647, 1, 5, 1},
-    {{153, 153, 153}, 38, 2147483647, 1, 5, 1},
-    {{159, 159, 159}, 40, 2147483647, 1, 5, 1},
-    {{159, 160, 160}, 40, 2147483647, 1, 5, 1},
-    {{160, 160, 96}, 11, 2147483647, 1, 5, 1},
-    {{160, 160, 160}, 40, 2147483647, 1, 5, 1},
-    {{169, 169, 169}, 40, 2147483647, 1, 5, 1},
-    {{175, 106, 184}, 40, 2147483647, 1, 5, 1},
-    {{176, 176, 176}, 40, 2147483647, 1, 5, 1},
-    {{176, 176, 176}, 40, 2147483647, 1, 5, 1},
-    {{184, 184, 184}, 40, 2147483647, 1, 5, 1},
-    {{191, 122, 175}, 38, 2147483647, 1, 5, 1},
-    {{192, 0, 192}, 38, 2147483647, 1, 5, 1},
-    {{192, 80, 192}, 38, 2147483647, 1, 5, 1},
-    {{192, 112, 192}, 40, 2147483647, 1, 5, 1},
-    {{192, 192, 96}, 30, 2147483647, 1, 5, 1},
-    {{192, 192, 192}, 40, 2147483647, 1, 5, 1},
-    {{208, 208, 112}, 0, 2147483647, 1, 5, 1},
-    {{208, 208, 208}, 40, 2147483647, 1, 5, 1},
-    {{212, 96, 96}, 50, 2147483647, 1, 5, 1},
-    {{224, 144, 160}, 40, 2147483647, 1, 5, 1},
+    {{0, 192, 192}, 32, 2147483647, 1, 2, 1},
+    {{32, 192, 192}, 4, 2147483647, 1, 2, 1},
+    {{59, 112, 175}, 33, 2147483647, 1, 2, 1},
+    {{80, 192, 192}, 4, 2147483647, 1, 2, 1},
+    {{96, 96, 256}, 5, 2147483647, 1, 2, 1},
+    {{96, 212, 96}, 6, 2147483647, 1, 2, 1},
+    {{111, 134, 175}, 7, 2147483647, 1, 2, 1},
+    {{112, 112, 112}, 34, 2147483647, 1, 2, 1},
+    {{112, 112, 224}, 9, 2147483647, 1, 2, 1},
+    {{112, 192, 192}, 43, 2147483647, 1, 2, 1},
+    {{128, 128, 128}, 8, 2147483647, 1, 2, 1},
+    {{128, 128, 208}, 12, 2147483647, 1, 2, 1},
+    {{131, 176, 175}, 13, 2147483647, 1, 2, 1},
+    {{134, 153, 145}, 13, 2147483647, 1, 2, 1},
+    {{138, 138, 200}, 35, 2147483647, 1, 2, 1},
+    {{144, 144, 144}, 13, 2147483647, 1, 2, 1},
+    {{144, 144, 240}, 15, 2147483647, 1, 2, 1},
+    {{147, 147, 147}, 13, 2147483647, 1, 2, 1},
+    {{151, 165, 127}, 41, 2147483647, 1, 2, 1},
+    {{153, 153, 153}, 16, 2147483647, 1, 2, 1},
+    {{154, 161, 135}, 40, 2147483647, 1, 2, 1},
+    {{159, 159, 159}, 41, 2147483647, 1, 2, 1},
+    {{159, 160, 160}, 41, 2147483647, 1, 2, 1},
+    {{160, 160, 96}, 6, 2147483647, 1, 2, 1},
+    {{160, 160, 160}, 41, 2147483647, 1, 2, 1},
+    {{160, 160, 208}, 22, 2147483647, 1, 2, 1},
+    {{161, 157, 151}, 41, 2147483647, 1, 2, 1},
+    {{163, 163, 163}, 40, 2147483647, 1, 2, 1},
+    {{169, 169, 169}, 41, 2147483647, 1, 2, 1},
+    {{169, 172, 166}, 40, 2147483647, 1, 2, 1},
+    {{175, 106, 184}, 43, 2147483647, 1, 2, 1},
+    {{176, 176, 176}, 40, 2147483647, 1, 2, 1},
+    {{176, 176, 176}, 40, 2147483647, 1, 2, 1},
+    {{179, 179, 179}, 40, 2147483647, 1, 2, 1},
+    {{184, 184, 184}, 22, 2147483647, 1, 2, 1},
+    {{191, 122, 175}, 39, 2147483647, 1, 2, 1},
+    {{192, 0, 192}, 27, 2147483647, 1, 2, 1},
+    {{192, 32, 192}, 34, 2147483647, 1, 2, 1},
+    {{192, 80, 192}, 34, 2147483647, 1, 2, 1},
+    {{192, 112, 192}, 10, 2147483647, 1, 2, 1},
+    {{192, 192, 96}, 38, 2147483647, 1, 2, 1},
+    {{192, 192, 192}, 22, 2147483647, 1, 2, 1},
+    {{208, 208, 112}, 0, 2147483647, 1, 2, 1},
+    {{208, 208, 208}, 25, 2147483647, 1, 2, 1},
+    {{212, 96, 96}, 6, 2147483647, 1, 2, 1},
+    {{223, 121, 89}, 6, 2147483647, 1, 2, 1},
+    {{224, 144, 160}, 25, 2147483647, 1, 2, 1},
     // sm_90
-    {{128, 128, 208}, 39, 32, 0, 0, -1},
     {{0, 192, 192}, 4, 2147483647, 0, 1, 0},
     {{32, 192, 192}, 4, 2147483647, 0, 1, 0},
     {{59, 112, 175}, 3, 2147483647, 0, 1, 0},
     {{80, 192, 192}, 4, 2147483647, 0, 1, 0},
-    {{96, 96, 256}, 3, 2147483647, 0, 1, 0},
-    {{96, 212, 96}, 11, 2147483647, 1, 5, 1},
+    {{96, 96, 256}, 5, 2147483647, 1, 2, 1},
+    {{96, 212, 96}, 6, 2147483647, 0, 1, 0},
     {{111, 134, 175}, 7, 2147483647, 0, 1, 0},
     {{112, 112, 112}, 8, 2147483647, 0, 1, 0},
-    {{112, 112, 224}, 3, 2147483647, 0, 1, 0},
+    {{112, 112, 224}, 9, 2147483647, 1, 2, 1},
     {{112, 192, 192}, 13, 2147483647, 0, 1, 0},
     {{128, 128, 128}, 8, 2147483647, 0, 1, 0},
-    {{128, 128, 208}, 29, 2147483647, 0, 1, 0},
+    {{128, 128, 208}, 12, 2147483647, 1, 2, 1},
     {{131, 176, 175}, 13, 2147483647, 0, 1, 0},
     {{134, 153, 145}, 13, 2147483647, 0, 1, 0},
     {{144, 144, 144}, 13, 2147483647, 0, 1, 0},
-    {{144, 144, 240}, 13, 2147483647, 0, 1, 0},
+    {{144, 144, 240}, 15, 2147483647, 1, 2, 1},
     {{147, 147, 147}, 13, 2147483647, 0, 1, 0},
-    {{153, 153, 153}, 13, 2147483647, 0, 1, 0},
+    {{153, 153, 153}, 16, 2147483647, 1, 2, 1},
     {{154, 161, 135}, 22, 2147483647, 0, 1, 0},
     {{159, 159, 159}, 22, 2147483647, 0, 1, 0},
     {{159, 160, 160}, 22, 2147483647, 0, 1, 0},
-    {{160, 160, 96}, 11, 2147483647, 1, 5, 1},
+    {{160, 160, 96}, 6, 2147483647, 0, 1, 0},
     {{160, 160, 160}, 22, 2147483647, 0, 1, 0},
-    {{160, 160, 208}, 13, 2147483647, 0, 1, 0},
+    {{160, 160, 208}, 22, 2147483647, 1, 2, 1},
     {{163, 163, 163}, 22, 2147483647, 0, 1, 0},
     {{169, 169, 169}, 22, 2147483647, 0, 1, 0},
     {{175, 106, 184}, 13, 2147483647, 0, 1, 0},
@@ -744,16 +769,21 @@ inline constexpr near_row near_rows[] = {
     {{179, 179, 179}, 22, 2147483647, 0, 1, 0},
     {{184, 184, 184}, 22, 2147483647, 0, 1, 0},
     {{191, 122, 175}, 10, 2147483647, 0, 1, 0},
-    {{192, 0, 192}, 7, 2147483647, 0, 1, 0},
+    {{192, 0, 192}, 27, 2147483647, 1, 2, 1},
     {{192, 32, 192}, 29, 2147483647, 0, 1, 0},
     {{192, 80, 192}, 29, 2147483647, 0, 1, 0},
-    {{192, 112, 192}, 13, 2147483647, 0, 1, 0},
-    {{192, 192, 96}, 30, 2147483647, 1, 5, 1},
+    {{192, 112, 192}, 10, 2147483647, 1, 2, 1},
+    {{192, 192, 96}, 20, 2147483647, 0, 1, 0},
     {{192, 192, 192}, 22, 2147483647, 0, 1, 0},
     {{208, 208, 112}, 0, 2147483647, 0, 1, 0},
     {{208, 208, 208}, 31, 2147483647, 0, 1, 0},
     {{212, 96, 96}, 6, 2147483647, 0, 1, 0},
-    {{224, 144, 160}, 22, 2147483647, 0, 1, 0},
+    {{224, 144, 160}, 25, 2147483647, 1, 2, 1},
+    {{138, 138, 200}, 35, 2147483647, 1, 2, 1},
+    {{151, 165, 127}, 41, 2147483647, 1, 2, 1},
+    {{161, 157, 151}, 41, 2147483647, 1, 2, 1},
+    {{169, 172, 166}, 40, 2147483647, 1, 2, 1},
+    {{223, 121, 89}, 6, 2147483647, 1, 2, 1},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -771,11 +801,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, {{0, 42, 0, 42}, {0, 42, 0, 42}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{42, 77, 42, 78}, {42, 77, 42, 78}}}  // NVIDIA_H200
+    {90, {{42, 89, 42, 89}, {42, 89, 42, 89}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{77, 119, 78, 121}, {77, 119, 78, 121}}},
+    {90, {{89, 136, 89, 136}, {89, 136, 89, 136}}},
     {-1, {}}  // ends the table
 };
 
@@ -802,16 +832,9 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 9: met_ = both(both(((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
     case 10: met_ = both((n <= number{1}), (number{2} <= (number{2} * n))); break;
     case 11: met_ = both((n <= number{4}), (number{5} <= (number{2} * n))); break;
-    case 12: met_ = both(both(both(((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024}), (number{384} <= k)), (m <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 13: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 14: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 15: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 16: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{4}) <= number{1024}), (number{384} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 17: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 18: met_ = both((n <= number{64}), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 19: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{1}) * number{2}) <= number{1024}), (number{192} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 20: met_ = both(both(both(((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{1}) * number{4}) <= number{1024}), (number{768} <= k)), (m <= number{64})), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
-    case 21: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{1920} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 12: met_ = both(both(((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{1}) * number{4}) <= number{1024}), (number{960} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 13: met_ = both(both(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024}), (number{512} <= k)), (((number{1} * ((n % number{4}) == number{0})) * number{0}) == number{0})); break;
+    case 14: met_ = ((number{1} * (((((k % number{4}) == number{0}) * number{0}) + (((n % number{4}) == number{0}) * number{0})) + (((n % number{4}) == number{0}) * number{0}))) == number{0}); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -849,20 +872,9 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 21: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
     case 22: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{2});
     case 23: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
-    case 24: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{128})), number{3}, number{2});
-    case 25: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
-    case 26: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 27: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{8});
-    case 28: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
-    case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
-    case 30: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
-    case 31: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{3}, number{4});
-    case 32: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{3}, number{2});
-    case 33: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
-    case 34: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{1}, number{1});
-    case 35: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{16})), number{1}, number{2});
-    case 36: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{32})), number{3}, number{2});
-    case 37: return extent_of((ceil_div(m, number{16}) * ceil_div(n, number{128})), number{3}, number{4});
+    case 24: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
+    case 25: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
+    case 26: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1099,202 +1111,205 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.14)
           * unless_multiple(k, 4, 1.079);
     case 32:
-      return (estimate{0.003468 + 5.523e-06 * k + 1.134e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 3.928e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{264}), 0.001719))
-          * unless_multiple(m, 4, 1.04)
-          * unless_multiple(n, 4, 1.248)
-          * unless_multiple(k, 4, 1.072);
+      return (estimate{0.002336 + 1.357e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.0006422 + 3.659e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.001351 + 8.265e-06 * k))
+          * unless_multiple(m, 4, 1.048)
+          * unless_multiple(n, 4, 1.253)
+          * unless_multiple(k, 4, 1.058);
     case 33:
-      return estimate{0.003478 + 1.093e-05 * m + 7.136e-07 * n + 6.921e-07 * k + 6.985e-09 * m * k + 1.807e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{132}), 0.001264 + 6.744e-08 * n + 6.492e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{528}), 0.001448 + 1.093e-05 * m + 7.136e-07 * n + 6.921e-07 * k);
+      return estimate{0.002962 + 0.001201 * m + 2.933e-07 * n + 2.933e-07 * k + 2.933e-07 * m * n + 2.933e-07 * m * k + 7.16e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001201 + 0.001201 * m + 2.933e-07 * n + 2.933e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001201 + 0.001201 * m + 2.933e-07 * n + 2.933e-07 * k);
     case 34:
-      return estimate{0.002709 + 1.387e-05 * m + 4.391e-06 * n + 1.027e-07 * k + 5.876e-08 * m * n + 1.462e-09 * m * k + 1.64e-09 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0002447 + 4.498e-08 * m + 1.515e-06 * n + 2.231e-08 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.0006791 + 1.387e-05 * m + 4.391e-06 * n + 1.027e-07 * k);
+      return estimate{0.003082 + 0.0003302 * m + 3.224e-07 * n + 3.224e-07 * k + 8.061e-08 * m * n + 8.061e-08 * m * k + 7.872e-11 * n * k}
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{132}), 0.001321 + 0.0003302 * m + 3.224e-07 * n + 3.224e-07 * k)
+          + in_waves(ceil_div(ceil_div(n, number{32}), number{264}), 0.001321 + 0.0003302 * m + 3.224e-07 * n + 3.224e-07 * k);
     case 35:
-      return (estimate{0.004277 + 2.196e-08 * k + 1.778e-09 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{132}), 1.978e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{264}), 0.002677 + 9.421e-07 * n + 1.26e-06 * k))
-          * unless_multiple(n, 4, 1.251)
-          * unless_multiple(k, 4, 1.04);
+      return (estimate{0.002979 + 5.792e-06 * m + 1.908e-06 * n + 5.915e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0003057 + 1.121e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.001061 + 8.056e-08 * k))
+          * unless_multiple(n, 4, 1.1)
+          * unless_multiple(k, 4, 1.018);
     case 36:
-      return estimate{0.004051 + 2.804e-05 * m + 2.804e-05 * n + 1.984e-08 * k + 1.802e-07 * m * n + 3.673e-10 * m * k + 3.673e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.000738 + 5.143e-06 * m + 5.143e-06 * n + 3.084e-08 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{528}), 0.002021 + 2.804e-05 * m + 2.804e-05 * n + 1.984e-08 * k);
+      return (estimate{0.00248 + 5.183e-07 * n + 1.527e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{132}), 0.002754 + 5.577e-07 * m + 5.04e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{4}), number{264}), 0.0005324 + 4.751e-07 * k))
+          * unless_multiple(n, 4, 1.225);
     case 37:
-      return (estimate{0.00203 + 2.539e-08 * n + 2.524e-06 * k + 1.231e-09 * m * k + 2.145e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0001532 + 8.755e-10 * n + 1.13e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.001283))
-          * unless_multiple(m, 4, 1.057)
-          * unless_multiple(n, 4, 1.419)
-          * unless_multiple(k, 4, 1.087);
+      return estimate{0.001761 + 4.381e-05 * m + 4.381e-05 * n}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{132}), 0.0003746 + 1.781e-06 * m + 1.781e-06 * n + 1.077e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{15}) * number{8}), number{1056}), 3.778e-05 * m + 3.778e-05 * n);
     case 38:
-      return (estimate{0.002807 + 3.726e-07 * m + 3.242e-07 * n + 7.856e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.000286 + 1.339e-09 * n + 7.312e-07 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001198 + 3.815e-09 * n + 9.131e-07 * k))
-          * unless_multiple(n, 4, 1.124);
-    case 39:
-      return (estimate{0.002877 + 2.255e-07 * m + 2.826e-07 * n + 2.562e-07 * k + 1.098e-09 * m * k + 4.419e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.0006069 + 2.199e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 0.0003156))
-          * unless_multiple(n, 4, 1.185)
-          * unless_multiple(k, 4, 1.007);
-    case 40:
-      return estimate{0.003558 + 1.016e-05 * n + 1.476e-07 * k + 5.533e-10 * m * k + 1.125e-09 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{132}), 0.0003476 + 1.405e-06 * m + 6.388e-07 * n + 1.014e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{264}), 0.001924 + 3.688e-06 * m + 2.525e-06 * n + 1.86e-07 * k);
-    case 41:
-      return (estimate{0.002642 + 1.465e-07 * m + 7.639e-08 * n + 1.599e-09 * m * n + 7.361e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.00201 + 2.088e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001172 + 9.026e-08 * n))
-          * unless_multiple(m, 4, 1.038)
-          * unless_multiple(n, 4, 1.25)
-          * unless_multiple(k, 4, 1.07);
-    case 42:
-      return (estimate{0.002519 + 1.739e-08 * m + 1.127e-07 * n + 5.764e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 0.0006141 + 4.403e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{1056}), 0.001055 + 1.64e-06 * k))
-          * unless_multiple(m, 4, 1.009)
-          * unless_multiple(n, 4, 1.137)
-          * unless_multiple(k, 4, 1.006);
-    case 43:
-      return (estimate{0.003668}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{132}), 0.001704 + 2.285e-07 * n + 2.03e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{264}), 0.001366 + 4.189e-07 * m + 2.977e-07 * n + 3.208e-08 * k))
-          * unless_multiple(m, 4, 1.019)
-          * unless_multiple(n, 4, 1.035)
-          * unless_multiple(k, 4, 1.035);
-    case 44:
-      return (estimate{0.00328 + 9.175e-09 * m + 1.001e-07 * n + 5.185e-08 * k + 9.22e-10 * m * k + 1.801e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0007606 + 4.295e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0004719 + 2.127e-06 * k))
-          * unless_multiple(m, 4, 1.023)
-          * unless_multiple(n, 4, 1.374)
-          * unless_multiple(k, 4, 1.046);
-    case 45:
-      return (estimate{0.003824 + 9.832e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{132}), 0.001568 + 5.785e-08 * n + 3.094e-06 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{3}) * number{2}), number{528}), 0.00204 + 9.435e-07 * k))
-          * unless_multiple(m, 4, 1.02)
-          * unless_multiple(n, 4, 1.319)
-          * unless_multiple(k, 4, 1.063);
-    case 46:
-      return (estimate{0.002484 + 2.147e-07 * k + 1.074e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{132}), 8.204e-10 * m + 2.219e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{96}) * ceil_div(n, number{96})) * number{2}), number{264}), 0.00531 + 3.447e-08 * n + 3.113e-06 * k))
-          * unless_multiple(m, 4, 1.02)
-          * unless_multiple(n, 4, 1.192)
-          * unless_multiple(k, 4, 1.04);
-    case 47:
-      return (estimate{0.002208 + 5.295e-09 * n + 1.294e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002167 + 1.512e-08 * n + 4.14e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1056}), 0.0002435 + 9.71e-09 * n + 6.929e-07 * k))
-          * unless_multiple(m, 4, 1.05)
-          * unless_multiple(n, 4, 1.239)
-          * unless_multiple(k, 4, 1.083);
-    case 48:
-      return (estimate{0.00203 + 1.364e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002761 + 2.34e-08 * n + 4.487e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.0001314 + 2.254e-06 * k))
-          * unless_multiple(m, 4, 1.018)
-          * unless_multiple(n, 4, 1.187)
-          * unless_multiple(k, 4, 1.034);
-    case 49:
-      return (estimate{0.00203 + 3.224e-06 * k + 2.975e-11 * m * n + 8.713e-10 * m * k + 1.277e-10 * n * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 2.394e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001404 + 6.703e-08 * n))
-          * unless_multiple(m, 4, 1.032)
-          * unless_multiple(n, 4, 1.268)
-          * unless_multiple(k, 4, 1.05);
-    case 50:
-      return (estimate{0.00203 + 9.905e-08 * m + 1.152e-07 * n + 2.269e-10 * m * n + 8.849e-10 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002938 + 1.221e-08 * n + 1.144e-05 * k))
-          * unless_multiple(m, 4, 1.033)
+      return (estimate{0.001761 + 1.048e-06 * k + 3.269e-10 * m * n + 1.721e-09 * m * k + 8.991e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.00012 + 3.316e-09 * n + 9.496e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0003332 + 6.996e-06 * k))
+          * unless_multiple(m, 4, 1.063)
           * unless_multiple(n, 4, 1.367)
           * unless_multiple(k, 4, 1.07);
-    case 51:
-      return (estimate{0.00222 + 8.158e-07 * k + 3.478e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005181 + 0.0001567 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{264}), 4.192e-06 * k))
-          * unless_multiple(m, 4, 1.038)
-          * unless_multiple(n, 4, 1.126)
-          * unless_multiple(k, 4, 1.076);
-    case 52:
-      return (estimate{0.003373 + 7.599e-06 * k + 2.334e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{132}), 2.869e-08 * n + 2.419e-06 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{48})), number{264}), 0.000387 + 2.88e-05 * k))
-          * unless_multiple(m, 4, 1.008)
-          * unless_multiple(n, 4, 1.043)
-          * unless_multiple(k, 4, 1.007);
-    case 53:
-      return (estimate{0.002116 + 1.249e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002619 + 3.261e-08 * n + 4.153e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{1056}), 0.0004074 + 2.795e-07 * k))
-          * unless_multiple(m, 4, 1.046)
-          * unless_multiple(n, 4, 1.232)
-          * unless_multiple(k, 4, 1.081);
-    case 54:
-      return estimate{0.004338 + 1.165e-07 * m + 1.734e-05 * n + 1.227e-06 * k + 1.053e-09 * m * n + 9.028e-10 * m * k + 8.626e-09 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{132}), 7.157e-05 + 5.184e-09 * m + 8.212e-07 * n + 2.049e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{16})) * number{2}), number{1056}), 0.0006728 + 3.868e-08 * m + 5.829e-06 * n + 1.231e-06 * k);
-    case 55:
-      return (estimate{0.005123 + 1.748e-06 * k + 5.45e-10 * m * k}
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{3}) * number{2}), number{132}), 1.631e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{32})) * number{3}) * number{2}), number{264}), 0.001957 + 2.665e-07 * n + 2.776e-06 * k))
-          * unless_multiple(m, 4, 1.018)
-          * unless_multiple(n, 4, 1.126)
-          * unless_multiple(k, 4, 1.055);
-    case 56:
-      return (estimate{0.002977 + 1.085e-05 * k + 9.333e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 1.091e-08 * n + 4.021e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{264}), 0.001279 + 5.234e-07 * k))
-          * unless_multiple(m, 4, 1.032)
-          * unless_multiple(n, 4, 1.208)
-          * unless_multiple(k, 4, 1.061);
-    case 57:
-      return (estimate{0.02411 + 2.09e-06 * k + 1.555e-09 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005282 + 0.0001512 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1056}), 0.008906 + 3.516e-06 * k))
-          * unless_multiple(m, 4, 1.022)
-          * unless_multiple(n, 4, 1.116)
-          * unless_multiple(k, 4, 1.051);
-    case 58:
-      return (estimate{0.009795 + 3.397e-07 * k + 9.896e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.005496 + 0.0001549 * k)
-          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{1056}), 0.002931 + 3.968e-06 * k))
-          * unless_multiple(m, 4, 1.041)
-          * unless_multiple(n, 4, 1.154)
-          * unless_multiple(k, 4, 1.081);
-    case 59:
-      return estimate{0.00293 + 6.358e-05 * m + 1.054e-06 * n + 2.961e-07 * k + 3.685e-09 * m * k + 2.765e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{132}), 0.0009584 + 1.154e-07 * n + 3.214e-07 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{16}) * ceil_div(n, number{128})) * number{3}) * number{4}), number{264}), 0.00108 + 9.187e-06 * m + 4.083e-07 * n + 3.16e-07 * k);
-    case 60:
-      return estimate{0.002571 + 2.23e-05 * m + 3.448e-06 * n + 5.653e-08 * k + 1.216e-07 * m * n + 8.88e-10 * m * k + 9.562e-10 * n * k}
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{132}), 0.0003223 + 1.132e-06 * m + 2.128e-06 * n + 3.162e-08 * k)
-          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{15}) * number{4}), number{1056}), 0.0005414 + 2.23e-05 * m + 3.448e-06 * n + 5.653e-08 * k);
-    case 61:
-      return (estimate{0.00246 + 2.039e-06 * k + 8.163e-10 * m * k}
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 9.843e-05 + 9.593e-09 * n + 1.157e-05 * k)
-          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.001177))
-          * unless_multiple(m, 4, 1.047)
-          * unless_multiple(n, 4, 1.44)
-          * unless_multiple(k, 4, 1.083);
-    case 62:
-      return (estimate{0.00203 + 3.21e-07 * m + 5.6e-09 * m * n + 1.593e-09 * m * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.0008044 + 2.175e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.002486 + 2.386e-08 * n))
+    case 39:
+      return (estimate{0.001761 + 1.747e-07 * m + 1.012e-08 * m * n + 1.618e-09 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{132}), 0.001265 + 2.227e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{48})) * number{8}), number{264}), 0.001345 + 1.836e-08 * n))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(n, 4, 1.057)
+          * unless_multiple(k, 4, 1.014);
+    case 40:
+      return (estimate{0.002489 + 1.033e-07 * m + 2.041e-07 * n + 1.378e-09 * m * k + 5.602e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.0006224 + 2.178e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 0.0001605 + 1.28e-08 * m + 1.702e-07 * k))
+          * unless_multiple(n, 4, 1.166);
+    case 41:
+      return (estimate{0.003296 + 1.098e-05 * m + 2.754e-06 * n + 6.008e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{132}), 0.0004983 + 3.008e-08 * n + 3.176e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{16}) * number{2}), number{264}), 0.0002814 + 6.823e-08 * n + 1.013e-07 * k))
+          * unless_multiple(n, 4, 1.124);
+    case 42:
+      return (estimate{0.002459 + 7.079e-08 * k + 1.104e-09 * m * n + 1.221e-09 * m * k + 9.76e-12 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.002621 + 3.091e-08 * m + 2.035e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.0006058 + 3.005e-08 * n))
+          * unless_multiple(m, 4, 1.044)
+          * unless_multiple(n, 4, 1.237)
+          * unless_multiple(k, 4, 1.073);
+    case 43:
+      return (estimate{0.001775 + 1.469e-07 * k + 1.511e-09 * m * k + 6.588e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{132}), 0.0003056 + 3.197e-09 * n + 4.633e-06 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{264}), 5.5e-06 * k))
+          * unless_multiple(m, 4, 1.036)
+          * unless_multiple(n, 4, 1.192)
+          * unless_multiple(k, 4, 1.048);
+    case 44:
+      return (estimate{0.001761 + 2.158e-06 * m + 1.311e-06 * n + 7.205e-10 * m * n + 2.92e-10 * m * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{132}), 0.001944 + 2.683e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{8}), number{1056}), 0.002533 + 3.259e-06 * m + 1.537e-06 * n))
+          * unless_multiple(n, 4, 1.088)
+          * unless_multiple(k, 4, 1.011);
+    case 45:
+      return (estimate{0.002453 + 1.816e-07 * k + 1.472e-09 * m * k + 6.855e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0008109 + 4.465e-09 * n + 3.856e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{64})) * number{2}), number{264}), 0.0003522 + 2.431e-06 * k))
           * unless_multiple(m, 4, 1.02)
-          * unless_multiple(n, 4, 1.068)
+          * unless_multiple(n, 4, 1.343)
+          * unless_multiple(k, 4, 1.049);
+    case 46:
+      return (estimate{0.001761 + 5.639e-09 * m * n + 5.912e-09 * m * k}
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{132}), 4.07e-06 * m + 1.486e-06 * n + 1.912e-07 * k)
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{528}), 2.368e-06 * m + 1.225e-06 * k))
+          * unless_multiple(m, 4, 1.014)
+          * unless_multiple(k, 4, 1.014);
+    case 47:
+      return (estimate{0.007666 + 4.511e-07 * m + 2.277e-06 * n + 2.477e-10 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{132}), 0.0005862 + 4.208e-08 * n + 2.26e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{4}) * number{2}), number{1056}), 6.722e-06 * m + 1.69e-06 * n + 5.093e-07 * k))
+          * unless_multiple(m, 4, 1.019)
+          * unless_multiple(n, 4, 1.128)
+          * unless_multiple(k, 4, 1.058);
+    case 48:
+      return (estimate{0.001761 + 2.398e-06 * k + 1.462e-09 * m * k + 3.304e-10 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{132}), 0.0002002 + 3.773e-09 * m + 1.38e-09 * n + 1.115e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{528}), 0.0007606))
+          * unless_multiple(m, 4, 1.064)
+          * unless_multiple(n, 4, 1.406)
+          * unless_multiple(k, 4, 1.073);
+    case 49:
+      return (estimate{0.005798 + 1.571e-06 * n + 5.465e-08 * k + 2.517e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{132}), 0.007535 + 9.095e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{256})) * number{8}) * number{2}), number{528}), 0.003296 + 1.032e-06 * n))
+          * unless_multiple(m, 4, 1.039)
+          * unless_multiple(n, 4, 1.143)
+          * unless_multiple(k, 4, 1.054);
+    case 50:
+      return (estimate{0.001761 + 4.266e-08 * n + 5.366e-07 * k + 9.87e-10 * m * k + 1.52e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{132}), 0.0002984 + 4.671e-09 * n + 7.727e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{48}) * ceil_div(n, number{64})) * number{2}), number{528}), 0.002111 + 2.232e-08 * m + 1.943e-06 * k))
+          * unless_multiple(m, 4, 1.034)
+          * unless_multiple(n, 4, 1.272)
+          * unless_multiple(k, 4, 1.038);
+    case 51:
+      return (estimate{0.001761 + 6.851e-09 * m * k + 3.778e-08 * n * k}
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{132}), 0.0)
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{528}), 1.819e-05 * k))
+          * unless_multiple(m, 4, 1.008)
+          * unless_multiple(k, 4, 1.008);
+    case 52:
+      return (estimate{0.001761 + 1.484e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002296 + 1.13e-08 * m + 3.862e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.49e-06 * k))
+          * unless_multiple(m, 4, 1.063)
+          * unless_multiple(n, 4, 1.255)
+          * unless_multiple(k, 4, 1.076);
+    case 53:
+      return (estimate{0.001761 + 1.487e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002446 + 4.608e-09 * m + 3.854e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 2.14e-06 * k))
+          * unless_multiple(m, 4, 1.065)
+          * unless_multiple(n, 4, 1.273)
+          * unless_multiple(k, 4, 1.082);
+    case 54:
+      return (estimate{0.001761 + 2.064e-09 * m * k}
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{132}), 1.67e-06 * n + 1.359e-06 * k)
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{1056}), 3.801e-05 * k))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(k, 4, 1.007);
+    case 55:
+      return (estimate{0.001934 + 1.587e-09 * m * k + 8.893e-11 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.000474 + 1.089e-08 * m + 3.697e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 0.0009479 + 1.302e-05 * k))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.223)
+          * unless_multiple(k, 4, 1.057);
+    case 56:
+      return (estimate{0.001761 + 1.485e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.002913 + 4.19e-09 * m + 3.837e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 1.915e-06 * k))
+          * unless_multiple(m, 4, 1.064)
+          * unless_multiple(n, 4, 1.261)
+          * unless_multiple(k, 4, 1.08);
+    case 57:
+      return (estimate{0.001954 + 3.767e-06 * k + 8.476e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.883e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001899 + 8.209e-07 * k))
+          * unless_multiple(m, 4, 1.026)
+          * unless_multiple(n, 4, 1.304)
+          * unless_multiple(k, 4, 1.035);
+    case 58:
+      return (estimate{0.001761 + 1.071e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002923 + 1.504e-08 * m + 4.336e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{528}), 1.797e-06 * k))
+          * unless_multiple(m, 4, 1.014)
+          * unless_multiple(n, 4, 1.195)
           * unless_multiple(k, 4, 1.02);
+    case 59:
+      return (estimate{0.001761 + 6.908e-09 * m * k + 3.931e-08 * n * k}
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{132}), 0.0)
+          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{528}), 1.696e-05 * k))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(k, 4, 1.007);
+    case 60:
+      return (estimate{0.002761 + 6.777e-08 * m + 5.572e-08 * n + 7.423e-08 * k + 1.273e-09 * m * k + 2.731e-11 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.001051 + 1.085e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{264}), 0.001534))
+          * unless_multiple(m, 4, 1.056)
+          * unless_multiple(n, 4, 1.413)
+          * unless_multiple(k, 4, 1.08);
+    case 61:
+      return (estimate{0.001761 + 2.172e-10 * m * n + 4.836e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{132}), 0.003897 + 0.0001591 * k)
+          + in_waves(ceil_div((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{264}), 1.244e-06 * k))
+          * unless_multiple(m, 4, 1.044)
+          * unless_multiple(n, 4, 1.132)
+          * unless_multiple(k, 4, 1.061);
+    case 62:
+      return (estimate{0.001934 + 3.625e-06 * k + 8.62e-10 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.879e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{264}), 0.001893 + 1.02e-06 * k))
+          * unless_multiple(m, 4, 1.03)
+          * unless_multiple(n, 4, 1.307)
+          * unless_multiple(k, 4, 1.04);
     case 63:
-      return (estimate{0.002865 + 2.137e-07 * m + 2.849e-07 * n + 2.282e-07 * k + 1.072e-09 * m * k + 4.291e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{132}), 0.0006013 + 2.201e-06 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{32})) * number{4}), number{1056}), 0.0003779))
-          * unless_multiple(n, 4, 1.186)
-          * unless_multiple(k, 4, 1.006);
+      return estimate{0.002945 + 2.891e-07 * m + 0.001184 * n + 2.891e-07 * k + 2.891e-07 * m * n + 7.058e-11 * m * k + 2.891e-07 * n * k}
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{132}), 3.701e-05 + 9.035e-09 * m + 3.701e-05 * n + 9.035e-09 * k)
+          + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 7.401e-05 + 1.807e-08 * m + 7.401e-05 * n + 1.807e-08 * k);
     default:
       return {0, false};
   }
@@ -1303,7 +1318,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
-    0, 32, 33, 34, 5, 11, 35, 36, 37, 10, 38, 39, 40, 41, 42, 43, 23, 44, 24, 25, 45, 18, 46, 47, 30, 48, 49, 51, 52, 50, 7, 53
+    0, 32, 2, 33, 4, 5, 6, 7, 34, 9, 10, 8, 12, 13, 14, 35, 11, 15, 16, 36, 37, 17, 19, 38, 39, 40, 41, 42, 43, 25, 22, 27
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1521,72 +1536,96 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 25
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).plan == 32);
 static_assert(lookup(device::NVIDIA_H200, 1, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4, 4096, 4096).plan == 2);
+static_assert(lookup(device::NVIDIA_H200, 4, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 13, 128, 2000).plan == 33);
 static_assert(lookup(device::NVIDIA_H200, 13, 128, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).plan == 34);
+static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 32, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 64, 64, 65536).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 64, 64, 65536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 64, 10000, 64).plan == 11);
+static_assert(lookup(device::NVIDIA_H200, 64, 10000, 64).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 64, 10000, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 127, 333, 2047).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).plan == 36);
+static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).plan == 34);
 static_assert(lookup(device::NVIDIA_H200, 128, 128, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).plan == 37);
+static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 128, 128, 16384).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 256, 256, 256).plan == 38);
+static_assert(lookup(device::NVIDIA_H200, 256, 256, 256).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 256, 256, 256).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).plan == 39);
+static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).plan == 12);
 static_assert(lookup(device::NVIDIA_H200, 256, 256, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).plan == 40);
+static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 38);
+static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 14);
 static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).plan == 35);
+static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 11);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).plan == 41);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).plan == 15);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 32768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 42);
+static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).plan == 16);
+static_assert(lookup(device::NVIDIA_H200, 600, 600, 600).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).plan == 36);
+static_assert(lookup(device::NVIDIA_H200, 701, 1303, 251).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).plan == 16);
 static_assert(lookup(device::NVIDIA_H200, 768, 768, 768).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 43);
+static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).plan == 37);
+static_assert(lookup(device::NVIDIA_H200, 800, 1100, 350).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).plan == 23);
+static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 1023, 1025, 1027).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 44);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).plan == 38);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 43);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 23);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).plan == 39);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 8192).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).plan == 40);
+static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 41);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 24);
+static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).plan == 42);
+static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 43);
 static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 45);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).plan == 40);
+static_assert(lookup(device::NVIDIA_H200, 2400, 2400, 2400).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).plan == 42);
 static_assert(lookup(device::NVIDIA_H200, 4000, 199, 2000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 46);
+static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).plan == 27);
 static_assert(lookup(device::NVIDIA_H200, 4096, 1, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 47);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).plan == 28);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 29);
 static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 30);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 44);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 48);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 31);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 49);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 31);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 11);
+static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 45);
 static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).plan == 46);
+static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 25);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 1, 4096, 4096).plan == 1);
@@ -1599,7 +1638,7 @@ static_assert(lookup(90, 32, 4096, 4096).plan == 4);
 static_assert(lookup(90, 32, 4096, 4096).hit == quality::exact);
 static_assert(lookup(90, 64, 64, 65536).plan == 5);
 static_assert(lookup(90, 64, 64, 65536).hit == quality::exact);
-static_assert(lookup(90, 64, 10000, 64).plan == 11);
+static_assert(lookup(90, 64, 10000, 64).plan == 6);
 static_assert(lookup(90, 64, 10000, 64).hit == quality::exact);
 static_assert(lookup(90, 127, 333, 2047).plan == 7);
 static_assert(lookup(90, 127, 333, 2047).hit == quality::exact);
@@ -1609,7 +1648,7 @@ static_assert(lookup(90, 128, 128, 16384).plan == 9);
 static_assert(lookup(90, 128, 128, 16384).hit == quality::exact);
 static_assert(lookup(90, 128, 4096, 4096).plan == 10);
 static_assert(lookup(90, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 256, 256, 256).plan == 11);
+static_assert(lookup(90, 256, 256, 256).plan == 8);
 static_assert(lookup(90, 256, 256, 256).hit == quality::exact);
 static_assert(lookup(90, 256, 256, 8192).plan == 12);
 static_assert(lookup(90, 256, 256, 8192).hit == quality::exact);
@@ -1627,9 +1666,9 @@ static_assert(lookup(90, 768, 768, 768).plan == 16);
 static_assert(lookup(90, 768, 768, 768).hit == quality::exact);
 static_assert(lookup(90, 800, 1100, 350).plan == 17);
 static_assert(lookup(90, 800, 1100, 350).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, 1000).plan == 18);
+static_assert(lookup(90, 1000, 1000, 1000).plan == 17);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1023, 1025, 1027).plan == 23);
+static_assert(lookup(90, 1023, 1025, 1027).plan == 19);
 static_assert(lookup(90, 1023, 1025, 1027).hit == quality::exact);
 static_assert(lookup(90, 1024, 1024, 64).plan == 20);
 static_assert(lookup(90, 1024, 1024, 64).hit == quality::exact);
@@ -1649,9 +1688,9 @@ static_assert(lookup(90, 2049, 2049, 2049).plan == 19);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
 static_assert(lookup(90, 2400, 2400, 2400).plan == 22);
 static_assert(lookup(90, 2400, 2400, 2400).hit == quality::exact);
-static_assert(lookup(90, 3000, 3000, 3000).plan == 0);
+static_assert(lookup(90, 3000, 3000, 3000).plan == 22);
 static_assert(lookup(90, 3000, 3000, 3000).hit == quality::exact);
-static_assert(lookup(90, 4000, 199, 2000).plan == 18);
+static_assert(lookup(90, 4000, 199, 2000).plan == 26);
 static_assert(lookup(90, 4000, 199, 2000).hit == quality::exact);
 static_assert(lookup(90, 4096, 1, 4096).plan == 27);
 static_assert(lookup(90, 4096, 1, 4096).hit == quality::exact);
@@ -1669,10 +1708,20 @@ static_assert(lookup(90, 8192, 8192, 128).plan == 0);
 static_assert(lookup(90, 8192, 8192, 128).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 8192).plan == 31);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 10000, 64, 64).plan == 11);
+static_assert(lookup(90, 10000, 64, 64).plan == 6);
 static_assert(lookup(90, 10000, 64, 64).hit == quality::exact);
 static_assert(lookup(90, 16384, 512, 1024).plan == 25);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
+static_assert(lookup(90, 400, 400, 6000).plan == 35);
+static_assert(lookup(90, 400, 400, 6000).hit == quality::exact);
+static_assert(lookup(90, 701, 1303, 251).plan == 36);
+static_assert(lookup(90, 701, 1303, 251).hit == quality::exact);
+static_assert(lookup(90, 1111, 901, 703).plan == 19);
+static_assert(lookup(90, 1111, 901, 703).hit == quality::exact);
+static_assert(lookup(90, 1555, 1777, 1333).plan == 42);
+static_assert(lookup(90, 1555, 1777, 1333).hit == quality::exact);
+static_assert(lookup(90, 16000, 192, 48).plan == 46);
+static_assert(lookup(90, 16000, 192, 48).hit == quality::exact);
 
 }  // namespace autotune::sgemm
 

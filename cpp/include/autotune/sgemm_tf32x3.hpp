@@ -17,18 +17,22 @@
 //   m=4096 n=4096 k=4096: 1.094 ms cold:graph, 1.256e+05 GFLOP/s, 184 GB/s, 2.556 [2.556, 2.558] times as fast as cublas
 //   m=8192 n=8192 k=8192: 8.564 ms cold:graph, 1.284e+05 GFLOP/s, 94.04 GB/s, 2.708 [2.671, 2.724] times as fast as cublas
 //   m=16384 n=512 k=1024: 0.1444 ms cold:graph, 1.19e+05 GFLOP/s, 711.5 GB/s, 2.387 [2.385, 2.390] times as fast as cublas
-// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-21
-//   m=128 n=4096 k=4096: 0.08401 ms cold:graph, 5.113e+04 GFLOP/s, 848.8 GB/s, 1.118 [1.117, 1.120] times as fast as cublas
-//   m=512 n=512 k=512: 0.01372 ms cold:graph, 1.957e+04 GFLOP/s, 229.3 GB/s, 1.061 [1.058, 1.064] times as fast as cublas
-//   m=777 n=1234 k=999: 0.0647 ms cold:graph, 2.961e+04 GFLOP/s, 183.5 GB/s, 0.938 [0.935, 0.942] times as fast as cublas
-//   m=1000 n=1000 k=1000: 0.0278 ms cold:graph, 7.194e+04 GFLOP/s, 431.7 GB/s, 2.181 [2.175, 2.189] times as fast as cublas
-//   m=1024 n=1024 k=1024: 0.02764 ms cold:graph, 7.769e+04 GFLOP/s, 455.2 GB/s, 2.227 [2.223, 2.233] times as fast as cublas
-//   m=1536 n=1536 k=1536: 0.1066 ms cold:graph, 6.796e+04 GFLOP/s, 265.5 GB/s, 1.753 [1.751, 1.756] times as fast as cublas
-//   m=2048 n=2048 k=2048: 0.1413 ms cold:graph, 1.216e+05 GFLOP/s, 356.1 GB/s, 2.407 [2.404, 2.410] times as fast as cublas
-//   m=4096 n=4096 k=64: 0.03794 ms cold:graph, 5.66e+04 GFLOP/s, 1824 GB/s, 1.807 [1.800, 1.812] times as fast as cublas
-//   m=4096 n=4096 k=4096: 1.125 ms cold:graph, 1.222e+05 GFLOP/s, 179 GB/s, 2.457 [2.456, 2.460] times as fast as cublas
-//   m=8192 n=8192 k=8192: 9.131 ms cold:graph, 1.204e+05 GFLOP/s, 88.19 GB/s, 2.518 [2.486, 2.555] times as fast as cublas
-//   m=16384 n=512 k=1024: 0.1482 ms cold:graph, 1.16e+05 GFLOP/s, 693.6 GB/s, 2.344 [2.340, 2.348] times as fast as cublas
+// NVIDIA H200, sm_90, driver 580.159.04, nvrtc 13.0, 2026-11-22
+//   m=64 n=4096 k=4096: 0.03666 ms cold:graph, 5.858e+04 GFLOP/s, 1888 GB/s, 1.519 [1.513, 1.526] times as fast as cublas
+//   m=128 n=4096 k=4096: 0.044 ms cold:graph, 9.76e+04 GFLOP/s, 1620 GB/s, 2.127 [2.121, 2.132] times as fast as cublas
+//   m=512 n=512 k=512: 0.007596 ms mixed:graph, 3.534e+04 GFLOP/s, 414.1 GB/s, 1.759 [1.754, 1.763] times as fast as cublas
+//   m=777 n=1234 k=999: 0.03427 ms mixed:graph, 5.589e+04 GFLOP/s, 346.4 GB/s, 1.599 [1.597, 1.602] times as fast as cublas
+//   m=1000 n=1000 k=1000: 0.0228 ms mixed:graph, 8.773e+04 GFLOP/s, 526.4 GB/s, 2.407 [2.399, 2.412] times as fast as cublas
+//   m=1024 n=1024 k=1024: 0.02726 ms mixed:graph, 7.879e+04 GFLOP/s, 461.7 GB/s, 2.143 [2.141, 2.148] times as fast as cublas
+//   m=1111 n=901 k=703: 0.03943 ms mixed:graph, 3.569e+04 GFLOP/s, 245 GB/s, 1.149 [1.146, 1.153] times as fast as cublas
+//   m=1300 n=700 k=500: 0.0156 ms mixed:graph, 5.834e+04 GFLOP/s, 489.8 GB/s, 1.840 [1.835, 1.846] times as fast as cublas
+//   m=1536 n=1536 k=1536: 0.08404 ms mixed:graph, 8.625e+04 GFLOP/s, 336.9 GB/s, 2.220 [2.217, 2.225] times as fast as cublas
+//   m=2048 n=2048 k=2048: 0.1449 ms mixed:graph, 1.186e+05 GFLOP/s, 347.3 GB/s, 2.350 [2.348, 2.353] times as fast as cublas
+//   m=2049 n=2049 k=2049: 0.2356 ms mixed:graph, 7.304e+04 GFLOP/s, 213.9 GB/s, 1.916 [1.911, 1.920] times as fast as cublas
+//   m=4096 n=4096 k=64: 0.03708 ms cold:graph, 5.792e+04 GFLOP/s, 1867 GB/s, 1.839 [1.833, 1.845] times as fast as cublas
+//   m=4096 n=4096 k=4096: 1.085 ms cold:graph, 1.267e+05 GFLOP/s, 185.6 GB/s, 2.581 [2.578, 2.583] times as fast as cublas
+//   m=8192 n=8192 k=8192: 8.54 ms cold:graph, 1.287e+05 GFLOP/s, 94.3 GB/s, 2.728 [2.690, 2.769] times as fast as cublas
+//   m=16384 n=512 k=1024: 0.1425 ms cold:graph, 1.206e+05 GFLOP/s, 721.3 GB/s, 2.423 [2.415, 2.431] times as fast as cublas
 //
 //     using namespace autotune::sgemm_tf32x3;
 //     constexpr config c = lookup(90, 64, 4096, 4096);
@@ -276,29 +280,35 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 133120, false, true, 6, -1, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 149504, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 7, -1, 117ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {128, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {256, 1, 1}, 0, true, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 9, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 0, -1, 16ULL, true},
     {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 7, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
     {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 1, 1, 1, false, false, 16, 1, {128, 1, 1}, 51200, false, true, 7, -1, 511ULL, true},
     {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {128, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::mma, 64, 128, 16, 64, 32, 4, 32, true, 1, 1, 1, false, false, 8, 2, {128, 1, 1}, 57344, false, true, 9, -1, 117ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 128, 16, 64, 32, 4, 32, true, 1, 1, 1, false, false, 8, 2, {128, 1, 1}, 57344, false, true, 10, -1, 117ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 100352, false, true, 0, -1, 16ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {128, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 6, -1, 16ULL, true},
     {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {256, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 67584, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 128, 16, 16, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {512, 1, 1}, 57344, false, true, 9, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 67584, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 128, 16, 32, 32, 3, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 43008, false, true, 9, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, false, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 67584, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {256, 1, 1}, 73728, false, true, 7, -1, 117ULL, true}
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 11, 3, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 4, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 5, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 6, -1, 16ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 4, 16ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -361,9 +371,10 @@ struct promise {
 inline constexpr promise promises[] = {
     {128, 0.558},
     {128, 0.6869},
-    {16, 0.9318},
-    {32, 0.9086},
-    {128, 0.8714},
+    {16, 0.4961},
+    {32, 0.4375},
+    {64, 0.3699},
+    {128, 0.3319},
     {-1, -1}  // ends the table
 };
 
@@ -391,32 +402,37 @@ inline constexpr exact_row exact_rows[] = {
     {{8192, 8192, 8192}, 6, 1.0, {0, 0, 0}},
     {{16384, 512, 1024}, 8, 1.0, {0, 0, 0}},
     // NVIDIA_H200
-    {{128, 4096, 4096}, 18, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 19, 1.0, {0, 0, 0}},
-    {{777, 1234, 999}, 0, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 20, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 21, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 21, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 15, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 21, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 0, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 21, 1.0, {0, 0, 0}},
+    {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
+    {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 18, 1.0, {0, 0, 0}},
+    {{777, 1234, 999}, 3, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 19, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 20, 1.0, {0, 0, 0}},
+    {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 6, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 21, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 6, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 6, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 8, 1.0, {0, 0, 0}},
     // sm_90
     {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
-    {{128, 4096, 4096}, 18, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 19, 1.0, {0, 0, 0}},
-    {{777, 1234, 999}, 0, 1.0, {0, 0, 0}},
-    {{1000, 1000, 1000}, 20, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
+    {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 1, 1.0, {0, 0, 0}},
+    {{777, 1234, 999}, 3, 1.0, {0, 0, 0}},
+    {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 19, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 21, 1.0, {0, 0, 0}},
-    {{2048, 2048, 2048}, 21, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 6, 1.0, {0, 0, 0}},
+    {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
     {{2049, 2049, 2049}, 7, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 15, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 21, 1.0, {0, 0, 0}},
-    {{8192, 8192, 8192}, 0, 1.0, {0, 0, 0}},
-    {{16384, 512, 1024}, 21, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 8, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 9, 1.0, {0, 0, 0}},
+    {{8192, 8192, 8192}, 6, 1.0, {0, 0, 0}},
+    {{16384, 512, 1024}, 8, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 20, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
 };
 
@@ -435,30 +451,38 @@ inline constexpr near_row near_rows[] = {
     {{208, 208, 208}, 16, 2147483647, 1, 2, 0},
     {{224, 144, 160}, 17, 2147483647, 1, 2, 0},
     // NVIDIA_H200
-    {{112, 192, 192}, 13, 2147483647, 2, 5, 1},
-    {{144, 144, 144}, 13, 2147483647, 2, 5, 1},
-    {{153, 164, 159}, 13, 2147483647, 2, 5, 1},
-    {{159, 159, 159}, 13, 2147483647, 2, 5, 1},
-    {{160, 160, 160}, 13, 2147483647, 2, 5, 1},
-    {{169, 169, 169}, 14, 2147483647, 2, 5, 1},
-    {{176, 176, 176}, 14, 2147483647, 2, 5, 1},
-    {{192, 192, 96}, 22, 2147483647, 2, 5, 1},
-    {{192, 192, 192}, 14, 2147483647, 2, 5, 1},
-    {{208, 208, 208}, 23, 2147483647, 2, 5, 1},
-    {{224, 144, 160}, 14, 2147483647, 2, 5, 1},
+    {{96, 192, 192}, 1, 2147483647, 2, 6, 1},
+    {{112, 192, 192}, 2, 2147483647, 2, 6, 1},
+    {{144, 144, 144}, 18, 2147483647, 2, 6, 1},
+    {{153, 164, 159}, 5, 2147483647, 2, 6, 1},
+    {{159, 159, 159}, 5, 2147483647, 2, 6, 1},
+    {{160, 160, 160}, 5, 2147483647, 2, 6, 1},
+    {{161, 157, 151}, 5, 2147483647, 2, 6, 1},
+    {{165, 151, 143}, 5, 2147483647, 2, 6, 1},
+    {{169, 169, 169}, 22, 2147483647, 2, 6, 1},
+    {{176, 176, 176}, 5, 2147483647, 2, 6, 1},
+    {{176, 176, 176}, 5, 2147483647, 2, 6, 1},
+    {{192, 192, 96}, 8, 2147483647, 2, 6, 1},
+    {{192, 192, 192}, 8, 2147483647, 2, 6, 1},
+    {{208, 208, 208}, 9, 2147483647, 2, 6, 1},
+    {{224, 144, 160}, 8, 2147483647, 2, 6, 1},
     // sm_90
     {{112, 192, 192}, 2, 32, 0, 0, -1},
-    {{112, 192, 192}, 10, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 13, 2147483647, 2, 5, 1},
-    {{153, 164, 159}, 13, 2147483647, 2, 5, 1},
-    {{159, 159, 159}, 13, 2147483647, 2, 5, 1},
-    {{160, 160, 160}, 13, 2147483647, 2, 5, 1},
-    {{169, 169, 169}, 14, 2147483647, 2, 5, 1},
+    {{112, 192, 192}, 2, 2147483647, 2, 6, 1},
+    {{144, 144, 144}, 11, 2147483647, 1, 2, 0},
+    {{153, 164, 159}, 12, 2147483647, 1, 2, 0},
+    {{159, 159, 159}, 12, 2147483647, 1, 2, 0},
+    {{160, 160, 160}, 5, 2147483647, 2, 6, 1},
+    {{169, 169, 169}, 13, 2147483647, 1, 2, 0},
     {{176, 176, 176}, 14, 2147483647, 1, 2, 0},
-    {{192, 192, 96}, 15, 2147483647, 1, 2, 0},
+    {{192, 192, 96}, 8, 2147483647, 2, 6, 1},
     {{192, 192, 192}, 14, 2147483647, 1, 2, 0},
-    {{208, 208, 208}, 23, 2147483647, 2, 5, 1},
-    {{224, 144, 160}, 14, 2147483647, 2, 5, 1},
+    {{208, 208, 208}, 16, 2147483647, 1, 2, 0},
+    {{224, 144, 160}, 8, 2147483647, 2, 6, 1},
+    {{96, 192, 192}, 1, 2147483647, 2, 6, 1},
+    {{161, 157, 151}, 5, 2147483647, 2, 6, 1},
+    {{165, 151, 143}, 5, 2147483647, 2, 6, 1},
+    {{176, 176, 176}, 5, 2147483647, 2, 6, 1},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -476,11 +500,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, {{0, 14, 0, 12}, {0, 14, 0, 12}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{14, 25, 12, 23}, {14, 25, 12, 23}}}  // NVIDIA_H200
+    {90, {{14, 29, 12, 27}, {14, 29, 12, 27}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{25, 39, 23, 35}, {25, 39, 23, 35}}},
+    {90, {{29, 44, 27, 43}, {29, 44, 27, 43}}},
     {-1, {}}  // ends the table
 };
 
@@ -498,6 +522,8 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 0: met_ = (number{128} <= k); break;
     case 1: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
     case 2: met_ = both((number{1} <= ((((k % number{4}) + (n % number{4})) + number{0}) + number{0})), (((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))) <= number{2147483648LL})); break;
+    case 3: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024})); break;
+    case 4: met_ = (number{256} <= k); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -520,7 +546,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 6: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 7: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 8: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
-    case 9: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 9: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
+    case 10: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{2}, number{2});
+    case 12: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -722,138 +751,172 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
     case 26:
-      return (estimate{0.006634 + 3.607e-10 * m * n + 2.838e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.327e-07 * m + 2.147e-07 * n + 3.281e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
-    case 27:
-      return (estimate{0.006634 + 2.768e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.163e-07 * n + 1.778e-05 * k))
+      return (estimate{0.0039 + 5.549e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.332e-07 * n + 3.519e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.672e-07 * n))
           * unless_multiple(m, 4, 1.113)
           * unless_multiple(n, 4, 1.113)
           * unless_multiple(k, 4, 1.113);
+    case 27:
+      return (estimate{0.0039}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0008358 + 2.849e-07 * m + 8.12e-06 * n)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.278e-08 * m))
+          * unless_multiple(m, 4, 1.123)
+          * unless_multiple(n, 4, 1.123)
+          * unless_multiple(k, 4, 1.123);
     case 28:
-      return (estimate{0.006634 + 2.699e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.195e-07 * n + 1.793e-05 * k))
-          * unless_multiple(m, 4, 1.11)
-          * unless_multiple(n, 4, 1.11)
-          * unless_multiple(k, 4, 1.11);
+      return (estimate{0.0039}
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004599 + 1.237e-07 * m + 9.685e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 4.963e-07 * m))
+          * unless_multiple(m, 4, 1.129)
+          * unless_multiple(n, 4, 1.129)
+          * unless_multiple(k, 4, 1.129);
     case 29:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.237e-07 * m + 2.757e-07 * n + 2.214e-05 * k))
-          * unless_multiple(m, 4, 1.063)
-          * unless_multiple(n, 4, 1.063)
-          * unless_multiple(k, 4, 1.063);
+      return (estimate{0.0039}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0006069 + 2.796e-07 * m + 8.333e-06 * n)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 2.707e-08 * m))
+          * unless_multiple(m, 4, 1.119)
+          * unless_multiple(n, 4, 1.119)
+          * unless_multiple(k, 4, 1.119);
     case 30:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.269e-07 * m + 4.445e-07 * n + 6.626e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.252e-07 * n))
-          * unless_multiple(m, 4, 1.086)
-          * unless_multiple(n, 4, 1.086)
-          * unless_multiple(k, 4, 1.086);
+      return estimate{0.0039 + 7.398e-06 * m + 1.261e-09 * m * k}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 7.402e-07 * m)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 1.006e-05 * m);
     case 31:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.276e-07 * m + 4.179e-07 * n + 6.683e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.911e-07 * n))
-          * unless_multiple(m, 4, 1.082)
-          * unless_multiple(n, 4, 1.082)
-          * unless_multiple(k, 4, 1.082);
+      return (estimate{0.0039}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.0007513 + 6.968e-07 * m + 1.797e-05 * n))
+          * unless_multiple(m, 4, 1.147)
+          * unless_multiple(n, 4, 1.147)
+          * unless_multiple(k, 4, 1.147);
     case 32:
-      return (estimate{0.006634 + 2.612e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.227e-07 * n + 1.776e-05 * k))
-          * unless_multiple(m, 4, 1.111)
-          * unless_multiple(n, 4, 1.111)
-          * unless_multiple(k, 4, 1.111);
+      return (estimate{0.0039 + 9.016e-07 * m + 1.504e-07 * n + 3.924e-10 * m * n + 6.967e-12 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.183e-07 * n + 2.419e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{528}), 5.518e-07 * n))
+          * unless_multiple(m, 4, 1.08)
+          * unless_multiple(n, 4, 1.08)
+          * unless_multiple(k, 4, 1.08);
     case 33:
-      return (estimate{0.006634 + 3.649e-10 * m * n + 2.736e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.184e-07 * m + 2.04e-07 * n + 3.284e-05 * k))
-          * unless_multiple(m, 4, 1.069)
-          * unless_multiple(n, 4, 1.069)
-          * unless_multiple(k, 4, 1.069);
+      return estimate{0.005691 + 2.322e-06 * m + 1.944e-06 * n + 2.648e-06 * k + 3.625e-09 * m * n + 5.448e-09 * m * k + 2.559e-09 * n * k}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.000308 + 2.134e-07 * m + 1.833e-07 * n + 1.802e-07 * k)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{264}), 0.0005632 + 4.27e-07 * m + 3.642e-07 * n + 3.573e-07 * k);
     case 34:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.314e-07 * m + 2.581e-07 * n + 2.241e-05 * k))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.062)
-          * unless_multiple(k, 4, 1.062);
+      return (estimate{0.0039}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 6.88e-05 + 5.659e-07 * m + 1.465e-05 * n + 4.666e-06 * k))
+          * unless_multiple(m, 4, 1.08)
+          * unless_multiple(n, 4, 1.08)
+          * unless_multiple(k, 4, 1.08);
     case 35:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.485e-07 * m + 4.741e-07 * n + 6.682e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.733e-07 * n))
-          * unless_multiple(m, 4, 1.082)
-          * unless_multiple(n, 4, 1.082)
-          * unless_multiple(k, 4, 1.082);
+      return (estimate{0.0039 + 1.355e-09 * m * n + 1.911e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.161e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007854 + 3.035e-06 * k))
+          * unless_multiple(m, 4, 1.156)
+          * unless_multiple(n, 4, 1.156)
+          * unless_multiple(k, 4, 1.156);
     case 36:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.53e-08 * m + 3.792e-07 * n + 2.001e-05 * k))
-          * unless_multiple(m, 4, 1.13)
-          * unless_multiple(n, 4, 1.13)
-          * unless_multiple(k, 4, 1.13);
+      return estimate{0.005465 + 1.439e-06 * m + 2.307e-06 * n + 3.146e-06 * k + 3.119e-09 * m * n + 4.821e-09 * m * k + 3.408e-09 * n * k}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.0003137 + 1.632e-07 * m + 1.832e-07 * n + 1.746e-07 * k)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 0.00154 + 1.276e-06 * m + 1.446e-06 * n + 1.378e-06 * k);
     case 37:
-      return (estimate{0.006634 + 7.69e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.151e-08 * m + 2.42e-07 * n + 4.148e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.153e-07 * n))
-          * unless_multiple(m, 4, 1.068)
-          * unless_multiple(n, 4, 1.068)
-          * unless_multiple(k, 4, 1.068);
+      return (estimate{0.0039 + 2.73e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001605 + 3.449e-07 * n + 6.631e-05 * k))
+          * unless_multiple(m, 4, 1.158)
+          * unless_multiple(n, 4, 1.158)
+          * unless_multiple(k, 4, 1.158);
     case 38:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.364e-07 * m + 2.403e-07 * n + 2.239e-05 * k))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.062)
-          * unless_multiple(k, 4, 1.062);
+      return estimate{0.0039 + 9.006e-06 * m + 2.113e-10 * m * n + 1.734e-09 * m * k}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 6.842e-07 * m)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 9.587e-06 * m);
     case 39:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 9.083e-08 * m + 5.001e-07 * n + 7.06e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 7.214e-07 * n))
-          * unless_multiple(m, 4, 1.078)
-          * unless_multiple(n, 4, 1.078)
-          * unless_multiple(k, 4, 1.078);
+      return (estimate{0.0039 + 1.176e-09 * m * n + 1.937e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.167e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.008499 + 2.824e-06 * k))
+          * unless_multiple(m, 4, 1.153)
+          * unless_multiple(n, 4, 1.153)
+          * unless_multiple(k, 4, 1.153);
     case 40:
-      return (estimate{0.006634 + 6.357e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.194e-08 * m + 2.599e-07 * n + 3.59e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 1.826e-07 * n))
-          * unless_multiple(m, 4, 1.087)
-          * unless_multiple(n, 4, 1.087)
-          * unless_multiple(k, 4, 1.087);
+      return (estimate{0.0039}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0004851 + 6.196e-07 * n + 7.323e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.395e-07 * n))
+          * unless_multiple(m, 4, 1.122)
+          * unless_multiple(n, 4, 1.122)
+          * unless_multiple(k, 4, 1.122);
     case 41:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.201e-08 * m + 3.61e-07 * n + 2.556e-05 * k))
-          * unless_multiple(m, 4, 1.044)
-          * unless_multiple(n, 4, 1.044)
-          * unless_multiple(k, 4, 1.044);
+      return estimate{0.005543 + 1.957e-06 * m + 2.105e-06 * n + 2.874e-06 * k + 3.344e-09 * m * n + 5.075e-09 * m * k + 2.92e-09 * n * k}
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.0003179 + 2.047e-07 * m + 1.919e-07 * n + 1.868e-07 * k)
+          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{264}), 0.0005794 + 4.083e-07 * m + 3.815e-07 * n + 3.706e-07 * k);
     case 42:
-      return (estimate{0.006634 + 3.248e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.161e-08 * m + 1.97e-07 * n + 1.969e-05 * k))
-          * unless_multiple(m, 4, 1.109)
-          * unless_multiple(n, 4, 1.109)
-          * unless_multiple(k, 4, 1.109);
+      return (estimate{0.0039 + 3.106e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.00157 + 4.233e-07 * n + 6.623e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 0.0))
+          * unless_multiple(m, 4, 1.159)
+          * unless_multiple(n, 4, 1.159)
+          * unless_multiple(k, 4, 1.159);
     case 43:
-      return (estimate{0.006634 + 2.563e-10 * m * n + 2.31e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.213e-07 * m + 2.789e-07 * n + 3.278e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
+      return (estimate{0.0039}
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2}), number{132}), 0.002275 + 7.676e-07 * m + 2.238e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2}), number{264}), 0.0006101 + 4.064e-06 * n))
+          * unless_multiple(m, 4, 1.061)
+          * unless_multiple(n, 4, 1.061)
+          * unless_multiple(k, 4, 1.061);
     case 44:
-      return (estimate{0.006634 + 2.906e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 4.251e-09 * m + 2.093e-07 * n + 1.853e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 9.171e-09 * n))
-          * unless_multiple(m, 4, 1.107)
-          * unless_multiple(n, 4, 1.107)
-          * unless_multiple(k, 4, 1.107);
+      return (estimate{0.0039 + 1e-08 * m * n + 1.908e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.558e-07 * m + 9.367e-06 * n))
+          * unless_multiple(m, 4, 1.083)
+          * unless_multiple(n, 4, 1.083)
+          * unless_multiple(k, 4, 1.083);
     case 45:
-      return (estimate{0.006634}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.298e-07 * m + 2.716e-07 * n + 2.207e-05 * k))
-          * unless_multiple(m, 4, 1.062)
-          * unless_multiple(n, 4, 1.062)
-          * unless_multiple(k, 4, 1.062);
+      return (estimate{0.0039 + 8.638e-07 * m + 2.033e-08 * n + 3.962e-10 * m * n + 1.32e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.285e-07 * n + 2.418e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{528}), 5.359e-07 * n))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.079)
+          * unless_multiple(k, 4, 1.079);
     case 46:
-      return (estimate{0.006634 + 5.37e-10 * m * n + 1.759e-10 * m * k + 3.791e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 8.106e-08 * m + 2.457e-07 * n + 3.234e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
+      return (estimate{0.0039 + 2.107e-09 * m * n + 2.449e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 6.677e-05 + 2.106e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.0))
+          * unless_multiple(m, 4, 1.124)
+          * unless_multiple(n, 4, 1.124)
+          * unless_multiple(k, 4, 1.124);
+    case 47:
+      return (estimate{0.0039 + 1.401e-09 * m * n + 1.886e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.167e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007661 + 3.317e-06 * k))
+          * unless_multiple(m, 4, 1.154)
+          * unless_multiple(n, 4, 1.154)
+          * unless_multiple(k, 4, 1.154);
+    case 48:
+      return (estimate{0.0039 + 1.774e-07 * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0005017 + 6.625e-07 * n + 7.193e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 1.285e-06 * n))
+          * unless_multiple(m, 4, 1.123)
+          * unless_multiple(n, 4, 1.123)
+          * unless_multiple(k, 4, 1.123);
+    case 49:
+      return (estimate{0.0039 + 1.293e-09 * m * n + 1.646e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 2.951e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.004978 + 9.228e-08 * m + 7.542e-07 * n + 1.149e-05 * k))
+          * unless_multiple(m, 4, 1.15)
+          * unless_multiple(n, 4, 1.15)
+          * unless_multiple(k, 4, 1.15);
+    case 50:
+      return (estimate{0.0039 + 3.085e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0006596 + 5.426e-07 * n + 6.821e-05 * k))
+          * unless_multiple(m, 4, 1.146)
+          * unless_multiple(n, 4, 1.146)
+          * unless_multiple(k, 4, 1.146);
+    case 51:
+      return (estimate{0.0039 + 1.13e-08 * m * n + 1.95e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.277e-07 * m + 9.298e-06 * n))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.079)
+          * unless_multiple(k, 4, 1.079);
+    case 52:
+      return (estimate{0.0039 + 3.861e-07 * n + 9.775e-11 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0007893 + 1.911e-05 * k))
+          * unless_multiple(m, 4, 1.189)
+          * unless_multiple(n, 4, 1.189)
+          * unless_multiple(k, 4, 1.189);
     default:
       return {0, false};
   }
@@ -861,8 +924,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 10, 24, 13, 20, 16, 25, 18, 11, 21, 15, 26, 27, 23, 12, 28, 29, 19, 30, 31, 17, 32, 22, 33, 34, 14,
-    0, 18, 19, 20, 21, 15, 10, 22, 35, 31, 25, 36, 37, 33, 38, 39, 40, 14, 26, 13, 23
+    0, 10, 23, 13, 19, 16, 24, 25, 11, 26, 15, 27, 28, 29, 12, 30, 31, 32, 33, 34, 17, 35, 36, 37, 38, 14,
+    0, 1, 2, 18, 3, 4, 19, 20, 5, 6, 21, 8, 39, 9, 16, 7, 40, 41, 42, 12, 22, 43, 26, 44, 45, 46, 25
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -872,7 +935,7 @@ struct prediction {
 
 inline constexpr prediction predictions[] = {
     {0, 26},
-    {26, 47}
+    {26, 53}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.
@@ -1022,56 +1085,66 @@ static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).plan == 6)
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 8192, 8192, 8192).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).plan == 8);
 static_assert(lookup(device::NVIDIA_H100_80GB_HBM3, 16384, 512, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 18);
+static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).plan == 1);
+static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).plan == 5);
+static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 0);
+static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 6);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).plan == 8);
 static_assert(lookup(device::NVIDIA_H200, 16384, 512, 1024).hit == quality::exact);
 static_assert(lookup(90, 64, 4096, 4096).plan == 1);
 static_assert(lookup(90, 64, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 128, 4096, 4096).plan == 18);
+static_assert(lookup(90, 128, 4096, 4096).plan == 2);
 static_assert(lookup(90, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 512, 512, 512).plan == 19);
+static_assert(lookup(90, 512, 512, 512).plan == 1);
 static_assert(lookup(90, 512, 512, 512).hit == quality::exact);
-static_assert(lookup(90, 777, 1234, 999).plan == 0);
+static_assert(lookup(90, 777, 1234, 999).plan == 3);
 static_assert(lookup(90, 777, 1234, 999).hit == quality::exact);
-static_assert(lookup(90, 1000, 1000, 1000).plan == 20);
+static_assert(lookup(90, 1000, 1000, 1000).plan == 4);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(90, 1024, 1024, 1024).plan == 19);
 static_assert(lookup(90, 1024, 1024, 1024).hit == quality::exact);
 static_assert(lookup(90, 1300, 700, 500).plan == 5);
 static_assert(lookup(90, 1300, 700, 500).hit == quality::exact);
-static_assert(lookup(90, 1536, 1536, 1536).plan == 21);
+static_assert(lookup(90, 1536, 1536, 1536).plan == 6);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 2048, 2048, 2048).plan == 21);
+static_assert(lookup(90, 2048, 2048, 2048).plan == 0);
 static_assert(lookup(90, 2048, 2048, 2048).hit == quality::exact);
 static_assert(lookup(90, 2049, 2049, 2049).plan == 7);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 64).plan == 15);
+static_assert(lookup(90, 4096, 4096, 64).plan == 8);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 21);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 9);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
-static_assert(lookup(90, 8192, 8192, 8192).plan == 0);
+static_assert(lookup(90, 8192, 8192, 8192).plan == 6);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(90, 16384, 512, 1024).plan == 21);
+static_assert(lookup(90, 16384, 512, 1024).plan == 8);
 static_assert(lookup(90, 16384, 512, 1024).hit == quality::exact);
+static_assert(lookup(90, 1111, 901, 703).plan == 20);
+static_assert(lookup(90, 1111, 901, 703).hit == quality::exact);
 
 }  // namespace autotune::sgemm_tf32x3
 
