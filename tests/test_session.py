@@ -23,7 +23,7 @@ from autotune.measure.evaluator import ignore, nothing
 from autotune.measure.measurement import Measurement, Status
 from autotune.measure.racing import race
 from autotune.measure.worker import Worker
-from autotune.run import selection
+from autotune.run import portfolio, selection
 from autotune.run.recording import record_of
 from autotune.run.request import EFFORTS, Request
 from autotune.run.run import Run
@@ -850,6 +850,26 @@ def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_shor
     assert all(solved.disqualified == () for solved in result.problems)
     assert list(result.portfolio.configurations) == everyone[:4]
     assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
+
+
+def test_rather_than_few_configurations_the_portfolio_has_fewer_problems(tuned, saxpy, monkeypatch):
+    """The slowest is left out, when there is no time for it, and all that were measured on the others stay."""
+    problems = (N, Problem(n=100), Problem(n=1 << 22))
+    measured_on = portfolio._measured_on
+
+    def measured(bench, listener, problem, chosen, right, seconds, _):
+        check_s = 0.0 if problem == problems[-1] else 60.0
+        return measured_on(bench, listener, problem, chosen, right, seconds, check_s)
+
+    monkeypatch.setattr(portfolio, "_measured_on", measured)
+    monkeypatch.setattr(portfolio, "_LEAST", 1)
+    everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
+    monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
+    result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)})
+    assert list(result.portfolio.configurations) == everyone
+    assert list(result.portfolio.problems) == [*problems[:-1]]
+    assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
+    assert len(result.solved) == 3
 
 
 def test_what_a_run_begins_gets_a_share_of_what_is_left_of_its_budget(tuned, saxpy, monkeypatch):

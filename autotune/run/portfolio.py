@@ -58,7 +58,8 @@ def measure_portfolio(
     left: what one does not need the others have, and the slowest decide how many are measured on all.
 
     Candidates are all valid here, the most important first: the last are left out where the time
-    does not suffice. None where the device process failed: the winners stand without it.
+    does not suffice; but rather than half of them the slowest problems, once most are measured. None
+    where the device process failed: the winners stand without it.
     """
     columns: dict[Problem, dict[Configuration, float | None]] = {}
     quickest_first = sorted(problems, key=lambda problem: problems[problem].median_ms)
@@ -70,10 +71,11 @@ def measure_portfolio(
             # The first checks have what begins only once in them, and where they end, they end for all others.
             check_s = share_s / 2 if columns else left_s / 2
             right = problems[problem].right
-            columns[problem] = _measured_on(
-                bench, listener, problem, candidates, right, share_s, check_s
-            )
-            candidates = list(columns[problem])
+            column = _measured_on(bench, listener, problem, candidates, right, share_s, check_s)
+            if 2 * len(column) < len(candidates) and 2 * len(columns) > len(problems):
+                break
+            columns[problem] = column
+            candidates = list(column)
     except AutotuneError as error:
         warnings.warn(
             f"{bench.kernel.name}: the best were not compared on every problem, so "
@@ -83,9 +85,10 @@ def measure_portfolio(
         return None
     return selection.PortfolioTimes(
         configurations=tuple(candidates),
-        problems=tuple(problems),
+        problems=tuple(problem for problem in problems if problem in columns),
         median_ms=tuple(
-            tuple(columns[p][configuration] for p in problems) for configuration in candidates
+            tuple(columns[p][configuration] for p in problems if p in columns)
+            for configuration in candidates
         ),
     )
 

@@ -24,7 +24,7 @@ from autotune.values import Configuration, Problem
 #: Resamples of a bootstrap interval; more change the third digit.
 _RESAMPLES = 2000
 #: Most configurations that are measured on every problem.
-PORTFOLIO_SIZE = 32
+PORTFOLIO_SIZE = 48
 #: Finalists that are deterministic, where a search found so many.
 _LEAST_DETERMINISTIC = 2
 #: A contender whose ratio to the best cannot be told from 1 within this share is tied with it.

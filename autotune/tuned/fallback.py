@@ -38,6 +38,8 @@ DETERMINISM = 0.02
 
 #: Distances after which a problem counts half, in sixteenths of octaves. 0: only the row's own.
 WIDTHS = (0, 8, 16, 32, 64, 128)
+#: Answers that get less of the best known for a problem of the matrix itself are not given around it.
+POOR = 0.8
 #: A prediction makes records and headers longer, for which it must answer better by this.
 WORTHWHILE = 0.002
 
@@ -64,8 +66,9 @@ def fallback_table(
     that rows name. Of each problem ``winners`` may have the winner of its search, which need not be
     in the matrix: promises are shares of the best of either.
 
-    Where what answers gets less than promised for a problem of the matrix itself, it promises no
-    more around it, and the best for that problem is a row that answers there, after all others.
+    Where what answers gets less than promised for a problem of the matrix itself, or less than `POOR`,
+    it promises no more around it, and the best for that problem is a row that answers there, after all
+    others.
     """
     rows: dict[int, FallbackRow] = {}
     corrections: dict[int, FallbackRow] = {}
@@ -97,7 +100,7 @@ def fallback_table(
                 promised=lowered(promised, 0, share),
                 prediction=position,
             )
-            if promised and share < promised[0][1]:
+            if share < max(POOR, promised[0][1] if promised else 0.0):
                 plan = planner(matrix.winners[row], problem)
                 corrections[column] = FallbackRow(problem=problem, plan=plan, reach=CORRECTED)
     every = [table[column] for table in (rows, corrections) for column in sorted(table)]
