@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,14 +17,17 @@ from autotune.devices.device import Device
 from autotune.kernel.catalog import find_kernel
 from autotune.kernel.space import Space, enumerate_space
 from autotune.measure.measurement import Measurement, Status
-from autotune.run.elsewhere import OtherDevices, point_of, told_apart
+from autotune.run.elsewhere import OtherDevices, point_of, recorded_winners, told_apart
+from autotune.run.recording import record_of
 from autotune.run.request import Request
+from autotune.run.result import RunResult
 from autotune.run.run import Run
 from autotune.search.base import Elsewhere
 from autotune.search.proposals import Known, Outcome, Proposer
 from autotune.search.session import Budget, SearchStarted
 from autotune.store import RunInfo, Scope, Store
 from autotune.tuned.reading import read
+from autotune.tuned.writing import write
 from autotune.values import Configuration, Problem
 
 ROOT = Path(__file__).parents[1]
@@ -233,6 +237,28 @@ def test_the_records_of_a_like_device_come_first(monkeypatch: pytest.MonkeyPatch
 
 
 # --- a run
+
+
+@pytest.mark.opencl
+def test_a_run_begins_with_what_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that however short it is it finds nothing worse than what was known on this device."""
+    kernel = find_kernel("saxpy", ROOT / "examples" / "saxpy" / "spaces")
+    device, problem = choose_device("opencl:cpu"), Problem(n=4096)
+    winner = Configuration({**kernel.default(), "BLOCK": 512})
+    assert winner != kernel.default()
+
+    def measured(name: str, **options: Any) -> RunResult:
+        request = Request(kernel, device, (problem,), fresh=True, **options)
+        with Store.open(tmp_path / name) as store, closing(Run(request, store)) as tuning:
+            return tuning.run()
+
+    monkeypatch.setenv("AUTOTUNE_TUNED", str(tmp_path / "tuned"))
+    write(tmp_path / "tuned", record_of(measured("a.sqlite", only=winner)))
+    assert recorded_winners("saxpy", device) == {problem: [winner]}
+    (found,) = measured("b.sqlite", budget=Budget(evaluations=1)).problems
+    assert [row.configuration for row in found.measured] == [winner]
 
 
 @pytest.mark.opencl

@@ -1,4 +1,4 @@
-"""What is known beside a search: where other sizes lie, and what is best on other devices.
+"""What is known beside a search: where other sizes lie, what is recorded, and what is best on other devices.
 
 Other devices are those of the tuned records and of the store. Makes points of problems and devices,
 which are what the search's model compares sizes by.
@@ -95,6 +95,17 @@ class OtherDevices:
     @staticmethod
     def _fastest(store: Store, scope: str) -> list[Measurement]:
         return [row.measurement for row in store.fastest(scope, _OF_EACH)]
+
+
+def recorded_winners(kernel: str, device: Device) -> dict[Problem, list[Configuration]]:
+    """What won on a device by its tuned records, the nearest layer's first."""
+    found: dict[Problem, list[Configuration]] = {}
+    for loaded in read_layers(kernel):
+        if loaded.record.device.name == device.name:
+            for entry in loaded.record.entries:
+                winners = found.setdefault(Problem(dict(entry.problem)), [])
+                winners.append(Configuration(dict(entry.configuration)))
+    return found
 
 
 def _timed(configuration: Mapping[str, Value], median_ms: float) -> Measurement:

@@ -22,7 +22,7 @@ from autotune.measure.evaluator import PER_DEVICE, DeviceEvaluator, nothing
 from autotune.measure.measurement import Measurement
 from autotune.run import selection
 from autotune.run.bench import Bench, stopping_rule
-from autotune.run.elsewhere import OtherDevices, point_of, told_apart
+from autotune.run.elsewhere import OtherDevices, point_of, recorded_winners, told_apart
 from autotune.search.base import AtHand, BudgetSpent, Elsewhere, Outlook, Tell
 from autotune.search.imported import first_on
 from autotune.search.names import Search, find
@@ -77,6 +77,11 @@ class ProblemSearch:
     def devices(self) -> OtherDevices:
         """What is known of other devices."""
         return OtherDevices(self.bench.kernel.name, self.bench.device, self.store)
+
+    @cached_property
+    def recorded(self) -> dict[Problem, list[Configuration]]:
+        """What is recorded to have won on this device."""
+        return recorded_winners(self.bench.kernel.name, self.bench.device)
 
     def search(
         self, problem: Problem, space: Space, budget: Budget, before: Sequence[SearchedProblem]
@@ -170,7 +175,9 @@ class ProblemSearch:
                 raise NothingValidError(self._why_invalid(space, request.only))
             return [request.only]
         declared = [kernel.default(), *map(kernel.completed, kernel.seeds)]
-        known = [*first_on(problem, request.first), *_winners_near(problem, before), *declared]
+        recorded = self.recorded.get(problem, ())
+        imported = first_on(problem, request.first)
+        known = [*recorded, *imported, *_winners_near(problem, before), *declared]
         if not request.objective.is_time:
             return known  # what is kept of other devices is times
         wanted = _OF_OTHERS_LATER if before else _OF_OTHERS
