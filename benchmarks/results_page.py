@@ -287,14 +287,22 @@ def _short(document: Document) -> str:
 def _provenance(document: Document) -> str:
     rows = list(filter(demands.is_current, document["rows"])) or document["rows"]
     dates = sorted({row["date"][:10] for row in rows} or {document["date"]})
-    versions = document["versions"]
-    libraries = ", ".join(
-        f"{name} {versions[name]}" for name in ("cublas", "cub") if name in versions
-    )
+    versions = [
+        f"{library} {version}"
+        for library in ("cublas", "cub")
+        for version in _versions(library, rows, document)
+    ]
     return (
-        f"{document['device']}, driver {document['driver']}, {libraries}, "
+        f"{document['device']}, driver {document['driver']}, {', '.join(versions)}, "
         f"{' to '.join(dict.fromkeys((dates[0], dates[-1])))}: `{document['command']}`."
     )
+
+
+def _versions(library: str, rows: Iterable[Row], document: Document) -> list[str]:
+    """Of a library, as the rows have it that it was raced in; as the document has it where they do not say."""
+    raced = [row for row in rows if library != "cub" or row["kernel"] == "reduce"]
+    said = {(row.get("libraries") or document["versions"]).get(library) for row in raced}
+    return sorted(filter(None, said))
 
 
 def main() -> None:
