@@ -42,7 +42,9 @@
 // thread that is 16 instructions next to 2048 FFMA. B's rows are copied in units of 16 bytes where n is a
 // multiple of 4, else in units of 4. A matrix that lies column by column is copied as the other is: A's
 // columns like B's rows, B's columns like A's rows. Copies of 4 bytes keep the copying units busier than the
-// multiplications leave time for: with PADDED, a first kernel copies such a B to rows that are whole quads.
+// multiplications leave time for. So with B_ROWS=padded a first kernel copies such a B to rows that are whole quads;
+// with B_ROWS=shifted its rows are copied as the aligned quads that have them, and moved by up to three places in
+// shared memory while the step before is computed.
 //
 // Edges cost the main loop nothing. Rows of A and columns of B beyond the matrix are replaced by the last
 // ones inside, which only feeds elements of C that are never stored; and if k is no multiple of BK, the
@@ -98,9 +100,14 @@
 #ifndef SLICES
 #define SLICES 1  // groups of warps that share one tile of C, each with a part of every step
 #endif
-#ifndef PADDED
-#define PADDED 0  // 1: B has been copied to rows that are whole quads, by pad_rows
+#ifndef B_ROWS
+#define B_ROWS_direct 0
+#define B_ROWS_padded 1   // to rows that are whole quads, by pad_rows, before
+#define B_ROWS_shifted 2  // in quads, wherever they begin, and then into place
+#define B_ROWS B_ROWS_direct  // how rows of B are copied
 #endif
+#define PADDED (B_ROWS == B_ROWS_padded)
+#define SHIFTED (B_ROWS == B_ROWS_shifted)
 #ifndef TAIL
 #define TAIL 0  // 1: two blocks share each tile of the last wave
 #endif
@@ -124,7 +131,7 @@ constexpr int THREADS = SLICE_THREADS * SLICES;
 constexpr int LANES_M = WM / TM;
 constexpr int LANES_N = WN / TN;
 constexpr int A_PITCH = BM + (TRANS_A ? 0 : PAD);
-constexpr int B_PITCH = BN + (TRANS_B ? PAD : 0);
+constexpr int B_PITCH = BN + (TRANS_B ? PAD : SHIFTED ? 4 : 0);
 constexpr int A_FLOATS = BK * A_PITCH;
 constexpr int STAGE_FLOATS = A_FLOATS + BK * B_PITCH;
 constexpr bool ADDED_UP = GRIDK * SPLITK * SLICES > 1;  // sums of several threads make an element of C
@@ -138,6 +145,7 @@ static_assert(SLICE_K % 2 == 0, "two sets of fragments take turns");
 static_assert(SLICE_K % BURSTS == 0, "copies start between two steps of k");
 static_assert(STAGES >= 2, "one stage is read while another is filled");
 static_assert(!PADDED || !VIEW, "a view of B is read where it lies");
+static_assert(!SHIFTED || (STAGES > 2 && REG_DB && !VIEW), "what is shifted has arrived a step before it is used");
 static_assert(!TAIL || (!ADDED_UP && !VIEW), "nothing else is split");
 static_assert(LANES == LANES_rows || LANES_M % 2 == 0, "pairs of lanes lie one above the other");
 
@@ -185,6 +193,15 @@ __device__ __forceinline__ void copy_async(unsigned to, const float* from, bool 
             ::"r"(to), "l"(from), "r"(int(wanted)) : "memory");
 }
 
+// Start copying the first `bytes` of a quad, filled up with zeros, if `wanted`.
+__device__ __forceinline__ void copy_part_async(unsigned to, const float* from, int bytes, bool wanted)
+{
+    asm volatile(
+        "{ .reg .pred wanted; setp.ne.b32 wanted, %3, 0;\n"
+        "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
+        ::"r"(to), "l"(from), "r"(bytes), "r"(int(wanted)) : "memory");
+}
+
 // ---------------------------------------------------------------- global to shared memory
 
 // One thread's part in copying tiles of a matrix that lies along k, EXTENT rows at a time, step by step along
@@ -201,7 +218,7 @@ struct TransposingCopies {
     int step = 0;               // how far along k the current step is
 
     // Of the rows from `first` on; beyond the last of `rows` it takes the last.
-    __device__ TransposingCopies(const float* matrix, int first, int rows, Pitch pitch)
+    __device__ TransposingCopies(const float* matrix, int first, int rows, Pitch pitch, int)
     {
         keep(step);
 #pragma unroll
@@ -248,7 +265,7 @@ struct StraightCopies {
     int cols;           // of the matrix
 
     // Of the columns from `first` on; beyond the last of `cols` it takes the last.
-    __device__ StraightCopies(const float* matrix, int first, int cols_, Pitch pitch) : cols(cols_)
+    __device__ StraightCopies(const float* matrix, int first, int cols_, Pitch pitch, int) : cols(cols_)
     {
         from = matrix + static_cast<long long>(row(0)) * pitch;
 #pragma unroll
@@ -276,6 +293,95 @@ struct StraightCopies {
     }
 };
 
+// The same of a matrix whose rows begin and end anywhere: they are copied as the aligned quads that have them, which
+// may be one more than they have floats for, and shifted into place by the lanes that copied them.
+template <int EXTENT, int TILE_PITCH, int BEGIN>
+struct ShiftedCopies {
+    static constexpr int LANES_OF_ROW = EXTENT % 32 == 0 ? 32 : 16;
+    static constexpr int COLS = (EXTENT / 4 + LANES_OF_ROW - 1) / LANES_OF_ROW;
+    static constexpr bool LAST_APART = EXTENT / 4 % LANES_OF_ROW == 0;  // no lane has time for the quad more
+    static constexpr int ROWS = THREADS / LANES_OF_ROW;
+    static constexpr int PASSES = BK / ROWS;
+    static constexpr int COUNT = PASSES * COLS + LAST_APART;
+    static constexpr int FLOATS = EXTENT / LANES_OF_ROW;  // of a row, that a lane shifts
+    static_assert(EXTENT % LANES_OF_ROW == 0 && BK % ROWS == 0 && PASSES <= LANES_OF_ROW, "all have equally much to do");
+    static_assert(ROWS % 4 == 0, "all rows of a thread begin at the same place of a quad");
+
+    const float* from;  // the row to copy from next
+    const float* last;  // where the last quad of one row is, which this lane copies
+    const float* end;   // of the last row
+    int col[COLS];      // this thread's places in its rows
+
+    // Of the columns from `first` on, of `depth` rows; beyond the last of `cols` columns it takes the quad of the last.
+    __device__ ShiftedCopies(const float* matrix, int first, int cols, Pitch pitch, int depth)
+    {
+        const int left = cols - first - 1;
+        from = matrix + static_cast<long long>(row(0)) * pitch + first;
+        last = from + static_cast<long long>(lane() * ROWS) * pitch + min(EXTENT, left);
+        end = matrix + static_cast<long long>(depth) * pitch;
+#pragma unroll
+        for (int j = 0; j < COLS; ++j) col[j] = min(quad(j) * 4, left);
+    }
+
+    static __device__ int lane() { return threadIdx.x % LANES_OF_ROW; }
+    static __device__ int quad(int j) { return lane() + j * LANES_OF_ROW; }
+    static __device__ int row(int pass) { return threadIdx.x / LANES_OF_ROW + pass * ROWS; }
+
+    static __device__ const float* quad_of(const float* p)
+    {
+        return reinterpret_cast<const float*>(reinterpret_cast<unsigned long long>(p) & ~15ull);
+    }
+
+    // How far into their first quads the rows begin that are copied from now on.
+    __device__ int skew() const { return reinterpret_cast<unsigned long long>(from) / 4 % 4; }
+
+    template <bool FIRST>
+    __device__ __forceinline__ void start(int i, unsigned to, bool wanted, int depth, Pitch pitch)
+    {
+        if (i == PASSES * COLS) {
+            to += 4 * (BEGIN + (row(0) + lane() * ROWS) * TILE_PITCH + EXTENT);
+            copy<FIRST, true>(to, quad_of(last), wanted && lane() < PASSES, row(0) + lane() * ROWS < depth);
+            return;
+        }
+        const int pass = i / COLS, j = i % COLS;
+        const bool has_quad = LAST_APART || j < COLS - 1 || quad(j) <= EXTENT / 4;
+        to += 4 * (BEGIN + row(pass) * TILE_PITCH + quad(j) * 4);
+        if (pass == PASSES - 1) copy<FIRST, true>(to, quad_of(from + col[j]), wanted && has_quad, row(pass) < depth);
+        else copy<FIRST, false>(to, quad_of(from + col[j]), wanted && has_quad, row(pass) < depth);
+        if (j == COLS - 1) from += static_cast<long long>(ROWS) * pitch;
+    }
+
+    // A quad, or of the FIRST step zeros where not `inside`. It MAY_END in the row that is the last of all, and of its
+    // step: what follows is not ours to read.
+    template <bool FIRST, bool MAY_END>
+    __device__ __forceinline__ void copy(unsigned to, const float* at, bool wanted, bool inside)
+    {
+        const int bytes = end - at < 4 ? static_cast<int>(end - at) * 4 : 16;
+        if (FIRST) copy_part_async(to, at, inside ? bytes : 0, wanted);
+        else if (MAY_END) copy_part_async(to, at, bytes, wanted);
+        else copy_async<4>(to, at, wanted);
+    }
+
+    __device__ __forceinline__ void advance(int depth, Pitch pitch)
+    {
+        from += static_cast<long long>(depth - PASSES * ROWS) * pitch;
+        last += static_cast<long long>(depth) * pitch;
+    }
+
+    // Shifting the rows of a thread, in two halves, between which all its lanes meet.
+    static __device__ __forceinline__ void lift(float (&moved)[FLOATS], float* stage, int pass, int skew)
+    {
+#pragma unroll
+        for (int i = 0; i < FLOATS; ++i) moved[i] = place(stage, pass)[skew + i * LANES_OF_ROW];
+    }
+    static __device__ __forceinline__ void drop(const float (&moved)[FLOATS], float* stage, int pass)
+    {
+#pragma unroll
+        for (int i = 0; i < FLOATS; ++i) place(stage, pass)[i * LANES_OF_ROW] = moved[i];
+    }
+    static __device__ float* place(float* stage, int pass) { return stage + BEGIN + row(pass) * TILE_PITCH + lane(); }
+};
+
 // One thread's part in copying the tiles of A and B. UNIT: floats per copy of what lies across k.
 template <int UNIT>
 struct Copies {
@@ -287,13 +393,15 @@ struct Copies {
 #endif
 #if TRANS_B
     TransposingCopies<BN, B_PITCH, A_FLOATS> of_b;
+#elif SHIFTED
+    ShiftedCopies<BN, B_PITCH, A_FLOATS> of_b;
 #else
     StraightCopies<BN, B_PITCH, A_FLOATS, UNIT> of_b;
 #endif
     static constexpr int COUNT = decltype(of_a)::COUNT + decltype(of_b)::COUNT;
 
-    __device__ Copies(const float* a, const float* b, Tile tile, int m, int n, Pitch lda_, Pitch ldb_)
-        : lda(lda_), ldb(ldb_), of_a(a, tile.row, m, lda), of_b(b, tile.col, n, ldb)
+    __device__ Copies(const float* a, const float* b, Tile tile, int m, int n, int k, Pitch lda_, Pitch ldb_)
+        : lda(lda_), ldb(ldb_), of_a(a, tile.row, m, lda, k), of_b(b, tile.col, n, ldb, k)
     {
     }
 
@@ -372,21 +480,56 @@ __device__ __forceinline__ void outer_product(Sums& sum, const float (&a_frag)[T
 
 // ---------------------------------------------------------------- the main loop
 
+#if SHIFTED
+// Shifts the rows of B in a stage that has arrived, some at a time between the steps of k of the second half of a step.
+struct Shift {
+    using Rows = decltype(Copies<4>::of_b);
+    static constexpr int BEGIN = SLICE_K / 2, TURNS = SLICE_K - 1 - BEGIN;  // before the last, which is the next stage's
+    static constexpr int EACH = (Rows::PASSES + TURNS - 1) / TURNS;
+    static_assert(TURNS >= 1, "there is time to shift");
+
+    float moved[EACH][Rows::FLOATS];
+
+    __device__ __forceinline__ void lift(float* stage, int turn, int skew)
+    {
+        if (turn == 0) __syncwarp();  // what any lane has copied is there for all
+#pragma unroll
+        for (int i = 0; i < EACH; ++i)
+            if (turn * EACH + i < Rows::PASSES) Rows::lift(moved[i], stage, turn * EACH + i, skew);
+    }
+    __device__ __forceinline__ void drop(float* stage, int turn) const
+    {
+        if (turn * EACH >= Rows::PASSES) return;
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < EACH; ++i)
+            if (turn * EACH + i < Rows::PASSES) Rows::drop(moved[i], stage, turn * EACH + i);
+    }
+};
+#endif
+
 // sum += A[tile.row .., 0 .. k) B[0 .. k), tile.col ..) for one thread's elements.
 template <int UNIT>
 __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float* a, const float* b, Tile tile,
                                            int m, int n, int k, Pitch lda, Pitch ldb, Place place)
 {
-    Copies<UNIT> copies(a, b, tile, m, n, lda, ldb);
+    Copies<UNIT> copies(a, b, tile, m, n, k, lda, ldb);
     const int steps = (k + BK - 1) / BK;
     const int first_depth = k - (steps - 1) * BK;
     const unsigned shared_at = shared_address(shared);
 
+#if SHIFTED
+    Shift shift;
+    const int first_skew = copies.of_b.skew();
+#endif
     if (steps > 0)
 #pragma unroll
         for (int i = 0; i < copies.COUNT; ++i) copies.template start<true>(i, shared_at, true, first_depth);
     copies.advance(first_depth);
     close_group();
+#if SHIFTED
+    const int skew = copies.of_b.skew();  // of all further steps, which are whole quads deep
+#endif
     for (int step = 1; step < STAGES - 1; ++step) {
 #pragma unroll
         for (int i = 0; i < copies.COUNT; ++i)
@@ -400,6 +543,7 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
     const int first_k = threadIdx.x / SLICE_THREADS * SLICE_K;  // of this thread's slice of a step
     const float* a_tile = shared + first_k * A_PITCH + place.m;  // this thread's part of the stage in use
     const float* b_tile = shared + A_FLOATS + first_k * B_PITCH + place.n;
+    [[maybe_unused]] const auto after = [](int used) { return used == STAGES - 1 ? 0 : used + 1; };
     const auto next_stage = [&] {
         await_groups<STAGES - 2>();  // this thread's part of the next stage is there,
         __syncthreads();             // everybody's is, and nobody reads the last one any more
@@ -410,6 +554,13 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
         b_tile += distance * STAGE_FLOATS;
     };
     await_groups<STAGES - 2>();
+#if SHIFTED
+#pragma unroll
+    for (int turn = 0; turn < Shift::TURNS; ++turn) {
+        shift.lift(shared, turn, first_skew);
+        shift.drop(shared, turn);
+    }
+#endif
     __syncthreads();
 
     alignas(16) float a_frag[1 + REG_DB][TM], b_frag[1 + REG_DB][TN];
@@ -427,8 +578,19 @@ __device__ __forceinline__ void accumulate(Sums& sum, float* shared, const float
 #pragma unroll
             for (int i = burst * (SLICE_K / BURSTS); i < (burst + 1) * (SLICE_K / BURSTS); ++i) {
                 if (REG_DB) {
+#if SHIFTED
+                    if (i == SLICE_K - 1) shift.drop(shared + after(stage) * STAGE_FLOATS, Shift::TURNS - 1);
+#endif
                     if (i == SLICE_K - 1) next_stage();
                     read_fragments(a_frag[(i + 1) % 2], b_frag[(i + 1) % 2], a_tile, b_tile, (i + 1) % SLICE_K);
+#if SHIFTED
+                    // What the last turn has lifted is there by now.
+                    const int turn = i - Shift::BEGIN;
+                    if (0 < turn && turn < Shift::TURNS) shift.drop(shared + after(stage) * STAGE_FLOATS, turn - 1);
+                    if (turn == 0) await_groups<STAGES - 3 + (BURSTS == 2)>();  // which have closed this step's group
+                    if (0 <= turn && turn < Shift::TURNS)
+                        shift.lift(shared + after(stage) * STAGE_FLOATS, turn, skew);
+#endif
                 } else {
                     read_fragments(a_frag[0], b_frag[0], a_tile, b_tile, i);
                 }
@@ -546,7 +708,7 @@ sgemm(const float* __restrict__ a, const float* __restrict__ b, float* __restric
     const bool wide = (!TRANS_A || rows_are_quads(a, m, lda)) && (TRANS_B || rows_are_quads(b, n, ldb));
     const bool wide_c = rows_are_quads(c, n, ldc);
 #else
-    const bool wide_c = n % 4 == 0, wide = PADDED || wide_c;
+    const bool wide_c = n % 4 == 0, wide = PADDED || SHIFTED || wide_c;
 #endif
     a += steps_of_a(k0, lda), b += steps_of_b(k0, ldb);
     const int columns = PADDED ? ldb : n;

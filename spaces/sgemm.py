@@ -249,9 +249,11 @@ sgemm = Kernel(
             MIN_BLOCKS=4,
         ),
         # rows of B are no whole quads
-        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2, PADDED=True),
-        warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4, PADDED=True),
-        warp_tiles(32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=4, SLICES=4, SPLITK=2, PADDED=True),
+        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2, B_ROWS="padded"),
+        warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4, B_ROWS="padded"),
+        warp_tiles(
+            32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=4, SLICES=4, SPLITK=2, B_ROWS="padded"
+        ),
         warp_tiles(
             128,
             256,
@@ -265,8 +267,16 @@ sgemm = Kernel(
             SPLITK=2,
             GRIDK=2,
             RASTER=1,
-            PADDED=True,
+            B_ROWS="padded",
         ),
+        warp_tiles(64, 128, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=2, B_ROWS="shifted"),
+        warp_tiles(
+            64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=2, MIN_BLOCKS=3, B_ROWS="shifted"
+        ),
+        warp_tiles(
+            32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=4, SLICES=4, SPLITK=2, B_ROWS="shifted"
+        ),
+        warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4, B_ROWS="shifted"),
         thread_tiles(128, 128, 16, 8, 8, UNROLL=8),
         thread_tiles(64, 64, 16, 4, 4, UNROLL=4),
         *SLIM_SEEDS,
@@ -284,7 +294,7 @@ sgemm = Kernel(
     TM=(4, 8, 12, 16),  # rows of C per thread
     TN=(4, 8, 12, 16),  # columns of C per thread
     VEC=(1, 2, 4),  # floats per load from global memory
-    PAD=(4, 0, 1),  # floats added to each row of A's tile, against bank conflicts
+    PAD=(4, 0),  # floats added to each row of A's tile, against bank conflicts
     DOUBLE_SHARED=(False, True),  # two pairs of tiles in turn
     DOUBLE_FRAGMENT=(False, True),  # read the values of step k + 1 before the arithmetic of step k
     UNROLL=(1, 2, 4, 8),  # steps of k written out
@@ -297,7 +307,7 @@ sgemm = Kernel(
     GRIDK=(1, 2, 3, 4, 8, 15, 16),  # such clusters, or lone blocks, that share a tile of C
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
     TAIL=(False, True),  # two blocks share each tile of the last wave
-    PADDED=(False, True),  # B is copied first to rows that are whole quads
+    B_ROWS=("direct", "padded", "shifted"),  # in a launch before; in quads, and then into place
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 128),  # the same, said as a cap on registers; 0: no cap
     # of the slim source
@@ -330,7 +340,7 @@ def portable(VARIANT):
     "SPLITK",
     "SLICES",
     "TAIL",
-    "PADDED",
+    "B_ROWS",
 )
 def cuda(VARIANT):
     return VARIANT == "cuda"
@@ -548,21 +558,23 @@ def enough_warps(VARIANT, BM, BN, WM, WN, SLICES, MIN_BLOCKS):
 
 
 def cuda_shared_bytes(
-    BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, trans_a=0, trans_b=0, **others
+    BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, B_ROWS, trans_a=0, trans_b=0, **others
 ):
     """Dynamic shared memory of the CUDA source: the stages, or a tile of C from each slice, to be added up.
 
-    Tiles have a pad where they are transposed on the way.
+    Tiles have a pad where they are transposed on the way, and room for a quad more where they are shifted.
     """
-    pads = PAD * (1 - trans_a + trans_b)
+    pads = PAD * (1 - trans_a + trans_b) + (4 if B_ROWS == "shifted" else 0)
     tiles = SLICES * BM * (BN + 4) if SPLITK * GRIDK * SLICES > 1 else 0
     return 4 * max(STAGES * BK * (BM + BN + pads), tiles)
 
 
 @sgemm.constraint
-def cuda_fits_shared(VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, MIN_BLOCKS, device):
+def cuda_fits_shared(
+    VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, B_ROWS, MIN_BLOCKS, device
+):
     """cuda: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
-    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES)
+    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, B_ROWS)
     limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
     return VARIANT != "cuda" or needed <= limit
 
@@ -601,12 +613,26 @@ def tails_are_counted(MIN_BLOCKS, TAIL, device):
 
 
 @sgemm.constraint
-def padding_is_for_large_products(BM, BN, STAGES, REG_DB, LANES, RASTER, GRIDK, PADDED):
-    """cuda: a copy of B first is worth it where C is large and k long: tiles of 32 at least, fragments read ahead."""
-    if not PADDED:
+def tiles_are_large_where_rows_are_not_copied_directly(
+    BM, BN, STAGES, REG_DB, LANES, RASTER, GRIDK, B_ROWS
+):
+    """cuda: what it costs to copy B otherwise is won back by tiles of 32 at least, with fragments read ahead."""
+    if B_ROWS == "direct":
         return True
     is_large = min(BM, BN) >= 32 and (RASTER == 8 or GRIDK > 1)
     return is_large and STAGES > 2 and REG_DB and LANES == "pairs"
+
+
+@sgemm.constraint
+def rows_are_shifted_alike(BM, BN, BK, WM, WN, SLICES, GRIDK, B_ROWS):
+    """cuda: a row is shifted by 16 lanes or a warp, a multiple of four at a time, in the second half of a step.
+
+    Not where the grid has more than three parts of k: then B has few columns, and a copy of it costs little.
+    """
+    if B_ROWS != "shifted":
+        return True
+    rows = 32 * warps(BM, BN, WM, WN, SLICES) // (32 if BN % 32 == 0 else 16)
+    return rows > 0 and rows % 4 == 0 and BK % rows == 0 and BK // SLICES >= 4 and GRIDK <= 3
 
 
 @sgemm.constraint
@@ -738,7 +764,8 @@ def requires(c, p):
         & (c.BN > 16 or p.n <= SLIM)
         & ((1 - p.view) * (p.n % 4 == 0) * (p.offset_b + p.offset_c) == 0)
         & (not pad_outgrows_shared(c) or p.trans_b == 0)
-        & (not c.PADDED or (p.n % 4 >= 1) & (p.k >= 1) & (p.view == 0))
+        & (c.B_ROWS != "padded" or (p.n % 4 >= 1) & (p.k >= 1) & (p.view == 0))
+        & (c.B_ROWS != "shifted" or (p.n >= 4) & (p.view == 0))
         & (not c.TAIL or p.view == 0)
     )
 
@@ -779,7 +806,7 @@ def scratch(c, p, device):
             c.FEW * slim_tile(**c, trans_a=p.trans_a, trans_b=p.trans_b) if is_slim else c.BM * c.BN
         )
         buffers["partial"] = Out(c.GRIDK * tiles(c, p) * p.batch * tile)
-    if c.PADDED:
+    if c.B_ROWS == "padded":
         buffers["padded"] = Out(p.k * 4 * ceil_div(p.n, 4))
     return buffers
 
@@ -801,7 +828,7 @@ def launch(c, p, device):
         )
         if c.TAIL:
             product = with_tail(c, p, device, product)
-        return padded_first(c, p, product) if c.PADDED else product
+        return padded_first(c, p, product) if c.B_ROWS == "padded" else product
     if c.VARIANT == "slim":
         grid = (of_all_matrices(tiles(c, p), p), c.GRIDK)
         return Launch(grid=grid, block=(c.BLOCK_THREADS,), args=passed)

@@ -67,7 +67,9 @@ def test_a_block_computes_its_tile(sgemm, space):
 
 def test_a_padded_b_is_copied_before_it_is_read(sgemm):
     """To whole quads, by a launch of its own; the product reads the copy, and its workspace comes last."""
-    c = next(c for c in map(sgemm.completed, sgemm.seeds) if c["PADDED"] and c["GRIDK"] > 1)
+    c = next(
+        c for c in map(sgemm.completed, sgemm.seeds) if c["B_ROWS"] == "padded" and c["GRIDK"] > 1
+    )
     p = sgemm.filled(Problem(m=100, n=333, k=70))
     pad, product = sgemm.steps(c, p, SM_90)
     assert pad.entry == "pad_rows"
@@ -75,6 +77,20 @@ def test_a_padded_b_is_copied_before_it_is_read(sgemm):
     assert sgemm.workspaces(c, p, SM_90)["padded"].shape == 70 * 336
     assert sgemm.allows(c, p.replace(k=700))
     assert not sgemm.allows(c, p.replace(k=700, n=332))  # nothing to pad
+
+
+def test_rows_that_begin_anywhere_have_room_to_be_shifted(sgemm):
+    """A quad more for each row of B's tiles; views are read where they lie."""
+    c = next(c for c in map(sgemm.completed, sgemm.seeds) if c["B_ROWS"] == "shifted")
+    p = sgemm.filled(Problem(m=100, n=333, k=700))
+    (shifted,) = sgemm.steps(c, p, SM_90)
+    (plain,) = sgemm.steps(sgemm.completed({**c, "B_ROWS": "direct"}), p, SM_90)
+    assert shifted.shared_bytes == plain.shared_bytes + 16 * c["STAGES"] * c["BK"]
+    assert sgemm.allows(c, p)
+    assert not sgemm.allows(
+        c, p.replace(n=3)
+    )  # a row's last quad would hold rows that are not there
+    assert not sgemm.allows(c, p.replace(view=1))
 
 
 @pytest.mark.parametrize(
