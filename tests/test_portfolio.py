@@ -15,7 +15,7 @@ from autotune.tuned.reading import read
 
 pytestmark = pytest.mark.opencl
 ON_CPU = ("--device", "opencl:cpu")
-LONGER = ("--strategy", "random", "--budget", "12evals", *ON_CPU)
+LONGER = ("--strategy", "random", "--budget", "6evals", *ON_CPU)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
     header.write_text("")
     # As on a machine that has compiled nothing, which is no part of the budget.
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(project / "new cache"))
-    assert run(["portfolio", "saxpy", "--budget", "30s", *ON_CPU]) == 0
+    assert run(["portfolio", "saxpy", "--budget", "20s", *ON_CPU]) == 0
     after = record()
     assert after["entries"] == before["entries"]
     matrix = after["portfolio"]

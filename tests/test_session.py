@@ -854,7 +854,7 @@ def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_shor
 
 def test_rather_than_few_configurations_the_portfolio_has_fewer_problems(tuned, saxpy, monkeypatch):
     """The slowest is left out, when there is no time for it, and all that were measured on the others stay."""
-    problems = (N, Problem(n=100), Problem(n=1 << 22))
+    problems = (N, Problem(n=100), Problem(n=1 << 18))
     measured_on = portfolio._measured_on
 
     def measured(bench, listener, problem, chosen, right, seconds, _):
