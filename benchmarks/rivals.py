@@ -155,8 +155,8 @@ def build_cub(arch: str) -> Path:
         return library
     made = library.with_suffix(f".{os.getpid()}")
     flags = ["-std=c++17", "-O3", f"-arch={arch}", "-shared", "-Xcompiler", "-fPIC"]
-    command = [compiler, *flags, f"-I{include}", str(source), "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [compiler, *flags, f"-I{include}", source.name, "-o", str(made)]
+    done = subprocess.run(command, cwd=source.parent, capture_output=True, text=True, check=False)
     if done.returncode:
         raise AutotuneError(f"nvcc: {done.stderr.strip()[-500:]}")
     return made.rename(library)

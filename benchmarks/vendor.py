@@ -152,7 +152,8 @@ class Comparison:
             accuracy = self.worker.run(_ROW_TIMEOUT_S, vendor_task.accuracy, job, *asked)
             raced = replace(raced, accuracy=accuracy)
         row = judged(subject, raced, check, self.device, self.limits or Limits(), self.seed)
-        return {**row, "note": row["note"] or self.cub_note, "odd_sizes_verified": edges}
+        note = row["note"] or (self.cub_note if kernel.name == "reduce" else "")
+        return {**row, "note": note, "odd_sizes_verified": edges}
 
     def binary(self, kernel: Kernel, configuration: Configuration, problem: Problem) -> Binary:
         """Compile a configuration.
@@ -650,7 +651,7 @@ def measure(
                 "libraries": {
                     name: version
                     for name, version in head["versions"].items()
-                    if name in ("cublas", "cub")
+                    if name == "cublas" or (name == "cub" and not comparison.cub_note)
                 },
                 "seconds": round(time.perf_counter() - began, 2),
             }
