@@ -109,7 +109,7 @@ def provenance(content: ReportContent) -> Table:
         "autotune": about.version,
         "Date": run.get("measured") or about.created[:10],
         "Measured by": listed(filter(None, (entry.who for entry in entries))),
-        "Commit": listed(filter(None, (entry.commit for entry in entries))),
+        "Commit": listed(_short(entry.commit) for entry in entries if entry.commit),
         "Command": run.get("command", ""),
         "Strategy": run.get("strategy") or listed(entry.strategy for entry in entries),
         "Seed": run.get("seed") or listed(str(entry.seed) for entry in entries),
@@ -129,6 +129,12 @@ def provenance(content: ReportContent) -> Table:
     }
     rows = [{"What": name, "Value": wording.one_line(text)} for name, text in named.items() if text]
     return Table.of(rows, words="Value", wide="Value")
+
+
+def _short(commit: str) -> str:
+    """A commit as git abbreviates it where a history is long, and whether files differed from it."""
+    name, *dirty = commit.partition("-")
+    return "".join([name[:12], *dirty])
 
 
 def _power_limit(entries: Sequence[Entry]) -> str:
