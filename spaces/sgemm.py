@@ -557,26 +557,39 @@ def enough_warps(VARIANT, BM, BN, WM, WN, SLICES, MIN_BLOCKS):
     return VARIANT != "cuda" or MIN_BLOCKS == 1 or 8 <= count <= 16
 
 
-def cuda_shared_bytes(
-    BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, B_ROWS, trans_a=0, trans_b=0, **others
-):
-    """Dynamic shared memory of the CUDA source: the stages, or a tile of C from each slice, to be added up.
+def cuda_shared_bytes(**values):
+    """Dynamic shared memory of the CUDA source: the stages, and in their place in the end the sums of slices."""
+    return max(stages_bytes(**values), sums_bytes(**values))
 
-    Tiles have a pad where they are transposed on the way, and room for a quad more where they are shifted.
-    """
+
+def stages_bytes(BM, BN, BK, PAD, STAGES, B_ROWS, trans_a=0, trans_b=0, **others):
+    """Of the tiles of A and B, with a pad where they are transposed on the way, and a quad where they are shifted."""
     pads = PAD * (1 - trans_a + trans_b) + (4 if B_ROWS == "shifted" else 0)
-    tiles = SLICES * BM * (BN + 4) if SPLITK * GRIDK * SLICES > 1 else 0
-    return 4 * max(STAGES * BK * (BM + BN + pads), tiles)
+    return 4 * STAGES * BK * (BM + BN + pads)
+
+
+def sums_bytes(BM, BN, SPLITK, GRIDK, SLICES, **others):
+    """Of a tile of C from each slice, to be added up."""
+    return 4 * SLICES * BM * (BN + 4) if SPLITK * GRIDK * SLICES > 1 else 0
+
+
+def most_shared_bytes(MIN_BLOCKS, device):
+    """What each of so many blocks may have of a multiprocessor's, 1 KB of it per block reserved."""
+    return min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
 
 
 @sgemm.constraint
-def cuda_fits_shared(
-    VARIANT, BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, B_ROWS, MIN_BLOCKS, device
-):
-    """cuda: MIN_BLOCKS blocks fit in a multiprocessor's shared memory, 1 KB of it per block reserved."""
-    needed = cuda_shared_bytes(BM, BN, BK, PAD, STAGES, SPLITK, GRIDK, SLICES, B_ROWS)
-    limit = min(device.shared_bytes_per_block, device.shared_bytes_per_sm // MIN_BLOCKS - 1024)
-    return VARIANT != "cuda" or needed <= limit
+def cuda_stages_fit_shared(VARIANT, BM, BN, BK, PAD, STAGES, B_ROWS, MIN_BLOCKS, device):
+    """cuda: the stages of MIN_BLOCKS blocks fit in a multiprocessor's shared memory."""
+    needed = stages_bytes(BM, BN, BK, PAD, STAGES, B_ROWS)
+    return VARIANT != "cuda" or needed <= most_shared_bytes(MIN_BLOCKS, device)
+
+
+@sgemm.constraint
+def cuda_sums_fit_shared(VARIANT, BM, BN, SPLITK, GRIDK, SLICES, MIN_BLOCKS, device):
+    """cuda: so do the tiles of C that slices, blocks and clusters add up."""
+    needed = sums_bytes(BM, BN, SPLITK, GRIDK, SLICES)
+    return VARIANT != "cuda" or needed <= most_shared_bytes(MIN_BLOCKS, device)
 
 
 @sgemm.constraint
