@@ -131,7 +131,7 @@ sgemm = Kernel(
             *[square(n) for n in (128, 768, 1536, 3000, 2049)],
             product(333, 777, 555),
             product(4000, 199, 2000),
-            # far from any power of two: an odd pitch costs half there of what it does near one
+            # odd, and far from any power of two: others of the kind are foretold by them
             product(1111, 901, 703),
             product(701, 1303, 251),
             product(1555, 1777, 1333),
@@ -307,7 +307,8 @@ sgemm = Kernel(
     GRIDK=(1, 2, 3, 4, 8, 15, 16),  # such clusters, or lone blocks, that share a tile of C
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
     TAIL=(False, True),  # two blocks share each tile of the last wave
-    B_ROWS=("direct", "padded", "shifted"),  # in a launch before; in quads, and then into place
+    # how B gets to shared memory: as it lies; from a copy with rows of whole quads; in quads, shifted there
+    B_ROWS=("direct", "padded", "shifted"),
     MIN_BLOCKS=(1, 2, 3, 4),  # blocks that must fit on one multiprocessor
     MAX_REGISTERS=(0, 128),  # the same, said as a cap on registers; 0: no cap
     # of the slim source

@@ -87,9 +87,8 @@ def test_rows_that_begin_anywhere_have_room_to_be_shifted(sgemm):
     (plain,) = sgemm.steps(sgemm.completed({**c, "B_ROWS": "direct"}), p, SM_90)
     assert shifted.shared_bytes == plain.shared_bytes + 16 * c["STAGES"] * c["BK"]
     assert sgemm.allows(c, p)
-    assert not sgemm.allows(
-        c, p.replace(n=3)
-    )  # a row's last quad would hold rows that are not there
+    narrow = p.replace(n=3)  # a row's last quad would hold rows that are not there
+    assert not sgemm.allows(c, narrow)
     assert not sgemm.allows(c, p.replace(view=1))
 
 

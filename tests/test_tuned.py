@@ -452,6 +452,20 @@ def test_a_winner_that_the_matrix_lacks_answers_around_itself() -> None:
     assert [row.expected_fraction for row in answers] == [None] * 3
 
 
+@pytest.mark.parametrize(("winner_ms", "answers"), [(0.79, True), (0.81, False)])
+def test_poor_answers_are_not_given_around_a_problem_though_nothing_was_promised(
+    winner_ms: float, answers: bool
+) -> None:
+    """Three problems promise nothing; a winner that the matrix lacks answers where the table gets under 0.8."""
+    winner = (plan(128).configuration, winner_ms)
+    rows, _ = fallback_table(
+        portfolio_of([[1.0] * 3], [8, 64, 512]), untraced, 132, [None, None, winner]
+    )
+    assert [row.promised for row in rows[:3]] == [()] * 3
+    corrections = [(row.plan.configuration, row.reach) for row in rows[3:]]
+    assert corrections == ([(winner[0], CORRECTED)] if answers else [])
+
+
 @pytest.mark.parametrize(
     ("winner_ms", "timing", "held"),
     [(0.9, "cold:flush", True), (0.5, "mixed", True), (0.5, "cold:flush", False)],
