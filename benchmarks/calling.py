@@ -59,7 +59,7 @@ def raw_launch(kernel: TunedKernel, a: Any, b: Any, c: Any) -> Call:
     chosen = kernel.choice(a, b)
     declared, device = find_kernel(chosen.kernel), choose_device("cuda:0")
     binary = compiled_for(declared, chosen.configuration, chosen.problem, device)
-    step = launch_sequence(declared, chosen.configuration, chosen.problem, device).first
+    step = launch_sequence(declared, chosen.configuration, chosen.problem, device).main
     module = cupy.cuda.function.Module()
     module.load(binary.code)
     function = module.get_function(binary.symbol(str(step.entry)))

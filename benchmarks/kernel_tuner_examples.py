@@ -93,7 +93,7 @@ def theirs(name: str, device_index: int) -> dict[str, Any]:
     given = _arguments(kernel, problem)
     answers = _answers(kernel, given)
     tolerance = kernel.tolerance_of(problem) or 1e-3
-    launch = launch_sequence(kernel, first, problem, device).first
+    launch = launch_sequence(kernel, first, problem, device).main
     names = [str(name) for name in launch.args or given]
     if "partial" in names:  # of the first of two kernels: a sum for each block
         given["partial"] = Out(1024)
@@ -101,9 +101,7 @@ def theirs(name: str, device_index: int) -> dict[str, Any]:
     made = [_made(given[argument]) for argument in names]
 
     def params_launch(params: Mapping[str, Any]) -> Any:
-        return launch_sequence(
-            kernel, Configuration(_chosen(kernel, params)), problem, device
-        ).first
+        return launch_sequence(kernel, Configuration(_chosen(kernel, params)), problem, device).main
 
     def macros(macro: str) -> Any:
         return lambda params: kernel.macros(Configuration(_chosen(kernel, params)), problem)[macro]

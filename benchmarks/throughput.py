@@ -176,7 +176,7 @@ class Matchup:
 
     def _is_expressible(self, configuration: Configuration) -> bool:
         steps = launch_sequence(self.kernel, configuration, self.problem, self.device)
-        return len(steps.launches) == 1 and steps.first.shared_bytes <= MOST_SHARED_BYTES
+        return len(steps.launches) == 1 and steps.main.shared_bytes <= MOST_SHARED_BYTES
 
     def datasets(self) -> tuple[Dataset, ...]:
         """Inputs and answers; made where they are not there."""
@@ -242,7 +242,7 @@ class Expressed:
     def __init__(self, matchup: Matchup, configurations: list[Configuration]) -> None:
         kernel, problem = matchup.kernel, matchup.problem
         self.launches = [
-            launch_sequence(kernel, configuration, problem, matchup.device).first
+            launch_sequence(kernel, configuration, problem, matchup.device).main
             for configuration in configurations
         ]
         points = [

@@ -135,7 +135,7 @@ sgemm = Kernel(
             product(1111, 901, 703),
             product(701, 1303, 251),
             product(1555, 1777, 1333),
-            *[square(n) for n in (600, 1200, 2400)],
+            *[square(n) for n in (600, 1200, 1400, 2400)],
             product(800, 1100, 350),
             # k is short, or C is slim, or both
             product(1024, 1024, 64),
@@ -157,6 +157,7 @@ sgemm = Kernel(
             product(256, 256, 8192),
             product(512, 512, 32768),
             product(1024, 1024, 8192),
+            product(384, 1600, 6400),
             product(64, 64, 65536),
             product(400, 400, 6000),
         ],

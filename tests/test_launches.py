@@ -36,7 +36,7 @@ def test_a_plan_fills_in_what_the_launch_leaves_out(kernel):
         kernel(RETURN.removeprefix("return ")), C, Problem(n=129), DEVICE
     )
     assert steps.steps == (Launch((3, 1, 1), (64, 1, 1), 0, "scale", None),)
-    assert steps.first is steps.steps[0]
+    assert steps.main is steps.steps[0]
 
 
 def test_a_plan_keeps_the_order_of_several_steps(kernel):
@@ -229,7 +229,7 @@ def test_a_grid_of_integer_arithmetic_is_traced(kernel):
         "Launch(grid=(ceil_div(p.n, c.BLOCK), minimum(p.n, 8) % 3, 2), block=c.BLOCK)",
         ("ceil_div\n", "ceil_div, minimum\n"),
     )
-    x, y, z = binding.traced_grid(binding.traced(given, C, DEVICE))
+    x, y, z = binding.traced_grid(binding.traced(given, C, DEVICE), given.name)
     for n in (1, 63, 64, 65, 1000):
         assert value_of(x, {"n": n}) == -(-n // 64)
         assert value_of(y, {"n": n}) == min(n, 8) % 3
@@ -249,13 +249,31 @@ def test_a_grid_of_integer_arithmetic_is_traced(kernel):
 )
 def test_a_grid_that_needs_numbers_is_not_traced(kernel, returned):
     """None, not a guess: the record then holds the grid of tuned problems only."""
-    assert binding.traced_grid(binding.traced(kernel(returned), C, DEVICE)) is None
+    given = kernel(returned)
+    assert binding.traced_grid(binding.traced(given, C, DEVICE), given.name) is None
 
 
 def test_a_grid_of_one_number_is_traced_as_a_tuple(kernel):
     given = kernel("Launch(ceil_div(p.n, c.BLOCK), 64)")
-    (x,) = binding.traced_grid(binding.traced(given, C, DEVICE))
+    (x,) = binding.traced_grid(binding.traced(given, C, DEVICE), given.name)
     assert value_of(x, {"n": 65}) == 2
+
+
+@pytest.mark.parametrize(
+    ("returned", "threads", "blocks"),
+    [
+        ("(Launch(p.n, 32, entry='prepare'), Launch(ceil_div(p.n, 64), 64))", 64, 2),
+        ("(Launch(ceil_div(p.n, 64), 64), Launch(1, 32, entry='finish'))", 64, 2),
+        ("(Launch(p.n, 32, entry='one'), Launch(1, 64, entry='two'))", 32, 65),
+    ],
+)
+def test_records_show_the_launch_that_is_named_like_the_kernel(kernel, returned, threads, blocks):
+    """Else the first: predictions count its blocks, which are those that take the time."""
+    given, problem = kernel(returned), Problem(n=65)
+    main = binding.launch_sequence(given, C, problem, DEVICE).main
+    (x,) = binding.traced_grid(binding.traced(given, C, DEVICE), given.name)
+    assert (main.block, main.grid) == ((threads, 1, 1), (blocks, 1, 1))
+    assert value_of(x, problem) == blocks
 
 
 def test_a_requirement_is_traced_for_this_configuration(kernel):
@@ -285,4 +303,4 @@ def test_what_may_win_can_be_recorded(name):
         served = [p for p in problems if kernel.allows(seed, p)]
         assert served, seed
         binding.requirement(kernel, seed)
-        assert binding.traced_grid(binding.traced(kernel, seed, DEVICE, served[0])), seed
+        assert binding.traced_grid(binding.traced(kernel, seed, DEVICE, served[0]), name), seed

@@ -76,8 +76,8 @@ def test_a_call_becomes_a_space_file(tmp_path: Path, capsys: Any, monkeypatch: A
     assert chosen.replace(block_size_x=160) not in space  # the text
     problem = Problem(n=1000, y=64)
     assert kernel.first_problem("cuda") == problem
-    first = launch_sequence(kernel, chosen, problem, GPU).first
-    assert (first.grid, first.block, first.shared_bytes) == ((84, 64, 1), (192, 1, 1), 8)
+    main = launch_sequence(kernel, chosen, problem, GPU).main
+    assert (main.grid, main.block, main.shared_bytes) == ((84, 64, 1), (192, 1, 1), 8)
     assert kernel.macros(chosen, problem) == {
         **{"block_size_x": "192", "tile": "2", "scale": "0.5", "kind": "double"},
         "block_size_y": "1",
@@ -224,7 +224,7 @@ def test_a_template_and_a_source_beside_the_script(tmp_path: Path) -> None:
     chosen = Configuration(B=2)
     assert kernel.name == "mine"
     assert kernel.macros(chosen, Problem(x=8)) == {}
-    assert launch_sequence(kernel, chosen, Problem(x=8), GPU).first.entry == "app<2>"
+    assert launch_sequence(kernel, chosen, Problem(x=8), GPU).main.entry == "app<2>"
     assert kernel.source_file(chosen).read_text() == (tmp_path / "add.cu").read_text()
 
 

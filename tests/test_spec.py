@@ -180,7 +180,9 @@ def test_every_hook_sees_the_whole_layout() -> None:
     assert k.tolerance_of(p) == 96.0
     k.steps(c, p, DEVICE)
     assert seen == dict.fromkeys(seen, Problem(n=64, lda=96, offset_x=0))
-    assert traced_grid(traced(k, c, DEVICE)) == (["-", 0, ["//", ["-", 0, ["+", "n", 0]], 32]],)
+    assert traced_grid(traced(k, c, DEVICE), k.name) == (
+        ["-", 0, ["//", ["-", 0, ["+", "n", 0]], 32]],
+    )
     assert requirement(k, c) == ["and", ["==", ["%", "offset_x", 4], 0], ["<=", "lda", "n"]]
 
 

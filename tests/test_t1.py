@@ -61,8 +61,8 @@ def test_a_declared_space_is_described_exactly(name: str) -> None:
     assert of_kernel_tuner(document) == configurations(space)
     specification = document["KernelSpecification"]
     for configuration in itertools.islice(space, 0, None, 97):
-        first = launch_sequence(kernel, configuration, problem, H100).first
-        for member, expected in (("GlobalSize", first.grid), ("LocalSize", first.block)):
+        main = launch_sequence(kernel, configuration, problem, H100).main
+        for member, expected in (("GlobalSize", main.grid), ("LocalSize", main.block)):
             sizes = [
                 eval(specification[member][axis], {"min": min, "max": max}, dict(configuration))
                 for axis in "XYZ"
@@ -155,7 +155,7 @@ def test_described_and_read_it_is_the_same_space(
     assert again.all_problems()[0] == Problem(n=1000)
     for configuration in space:
         mine, theirs = (
-            launch_sequence(one, configuration, Problem(n=1000), H100).first
+            launch_sequence(one, configuration, Problem(n=1000), H100).main
             for one in (kernel, again)
         )
         assert (mine.grid, mine.block) == (theirs.grid, theirs.block)
@@ -247,8 +247,8 @@ def test_a_description_of_others_becomes_a_space_file(imported_space: Path) -> N
         "mode": "one",
     }
     assert kernel.compiler_options(chosen, H100) == ()  # the standard is ours
-    first = launch_sequence(kernel, chosen, Problem(x=1000, y=1), H100).first
-    assert (first.grid, first.block, first.entry) == ((6, 1, 1), (64, 1, 1), "scaled")
+    main = launch_sequence(kernel, chosen, Problem(x=1000, y=1), H100).main
+    assert (main.grid, main.block, main.entry) == ((6, 1, 1), (64, 1, 1), "scaled")
 
 
 @pytest.mark.opencl

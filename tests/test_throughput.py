@@ -45,8 +45,8 @@ def test_kernel_tuner_gets_the_same_configurations_grids_and_symbols(name: str) 
         configuration = throughput._configuration(matchup.kernel, point)
         steps = launch_sequence(matchup.kernel, configuration, matchup.problem, H100)
         assert len(steps.launches) == 1
-        assert steps.first == expressed.launch(point)
-        assert point["threads"] == steps.first.block[0] * steps.first.block[1]
-        assert steps.first.shared_bytes <= 48 * 1024
+        assert steps.main == expressed.launch(point)
+        assert point["threads"] == steps.main.block[0] * steps.main.block[1]
+        assert steps.main.shared_bytes <= 48 * 1024
         symbols = {symbol: value(point) for symbol, value in defines.items()}
         assert symbols == matchup.kernel.macros(configuration, matchup.problem)

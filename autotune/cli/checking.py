@@ -272,7 +272,7 @@ def _space(report: CheckReport, kernel: Kernel, device: Device) -> Space | None:
         report.failures.append(str(error))
         return None
     report.notes.append(f"{device.arch}: {len(space):,} valid of {space.cartesian:,} combinations")
-    if traced_grid(traced(kernel, space.configuration(0), device)) is None:
+    if traced_grid(traced(kernel, space.configuration(0), device), kernel.name) is None:
         report.notes.append(
             f"{device.arch}: the launch function needs numbers, so record and header can carry "
             "its grid for tuned problems only (use ceil_div, minimum and maximum of autotune)"

@@ -212,14 +212,14 @@ def _evaluated(text: str, values: Mapping[str, Any]) -> Any:
 
 
 def _sizes(kernel: Kernel, problem: Problem, device: Device, space: Space) -> dict[str, Any]:
-    """Blocks of the first launch, and threads of each, as expressions over parameters.
+    """Blocks of the main launch, and threads of each, as expressions over parameters.
 
     Where the launch function has no such expression its name stands there: ``launch(c, p).grid[0]``.
     """
     numbers = np.random.default_rng(0).permutation(len(space))[: _COMPARED // 8]
     configurations = [space.configuration(int(number)) for number in numbers]
     launches = [
-        launch_sequence(kernel, configuration, problem, device).first
+        launch_sequence(kernel, configuration, problem, device).main
         for configuration in configurations
     ]
     sizes: dict[str, Any] = {}
@@ -302,7 +302,7 @@ class _Unfolding:
         self._device, self._problem, self._size = device, problem, ""
 
     def axes(self, launch: Callable[..., Any], what: str) -> tuple[str, ...]:
-        """The three sizes of the first launch that a launch function returns, as text."""
+        """The three sizes of the main launch that a launch function returns, as text."""
         self._size = what
         tree = self.returned(launch, {"c": None, "p": None})
         parts = [_part(tree, axis) for axis in range(3)]
@@ -427,7 +427,9 @@ class _Unfolding:
             case ast.Call(ast.Name(name), values, keywords) if of.__globals__.get(name) is Launch:
                 sizes = dict(zip(("grid", "block"), values, strict=False))
                 sizes |= {word.arg: word.value for word in keywords if word.arg}
-                return ast.Call(ast.Name("Launch", ast.Load()), [inner(sizes[self._size])], [])
+                # What has an entry is of another function than the kernel's: see `_part`.
+                entry = [word for word in keywords if word.arg == "entry"]
+                return ast.Call(ast.Name("Launch", ast.Load()), [inner(sizes[self._size])], entry)
             case ast.Call(ast.Name(name)) if of.__globals__.get(name) is Fill:
                 return ast.Constant(None)
             case ast.Call(ast.Name(name), values, keywords):
@@ -554,16 +556,18 @@ def _returns(body: Sequence[ast.stmt]) -> bool:
 
 
 def _part(tree: ast.expr, axis: int) -> ast.expr:
-    """One extent of the first launch in what a launch function returns."""
+    """One extent of the main launch in what a launch function returns."""
     match tree:
         case ast.IfExp(test, then, otherwise):
             return _chosen(test, partial(_part, then, axis), partial(_part, otherwise, axis))
         case ast.Call(ast.Name("Launch"), [size]):
             return _extent(size, axis)
-        case ast.Tuple([ast.Constant(None), *rest]):  # a fill
-            return _part(ast.Tuple(rest, ast.Load()), axis)
-        case ast.Tuple([first, *_]):
-            return _part(first, axis)
+        case ast.Tuple(steps):
+            launches = [
+                step for step in steps if not isinstance(step, ast.Constant)
+            ]  # a fill is None
+            named = [step for step in launches if not getattr(step, "keywords", [])]
+            return _part((named or launches)[0], axis)
     raise _Unfolded
 
 

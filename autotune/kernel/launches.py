@@ -37,6 +37,8 @@ class LaunchSequence:
     """The launch sequence of one configuration on one problem, as numbers."""
 
     steps: tuple[Step, ...]
+    #: Of the kernel.
+    name: str = ""
 
     @property
     def launches(self) -> tuple[Launch, ...]:
@@ -44,9 +46,18 @@ class LaunchSequence:
         return tuple(step for step in self.steps if isinstance(step, Launch))
 
     @property
-    def first(self) -> Launch:
-        """The first launch: the one whose block and grid records show."""
-        return self.launches[0]
+    def main(self) -> Launch:
+        """The launch whose block and grid records show: see `main_launch`."""
+        return main_launch(self.launches, self.name)
+
+
+def main_launch(launches: Sequence[Launch], name: str) -> Launch:
+    """The launch that does a kernel's work: of the function of its name, else the first.
+
+    What comes before it prepares, as by copying an argument to aligned rows, and what comes after
+    it finishes.
+    """
+    return next((launch for launch in launches if launch.entry in (None, name)), launches[0])
 
 
 def launch_sequence(
@@ -73,7 +84,7 @@ def launch_sequence(
                 args=step.args,
             )
         )
-    return LaunchSequence(tuple(steps))
+    return LaunchSequence(tuple(steps), kernel.name)
 
 
 def over_limit(plan: LaunchSequence, binary: Binary | None, device: Device) -> str:
@@ -188,10 +199,13 @@ def _agrees(symbolic: Step, step: Step, problem: Problem) -> bool:
     return forms is None or tuple(value_of(form, problem) for form in forms) == sizes
 
 
-def traced_grid(steps: tuple[Step, ...] | None) -> tuple[Json, ...] | None:
-    """Stored expressions of the first launch's grid; None where it could not be traced."""
-    launch = next((step for step in steps or () if isinstance(step, Launch)), None)
-    return traced_numbers(launch.grid) if launch else None
+def traced_grid(steps: tuple[Step, ...] | None, name: str) -> tuple[Json, ...] | None:
+    """Stored expressions of the main launch's grid; None where it could not be traced.
+
+    ``steps`` are those of `traced`, ``name`` is the kernel's.
+    """
+    launches = [step for step in steps or () if isinstance(step, Launch)]
+    return traced_numbers(main_launch(launches, name).grid) if launches else None
 
 
 def traced_numbers(values: Iterable[Any]) -> tuple[Json, ...] | None:

@@ -210,7 +210,7 @@ def _reply(
             draft,
             checks=checks,
             verify_s=time.perf_counter() - start,
-            dynamic_shared_bytes=ready.plan.first.shared_bytes,
+            dynamic_shared_bytes=ready.plan.main.shared_bytes,
         )
         return Reply(finish(draft, ready))
     except verify.WrongResult as error:

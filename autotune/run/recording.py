@@ -307,13 +307,14 @@ def default_plan(kernel: Kernel, problem: Problem, device: Device) -> Plan:
 
 
 def _plan(kernel: Kernel, configuration: Configuration, problem: Problem, device: Device) -> Plan:
-    """How the first launch of a configuration looks, for any problem where it can be traced."""
-    first = launch_sequence(kernel, configuration, problem, device).first
+    """How the main launch of a configuration looks, for any problem where it can be traced."""
+    main = launch_sequence(kernel, configuration, problem, device).main
+    steps = traced(kernel, configuration, device, problem)
     return Plan(
         configuration=dict(configuration),
-        block=_three(first.block),
-        shared_bytes=first.shared_bytes,
-        grid=_completed(traced_grid(traced(kernel, configuration, device, problem))),
+        block=_three(main.block),
+        shared_bytes=main.shared_bytes,
+        grid=_completed(traced_grid(steps, kernel.name)),
         requires=requirement(kernel, configuration),
         archs=valid_archs(kernel, configuration) if device.compiles_for_arch else None,
         exclusive=kernel.is_exclusive(configuration),

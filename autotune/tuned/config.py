@@ -30,7 +30,7 @@ class TunedConfig(Mapping[str, Any]):
     shared_bytes : int
         Dynamic shared memory per block.
     grid : tuple of int or None
-        Blocks in x, y, z of the first launch for the asked problem; None where the launch could
+        Blocks in x, y, z of the main launch for the asked problem; None where the launch could
         not be traced, does not fit a CUDA grid, or is of arrays that lie otherwise than those tuned.
     quality : str
         How good the hit is: ``exact``, ``nearest_problem``, ``same_arch``, ``nearest_arch`` or

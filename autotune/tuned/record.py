@@ -123,7 +123,7 @@ class FillStep(msgspec.Struct, frozen=True, kw_only=True, tag="fill", tag_field=
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration and how its first launch looks: what lookup answers with."""
+    """A configuration and how its main launch looks, that of the kernel's name: what lookup answers with."""
 
     configuration: Mapping[str, Value]
     block: Triple

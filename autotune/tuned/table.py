@@ -588,8 +588,10 @@ def _share(entry: Entry | None, plan: Plan) -> float | None:
 
 def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
     problem = table.key(entry.problem)
-    launches = (step for step in entry.steps if isinstance(step, LaunchStep))
-    first = next(launches, None) if entry.grid is None else None
+    untraced = entry.steps if entry.grid is None else ()
+    launches = [step for step in untraced if isinstance(step, LaunchStep)]
+    named = (step for step in launches if step.entry == table.kernel)
+    main = next(named, launches[0] if launches else None)
     best = entry.best_deterministic
     return LookupRow(
         problem,
@@ -599,7 +601,7 @@ def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
         expected_fraction=1.0,
         stale_reasons=entry.stale_reasons,
         unsure=entry.unsure,
-        grid=first.concrete_grid if first else None,
+        grid=main.concrete_grid if main else None,
         made_for=MadeFor(entry.source, entry.arguments, entry.inputs),
         deterministic=None if best is None else (best.plan, min(1.0, 1 / best.ratio)),
     )

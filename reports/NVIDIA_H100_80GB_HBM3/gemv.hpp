@@ -94,7 +94,7 @@ struct config {
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
-  /// Blocks of the first launch. All zero where the launch could not be traced for this problem, or
+  /// Blocks of the main launch, of the function that is called like the kernel. All zero where the launch could not be traced for this problem, or
   /// does not fit a CUDA grid.
   constexpr extent grid(long long m, long long n) const;
 };
@@ -262,22 +262,22 @@ inline constexpr plan plans[] = {
     {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
     {1024, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {1024, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
     {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 2, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, 1, 1023ULL, true},
-    {128, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
-    {256, 4, 2, 4, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, 1, 1023ULL, true},
+    {256, 2, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
+    {128, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 4, 2, 4, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
     {128, 16, 8, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 9, -1, 1022ULL, true},
-    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 9, -1, 1022ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 11, -1, 1022ULL, true},
+    {256, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 11, -1, 1022ULL, true},
     {256, 256, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
     {256, 16, 4, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, 0, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::plain, 0, 0, 128, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 11, 0, 1023ULL, true},
+    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 12, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::plain, 0, 0, 128, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 13, 0, 1023ULL, true},
     {256, 256, 1, 4, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
     {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
     {128, 64, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true}
+    {256, 8, 8, 2, 1, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -336,16 +336,9 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {16, 0.8094},
-    {32, 0.6392},
-    {64, 0.1697},
-    {16, 0.6825},
-    {32, 0.6392},
-    {64, 0.1697},
-    {16, 0.8094},
-    {23, 0.6392},
-    {32, 0.6370033744026309},
-    {64, 0.1697},
+    {16, 0.2682},
+    {32, 0.2348},
+    {64, 0.1001},
     {-1, -1}  // ends the table
 };
 
@@ -404,8 +397,17 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
+    {{160, 160}, 6, 32, 0, 0, -1},
+    {{240, 128}, 13, 32, 0, 0, -1},
+    {{265, 64}, 14, 32, 0, 0, -1},
+    {{159, 159}, 5, 32, 0, 0, -1},
+    {{176, 176}, 7, 32, 0, 0, -1},
+    {{320, 25}, 17, 32, 0, 0, -1},
+    {{288, 64}, 16, 32, 0, 0, -1},
+    {{192, 112}, 8, 32, 0, 0, -1},
+    {{112, 192}, 3, 32, 0, 0, -1},
     {{64, 288}, 1, 32, 0, 0, -1},
-    {{41, 310}, 1, 32, 0, 0, -1},
+    {{25, 318}, 1, 32, 0, 0, -1},
     {{160, 160}, 19, 2147483647, 0, 3, 0},
     {{192, 192}, 20, 2147483647, 0, 3, 0},
     {{208, 208}, 20, 2147483647, 0, 3, 0},
@@ -422,11 +424,20 @@ inline constexpr near_row near_rows[] = {
     {{192, 112}, 22, 2147483647, 0, 3, 0},
     {{112, 192}, 10, 2147483647, 0, 3, 0},
     {{144, 256}, 21, 2147483647, 0, 3, 0},
-    {{64, 288}, 2, 2147483647, 3, 6, 0},
-    {{25, 318}, 2, 2147483647, 6, 10, 0},
+    {{64, 288}, 2, 2147483647, 0, 3, 0},
+    {{25, 318}, 2, 2147483647, 0, 3, 0},
     // NVIDIA_H100_80GB_HBM3, deterministic
+    {{160, 160}, 6, 32, 0, 0, -1},
+    {{240, 128}, 13, 32, 0, 0, -1},
+    {{265, 64}, 14, 32, 0, 0, -1},
+    {{159, 159}, 5, 32, 0, 0, -1},
+    {{176, 176}, 7, 32, 0, 0, -1},
+    {{320, 25}, 17, 32, 0, 0, -1},
+    {{288, 64}, 16, 32, 0, 0, -1},
+    {{192, 112}, 8, 32, 0, 0, -1},
+    {{112, 192}, 3, 32, 0, 0, -1},
     {{64, 288}, 2, 32, 0, 0, -1},
-    {{41, 310}, 2, 32, 0, 0, -1},
+    {{25, 318}, 2, 32, 0, 0, -1},
     {{160, 160}, 19, 2147483647, 0, 3, 0},
     {{192, 192}, 20, 2147483647, 0, 3, 0},
     {{208, 208}, 20, 2147483647, 0, 3, 0},
@@ -443,8 +454,8 @@ inline constexpr near_row near_rows[] = {
     {{192, 112}, 22, 2147483647, 0, 3, 0},
     {{112, 192}, 10, 2147483647, 0, 3, 0},
     {{144, 256}, 21, 2147483647, 0, 3, 0},
-    {{64, 288}, 2, 2147483647, 3, 6, 0},
-    {{25, 318}, 2, 2147483647, 6, 10, 0},
+    {{64, 288}, 2, 2147483647, 0, 3, 0},
+    {{25, 318}, 2, 2147483647, 0, 3, 0},
     {{0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -461,11 +472,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 20, 0, 20}, {20, 40, 20, 40}}}  // NVIDIA_H100_80GB_HBM3
+    {90, {{0, 20, 0, 29}, {20, 40, 29, 58}}}  // NVIDIA_H100_80GB_HBM3
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{0, 20, 0, 20}, {20, 40, 20, 40}}},
+    {90, {{0, 20, 0, 29}, {20, 40, 29, 58}}},
     {-1, {}}  // ends the table
 };
 
@@ -492,17 +503,19 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   (void)n;
   switch (plans[number_of_plan_].shape) {
     case 0: return extent_of(ceil_div(m, number{16}), number{1}, number{1});
-    case 1: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
+    case 1: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{512}))), number{1}, number{1});
     case 2: return extent_of((ceil_div(m, number{1}) * minimum(number{64}, ceil_div(n, number{1024}))), number{1}, number{1});
     case 3: return extent_of(ceil_div(m, number{2}), number{1}, number{1});
-    case 4: return extent_of(ceil_div(m, number{256}), number{1}, number{1});
+    case 4: return extent_of((ceil_div(m, number{4}) * minimum(number{16}, ceil_div(n, number{256}))), number{1}, number{1});
     case 5: return extent_of(ceil_div(m, number{8}), number{1}, number{1});
     case 6: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
     case 7: return extent_of(ceil_div(m, number{64}), number{1}, number{1});
-    case 8: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 9: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
-    case 10: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
-    case 11: return extent_of((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 8: return extent_of(ceil_div(m, number{256}), number{1}, number{1});
+    case 9: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
+    case 10: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
+    case 11: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
+    case 12: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 13: return extent_of((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)

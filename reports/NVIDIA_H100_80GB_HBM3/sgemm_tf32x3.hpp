@@ -9,7 +9,7 @@
 //   m=777 n=1234 k=999: 0.03512 ms mixed:graph, 5.455e+04 GFLOP/s, 338 GB/s, 1.554 [1.551, 1.557] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.02345 ms mixed:graph, 8.528e+04 GFLOP/s, 511.7 GB/s, 2.332 [2.326, 2.336] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.02359 ms mixed:graph, 9.103e+04 GFLOP/s, 533.4 GB/s, 2.461 [2.456, 2.466] times as fast as cublas
-//   m=1111 n=901 k=703: 0.04164 ms mixed:graph, 3.38e+04 GFLOP/s, 232 GB/s, 1.091 [1.087, 1.096] times as fast as cublas
+//   m=1111 n=901 k=703: 0.03918 ms mixed:graph, 3.592e+04 GFLOP/s, 246.6 GB/s, 1.149 [1.147, 1.152] times as fast as cublas
 //   m=1300 n=700 k=500: 0.01647 ms mixed:graph, 5.526e+04 GFLOP/s, 464 GB/s, 1.728 [1.722, 1.737] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.08694 ms mixed:graph, 8.337e+04 GFLOP/s, 325.7 GB/s, 2.166 [2.160, 2.172] times as fast as cublas
 //   m=2048 n=2048 k=2048: 0.1472 ms mixed:graph, 1.167e+05 GFLOP/s, 341.9 GB/s, 2.318 [2.316, 2.320] times as fast as cublas
@@ -88,7 +88,7 @@ struct config {
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
-  /// Blocks of the first launch. All zero where the launch could not be traced for this problem, or
+  /// Blocks of the main launch, of the function that is called like the kernel. All zero where the launch could not be traced for this problem, or
   /// does not fit a CUDA grid.
   constexpr extent grid(long long m, long long n, long long k) const;
 };
@@ -217,7 +217,7 @@ constexpr long long generations_apart(int a_, int b_) {
 }
 
 /// Architectures that plans were examined for.
-inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
+inline constexpr int archs[] = {90};
 
 struct plan {
   VARIANT_value VARIANT;
@@ -246,42 +246,48 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 5, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 5, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 2, {128, 1, 1}, 73728, false, true, 7, -1, 117ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 100352, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 133120, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 149504, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 7, -1, 117ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 1, 1, 1, false, false, 16, 1, {128, 1, 1}, 51200, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {128, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 128, 16, 64, 32, 4, 32, true, 1, 1, 1, false, false, 8, 2, {128, 1, 1}, 57344, false, true, 9, -1, 117ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 100352, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {128, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {256, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 67584, false, true, 8, -1, 16ULL, true}
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 149504, false, true, 5, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 7, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 4, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 8, 3, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 83968, false, true, 9, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 4, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 10, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 182272, false, true, 0, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 11, 4, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 215040, true, true, 2, 1, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 1, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 4, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 182272, false, true, 5, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 198656, false, true, 0, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 11, 4, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 51200, false, true, 1, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 116736, false, true, 5, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 8, 1, {384, 1, 1}, 215040, true, true, 10, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 7, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 1, 0, 1ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 198656, false, true, 5, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 5, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 165888, false, true, 5, 2, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 5, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 5, -1, 1ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 133120, false, true, 5, 2, 1ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -342,8 +348,9 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {128, 0.558},
-    {128, 0.6869},
+    {32, 0.5417},
+    {64, 0.4152},
+    {128, 0.41},
     {-1, -1}  // ends the table
 };
 
@@ -376,18 +383,21 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{112, 192, 192}, 2, 32, 0, 0, -1},
-    {{112, 192, 192}, 11, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 12, 2147483647, 1, 2, 0},
-    {{153, 164, 159}, 13, 2147483647, 1, 2, 0},
-    {{159, 159, 159}, 13, 2147483647, 1, 2, 0},
-    {{160, 160, 160}, 13, 2147483647, 1, 2, 0},
-    {{169, 169, 169}, 14, 2147483647, 1, 2, 0},
-    {{176, 176, 176}, 15, 2147483647, 1, 2, 0},
-    {{192, 192, 96}, 16, 2147483647, 1, 2, 0},
-    {{192, 192, 192}, 15, 2147483647, 1, 2, 0},
-    {{208, 208, 208}, 17, 2147483647, 1, 2, 0},
-    {{224, 144, 160}, 18, 2147483647, 1, 2, 0},
+    {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
+    {{112, 192, 192}, 11, 2147483647, 0, 3, 0},
+    {{144, 144, 144}, 12, 2147483647, 0, 3, 0},
+    {{153, 164, 159}, 13, 2147483647, 0, 3, 0},
+    {{159, 159, 159}, 14, 2147483647, 0, 3, 0},
+    {{160, 160, 160}, 14, 2147483647, 0, 3, 0},
+    {{161, 157, 151}, 14, 2147483647, 0, 3, 0},
+    {{165, 151, 143}, 14, 2147483647, 0, 3, 0},
+    {{169, 169, 169}, 15, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
+    {{192, 192, 96}, 16, 2147483647, 0, 3, 0},
+    {{192, 192, 192}, 15, 2147483647, 0, 3, 0},
+    {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 144, 160}, 0, 2147483647, 0, 3, 0},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -404,11 +414,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 15, 0, 12}, {0, 15, 0, 12}}}  // NVIDIA_H100_80GB_HBM3
+    {90, {{0, 15, 0, 15}, {0, 15, 0, 15}}}  // NVIDIA_H100_80GB_HBM3
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{0, 15, 0, 12}, {0, 15, 0, 12}}},
+    {90, {{0, 15, 0, 15}, {0, 15, 0, 15}}},
     {-1, {}}  // ends the table
 };
 
@@ -426,6 +436,9 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 0: met_ = (number{128} <= k); break;
     case 1: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
     case 2: met_ = both((number{1} <= ((((k % number{4}) + (n % number{4})) + number{0}) + number{0})), (((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))) <= number{2147483648LL})); break;
+    case 3: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{1}) <= number{1024})); break;
+    case 4: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
+    case 5: met_ = (number{256} <= k); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -442,13 +455,16 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 0: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{2});
     case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
-    case 3: return extent_of(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 4: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
-    case 5: return extent_of((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
-    case 6: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
-    case 7: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
-    case 8: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
-    case 9: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 5: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 6: return extent_of((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
+    case 7: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 8: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{4}, number{1});
+    case 9: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
+    case 10: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
+    case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
+    case 12: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -486,169 +502,257 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.00669 + 2.27e-10 * m * n + 7.031e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.059e-07 * m + 3.59e-07 * n + 3.344e-05 * k))
-          * unless_multiple(m, 4, 1.068)
-          * unless_multiple(n, 4, 1.068)
-          * unless_multiple(k, 4, 1.068);
+      return (estimate{0.00409 + 4.116e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.729e-08 * m + 2.045e-07 * n + 3.494e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.913e-07 * n))
+          * unless_multiple(m, 4, 1.117)
+          * unless_multiple(n, 4, 1.117)
+          * unless_multiple(k, 4, 1.117);
     case 1:
-      return (estimate{0.00669 + 1.289e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.235e-07 * n + 1.8e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 1.958e-09 * n))
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.001029 + 3.037e-07 * m + 8.271e-06 * n))
+          * unless_multiple(m, 4, 1.118)
+          * unless_multiple(n, 4, 1.118)
+          * unless_multiple(k, 4, 1.118);
+    case 2:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.005108 + 1.512e-07 * m + 9.906e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 5.396e-07 * m))
+          * unless_multiple(m, 4, 1.124)
+          * unless_multiple(n, 4, 1.124)
+          * unless_multiple(k, 4, 1.124);
+    case 3:
+      return estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.376e-06 * m + 2.528e-06 * n + 1.868e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 8.398e-07 * m + 6.379e-06 * k);
+    case 4:
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.001094 + 7.157e-07 * m + 1.789e-05 * n))
+          * unless_multiple(m, 4, 1.145)
+          * unless_multiple(n, 4, 1.145)
+          * unless_multiple(k, 4, 1.145);
+    case 5:
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.0001886 + 5.526e-07 * m + 1.34e-05 * n + 5.86e-06 * k))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.081)
+          * unless_multiple(k, 4, 1.081);
+    case 6:
+      return estimate{0.00409 + 6.422e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.25e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 6.604e-06 * n + 2.251e-05 * k);
+    case 7:
+      return (estimate{0.00409 + 1.984e-09 * m * n + 2.193e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.218e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007062 + 6.28e-08 * n + 2.311e-06 * k))
+          * unless_multiple(m, 4, 1.155)
+          * unless_multiple(n, 4, 1.155)
+          * unless_multiple(k, 4, 1.155);
+    case 8:
+      return estimate{0.00409 + 5.203e-09 * m * k + 2.666e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.989e-06 * m + 9.46e-06 * n + 1.866e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.582e-06 * k);
+    case 9:
+      return (estimate{0.00409 + 2.751e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.002597 + 2.279e-07 * n + 6.516e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 2.997e-07 * m))
+          * unless_multiple(m, 4, 1.157)
+          * unless_multiple(n, 4, 1.157)
+          * unless_multiple(k, 4, 1.157);
+    case 10:
+      return (estimate{0.00409 + 1.725e-09 * m * n + 2.154e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.273e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.008238 + 1.469e-06 * k))
+          * unless_multiple(m, 4, 1.15)
+          * unless_multiple(n, 4, 1.15)
+          * unless_multiple(k, 4, 1.15);
+    case 11:
+      return (estimate{0.00409 + 1.141e-10 * n * k}
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004094 + 6.564e-07 * m + 5.877e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 1.308e-06 * n))
+          * unless_multiple(m, 4, 1.088)
+          * unless_multiple(n, 4, 1.088)
+          * unless_multiple(k, 4, 1.088);
+    case 12:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.005083 + 1.432e-07 * m + 1.033e-05 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 5.582e-07 * m))
+          * unless_multiple(m, 4, 1.119)
+          * unless_multiple(n, 4, 1.119)
+          * unless_multiple(k, 4, 1.119);
+    case 13:
+      return (estimate{0.00409 + 5.246e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0008808 + 3.107e-07 * m + 8.433e-06 * n))
           * unless_multiple(m, 4, 1.108)
           * unless_multiple(n, 4, 1.108)
           * unless_multiple(k, 4, 1.108);
-    case 2:
-      return (estimate{0.00669 + 1.141e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.366e-07 * m + 3.652e-07 * n + 3.442e-05 * k))
-          * unless_multiple(m, 4, 1.063)
-          * unless_multiple(n, 4, 1.063)
-          * unless_multiple(k, 4, 1.063);
-    case 3:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.129e-07 * m + 2.98e-07 * n + 2.22e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 4:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.094e-07 * m + 2.971e-07 * n + 2.238e-05 * k))
-          * unless_multiple(m, 4, 1.059)
-          * unless_multiple(n, 4, 1.059)
-          * unless_multiple(k, 4, 1.059);
-    case 5:
-      return (estimate{0.00669 + 4.887e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.336e-07 * m + 5.892e-07 * n + 6.677e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.401e-07 * n))
-          * unless_multiple(m, 4, 1.088)
-          * unless_multiple(n, 4, 1.088)
-          * unless_multiple(k, 4, 1.088);
-    case 6:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 4.405e-08 * m + 3.935e-07 * n + 2.021e-05 * k))
-          * unless_multiple(m, 4, 1.126)
-          * unless_multiple(n, 4, 1.126)
-          * unless_multiple(k, 4, 1.126);
-    case 7:
-      return (estimate{0.00669 + 1.539e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.193e-07 * n + 1.794e-05 * k))
-          * unless_multiple(m, 4, 1.11)
-          * unless_multiple(n, 4, 1.11)
-          * unless_multiple(k, 4, 1.11);
-    case 8:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.076e-07 * m + 3.629e-07 * n + 2.22e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 9:
-      return (estimate{0.00669 + 5.557e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.357e-07 * m + 7.197e-07 * n + 6.674e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.538e-07 * n))
-          * unless_multiple(m, 4, 1.088)
-          * unless_multiple(n, 4, 1.088)
-          * unless_multiple(k, 4, 1.088);
-    case 10:
-      return (estimate{0.00669 + 9.473e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.146e-07 * m + 6.023e-07 * n + 6.736e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.352e-07 * n))
-          * unless_multiple(m, 4, 1.083)
-          * unless_multiple(n, 4, 1.083)
-          * unless_multiple(k, 4, 1.083);
-    case 11:
-      return (estimate{0.00669 + 1.472e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.209e-07 * n + 1.877e-05 * k))
-          * unless_multiple(m, 4, 1.104)
-          * unless_multiple(n, 4, 1.104)
-          * unless_multiple(k, 4, 1.104);
-    case 12:
-      return (estimate{0.00669 + 1.806e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.184e-07 * n + 1.805e-05 * k))
-          * unless_multiple(m, 4, 1.11)
-          * unless_multiple(n, 4, 1.11)
-          * unless_multiple(k, 4, 1.11);
-    case 13:
-      return (estimate{0.00669 + 3.43e-10 * m * n + 1.582e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.095e-07 * m + 4.01e-07 * n + 3.317e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
     case 14:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.278e-07 * m + 2.789e-07 * n + 2.222e-05 * k))
-          * unless_multiple(m, 4, 1.059)
-          * unless_multiple(n, 4, 1.059)
-          * unless_multiple(k, 4, 1.059);
+      return estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.646e-06 * m + 4.36e-06 * n + 1.098e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.54e-06 * m + 8.706e-07 * n + 7.997e-06 * k);
     case 15:
-      return (estimate{0.00669 + 5.615e-07 * n + 2.44e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.198e-08 * n + 3.281e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1056}), 1.553e-06 * n))
-          * unless_multiple(m, 4, 1.115)
-          * unless_multiple(n, 4, 1.115)
-          * unless_multiple(k, 4, 1.115);
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.001342 + 7.054e-07 * m + 1.763e-05 * n))
+          * unless_multiple(m, 4, 1.144)
+          * unless_multiple(n, 4, 1.144)
+          * unless_multiple(k, 4, 1.144);
     case 16:
-      return (estimate{0.00669 + 8.857e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.408e-07 * m + 3.314e-07 * n + 3.435e-05 * k))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.064)
-          * unless_multiple(k, 4, 1.064);
+      return (estimate{0.00409 + 5.579e-07 * m + 3.448e-10 * m * n + 3.89e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.312e-07 * n + 2.385e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1056}), 4.977e-07 * m))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.079)
+          * unless_multiple(k, 4, 1.079);
     case 17:
-      return (estimate{0.00669 + 1.621e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.18e-07 * n + 1.805e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 9.799e-09 * n))
-          * unless_multiple(m, 4, 1.107)
-          * unless_multiple(n, 4, 1.107)
-          * unless_multiple(k, 4, 1.107);
+      return estimate{0.00409 + 6.92e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.03e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 5.824e-06 * n + 2.339e-05 * k);
     case 18:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.033e-07 * m + 3.653e-07 * n + 2.235e-05 * k))
-          * unless_multiple(m, 4, 1.058)
-          * unless_multiple(n, 4, 1.058)
-          * unless_multiple(k, 4, 1.058);
-    case 19:
-      return (estimate{0.00669 + 7.556e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.111e-07 * m + 7.869e-07 * n + 6.755e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.497e-07 * n))
-          * unless_multiple(m, 4, 1.082)
-          * unless_multiple(n, 4, 1.082)
-          * unless_multiple(k, 4, 1.082);
-    case 20:
-      return (estimate{0.00669 + 2.592e-10 * m * n + 1.991e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.091e-07 * m + 2.944e-07 * n + 3.321e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
-    case 21:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 5.456e-08 * m + 3.786e-07 * n + 2.011e-05 * k))
-          * unless_multiple(m, 4, 1.127)
-          * unless_multiple(n, 4, 1.127)
-          * unless_multiple(k, 4, 1.127);
-    case 22:
-      return (estimate{0.00669 + 2.483e-10 * m * n + 9.931e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 9.652e-08 * m + 3.205e-07 * n + 3.35e-05 * k))
-          * unless_multiple(m, 4, 1.069)
-          * unless_multiple(n, 4, 1.069)
-          * unless_multiple(k, 4, 1.069);
-    case 23:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.033e-07 * m + 7.72e-07 * n + 7.115e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.055e-07 * n))
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 5.592e-07 * m + 1.345e-05 * n + 6.009e-06 * k))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
+    case 19:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0004937 + 1.908e-08 * m + 8.803e-07 * n + 7.18e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 6.398e-07 * n))
+          * unless_multiple(m, 4, 1.123)
+          * unless_multiple(n, 4, 1.123)
+          * unless_multiple(k, 4, 1.123);
+    case 20:
+      return estimate{0.00409 + 7.319e-09 * m * k + 3.489e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 7.719e-06 * m + 9.212e-06 * n + 1.51e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.264e-06 * k);
+    case 21:
+      return (estimate{0.00409 + 6.329e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0003719 + 4.062e-07 * n + 6.695e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 1.131e-07 * m))
+          * unless_multiple(m, 4, 1.15)
+          * unless_multiple(n, 4, 1.15)
+          * unless_multiple(k, 4, 1.15);
+    case 22:
+      return (estimate{0.00409 + 1.882e-10 * n * k}
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004271 + 9.603e-07 * m + 5.474e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 1.496e-06 * n))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.085)
+          * unless_multiple(k, 4, 1.085);
+    case 23:
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 0.00653 + 7.433e-08 * m + 8.199e-06 * n + 9.988e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{264}), 4.629e-07 * m + 3.619e-07 * n))
+          * unless_multiple(m, 4, 1.087)
+          * unless_multiple(n, 4, 1.087)
+          * unless_multiple(k, 4, 1.087);
     case 24:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.07e-07 * m + 3.517e-07 * n + 2.264e-05 * k))
-          * unless_multiple(m, 4, 1.059)
-          * unless_multiple(n, 4, 1.059)
-          * unless_multiple(k, 4, 1.059);
+      return (estimate{0.00409 + 5.071e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0002386 + 2.837e-07 * m + 8.461e-06 * n + 1.584e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.171e-07 * m))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.051)
+          * unless_multiple(k, 4, 1.051);
     case 25:
-      return (estimate{0.00669 + 2.605e-10 * m * n + 1.843e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.194e-07 * m + 3.257e-07 * n + 3.319e-05 * k))
+      return (estimate{0.00409 + 3.146e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 4.948e-07 * n + 2.558e-05 * k))
           * unless_multiple(m, 4, 1.067)
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
+    case 26:
+      return estimate{0.00409 + 8.302e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.922e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 5.237e-06 * n + 2.407e-05 * k);
+    case 27:
+      return (estimate{0.00409 + 2.055e-09 * m * n + 2.866e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.687e-05 + 2.105e-05 * k))
+          * unless_multiple(m, 4, 1.118)
+          * unless_multiple(n, 4, 1.118)
+          * unless_multiple(k, 4, 1.118);
+    case 28:
+      return (estimate{0.00409 + 2.483e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001085 + 6.867e-08 * m + 6.89e-07 * n + 7.293e-05 * k))
+          * unless_multiple(m, 4, 1.119)
+          * unless_multiple(n, 4, 1.119)
+          * unless_multiple(k, 4, 1.119);
+    case 29:
+      return (estimate{0.00409 + 1.026e-09 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.429e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1056}), 4.854e-07 * m))
+          * unless_multiple(m, 4, 1.225)
+          * unless_multiple(n, 4, 1.225)
+          * unless_multiple(k, 4, 1.225);
+    case 30:
+      return (estimate{0.00409 + 1.631e-09 * m * n + 1.712e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.168e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.003924 + 2.596e-07 * m + 1.18e-06 * n + 8.74e-06 * k))
+          * unless_multiple(m, 4, 1.149)
+          * unless_multiple(n, 4, 1.149)
+          * unless_multiple(k, 4, 1.149);
+    case 31:
+      return (estimate{0.00409 + 6.39e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.792e-05 + 2.843e-09 * m + 5.125e-07 * n + 6.716e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.169e-07 * m))
+          * unless_multiple(m, 4, 1.149)
+          * unless_multiple(n, 4, 1.149)
+          * unless_multiple(k, 4, 1.149);
+    case 32:
+      return (estimate{0.00409 + 4.591e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0002223 + 2.889e-07 * m + 8.448e-06 * n + 1.635e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.121e-07 * m))
+          * unless_multiple(m, 4, 1.05)
+          * unless_multiple(n, 4, 1.05)
+          * unless_multiple(k, 4, 1.05);
+    case 33:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 4.234e-08 * m + 4.6e-07 * n + 3.075e-05 * k))
+          * unless_multiple(m, 4, 1.03)
+          * unless_multiple(n, 4, 1.03)
+          * unless_multiple(k, 4, 1.03);
+    case 34:
+      return estimate{0.00409 + 5.842e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.654e-08 * n + 7.655e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 8.805e-06 * n + 2.017e-05 * k);
+    case 35:
+      return (estimate{0.00409 + 1.098e-08 * m * n + 2.044e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.66e-07 * m + 9.223e-06 * n)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{264}), 0.0))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.081)
+          * unless_multiple(k, 4, 1.081);
+    case 36:
+      return (estimate{0.00409 + 2.609e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 2.32e-07 * m + 1.1e-05 * n + 3.305e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{264}), 3.642e-07 * m))
+          * unless_multiple(m, 4, 1.055)
+          * unless_multiple(n, 4, 1.055)
+          * unless_multiple(k, 4, 1.055);
+    case 37:
+      return (estimate{0.00409 + 1.657e-09 * m * n + 1.445e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 1.555e-07 * m + 2.243e-05 * k))
+          * unless_multiple(m, 4, 1.063)
+          * unless_multiple(n, 4, 1.063)
+          * unless_multiple(k, 4, 1.063);
+    case 38:
+      return estimate{0.00409 + 4.624e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.787e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 7.812e-06 * n + 2.306e-05 * k);
+    case 39:
+      return (estimate{0.00409 + 1.27e-08 * m * n + 2.143e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.297e-07 * m + 9.007e-06 * n))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.079)
+          * unless_multiple(k, 4, 1.079);
+    case 40:
+      return (estimate{0.00409 + 1.134e-06 * m + 5.058e-10 * m * n + 5.454e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.197e-07 * n + 2.329e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1056}), 4.149e-08 * m))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.081)
+          * unless_multiple(k, 4, 1.081);
+    case 41:
+      return estimate{0.00409 + 8.109e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.284e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 6.28e-06 * n + 2.318e-05 * k);
     default:
       return {0, false};
   }
@@ -656,7 +760,7 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 11, 19, 14, 20, 17, 21, 22, 12, 23, 16, 24, 25, 26, 13, 27, 28, 29, 30, 31, 18, 32, 33, 34, 35, 15
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 18, 19, 20, 21, 22, 23, 14, 24, 25, 26, 27, 11, 28, 13, 29, 30, 31, 16, 32, 33, 34, 35, 36, 37, 12, 15, 38, 39, 40, 41
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -665,7 +769,7 @@ struct prediction {
 };
 
 inline constexpr prediction predictions[] = {
-    {0, 26}
+    {0, 42}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.

@@ -94,7 +94,7 @@ struct config {
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
-  /// Blocks of the first launch. All zero where the launch could not be traced for this problem, or
+  /// Blocks of the main launch, of the function that is called like the kernel. All zero where the launch could not be traced for this problem, or
   /// does not fit a CUDA grid.
   constexpr extent grid(long long m, long long n) const;
 };
@@ -251,53 +251,53 @@ inline constexpr plan plans[] = {
     {256, 32, 2, 4, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 0, -1, 1023ULL, true},
     {128, 128, 4, 4, 2, LOAD_value::plain, 0, 0, 256, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
     {128, 128, 4, 4, 1, LOAD_value::plain, 0, 0, 256, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
-    {128, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 1, 0, 1023ULL, true},
-    {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 2, -1, 1023ULL, true},
-    {512, 512, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
-    {256, 32, 1, 2, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {512, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 2, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, 1, 1023ULL, true},
-    {128, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
-    {256, 2, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 8, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, 1, 1023ULL, true},
-    {128, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
-    {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 7, 0, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 7, 0, 1023ULL, true},
-    {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 2, -1, 1022ULL, true},
-    {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 4, -1, 1022ULL, true},
-    {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 5, -1, 1022ULL, true},
-    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1022ULL, true},
-    {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, 0, 1023ULL, true},
-    {256, 32, 1, 4, 2, LOAD_value::plain, 4096, 0, 256, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 11, 0, 1023ULL, true},
-    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 256, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 12, 0, 1022ULL, true},
-    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, true, 13, 0, 1023ULL, true},
-    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 7, 0, 1023ULL, true},
-    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 7, 0, 1023ULL, true},
-    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 2, -1, 1022ULL, true},
-    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
-    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, 1, 1023ULL, true},
-    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, false, 7, 0, 1023ULL, true},
-    {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 2, -1, 1023ULL, true},
-    {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 2, -1, 1023ULL, true},
-    {256, 32, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 7, 0, 1023ULL, true},
-    {128, 32, 2, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
-    {256, 4, 2, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 1, -1, 1023ULL, true},
-    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 7, 1, 1023ULL, true},
-    {256, 16, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true}
+    {128, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {128, 1, 1}, 0, false, false, 2, 0, 1023ULL, true},
+    {512, 256, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {512, 512, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 5, -1, 1023ULL, true},
+    {256, 32, 1, 2, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 4, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1022ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {512, 512, 1, 2, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {512, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {256, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 2, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
+    {128, 8, 2, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 9, -1, 1023ULL, true},
+    {256, 2, 1, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 10, 1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 8, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 11, 1, 1023ULL, true},
+    {128, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 7, -1, 1023ULL, true},
+    {256, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 12, 0, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 13, 0, 1023ULL, true},
+    {512, 256, 1, 4, 4, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {256, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 5, -1, 1022ULL, true},
+    {256, 32, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 6, -1, 1022ULL, true},
+    {256, 32, 4, 2, 2, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 9, -1, 1022ULL, true},
+    {256, 4, 4, 4, 2, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 4, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, -1, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::plain, 0, 0, 128, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 14, 0, 1023ULL, true},
+    {256, 32, 1, 4, 2, LOAD_value::plain, 4096, 0, 256, FINISH_value::kernel, 4, 32, {256, 1, 1}, 0, false, true, 15, 0, 1023ULL, true},
+    {128, 32, 1, 4, 8, LOAD_value::bypass, 0, 0, 256, FINISH_value::ticket, 4, 32, {128, 1, 1}, 0, false, true, 16, 0, 1022ULL, true},
+    {512, 256, 2, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::kernel, 2, 32, {512, 1, 1}, 0, false, true, 17, 0, 1023ULL, true},
+    {256, 256, 1, 1, 8, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 14, 0, 1023ULL, true},
+    {256, 32, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 2, 32, {256, 1, 1}, 0, false, false, 18, 0, 1023ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::bypass, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1022ULL, true},
+    {256, 32, 1, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {256, 256, 1, 4, 8, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 4, -1, 1023ULL, true},
+    {256, 4, 2, 2, 2, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
+    {256, 8, 4, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
+    {256, 256, 2, 4, 2, LOAD_value::stream, 0, 0, 128, FINISH_value::atomic, 4, 32, {256, 1, 1}, 0, false, false, 13, 0, 1023ULL, true},
+    {512, 256, 1, 2, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {512, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {128, 64, 1, 4, 8, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 3, -1, 1023ULL, true},
+    {256, 32, 1, 4, 8, LOAD_value::stream, 0, 0, 8, FINISH_value::atomic, 1, 32, {256, 1, 1}, 0, false, false, 19, 0, 1023ULL, true},
+    {128, 32, 2, 4, 4, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {128, 1, 1}, 0, false, true, 6, -1, 1023ULL, true},
+    {256, 4, 2, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 10, -1, 1023ULL, true},
+    {256, 1, 1, 1, 4, LOAD_value::plain, 0, 0, 1, FINISH_value::ticket, 2, 32, {256, 1, 1}, 0, false, true, 8, 1, 1023ULL, true},
+    {256, 16, 4, 4, 1, LOAD_value::stream, 0, 0, 1, FINISH_value::ticket, 1, 32, {256, 1, 1}, 0, false, true, 7, -1, 1023ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -356,30 +356,8 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {32, 0.7126},
-    {64, 0.4681},
-    {32, 0.7254},
-    {64, 0.4681},
-    {32, 0.7699},
-    {64, 0.4681},
-    {32, 0.7192},
-    {64, 0.4681},
-    {32, 0.633},
-    {64, 0.4681},
-    {32, 0.6391},
-    {64, 0.4681},
-    {32, 0.6019},
-    {64, 0.4681},
-    {32, 0.6601},
-    {64, 0.4681},
-    {32, 0.572},
-    {64, 0.4681},
-    {32, 0.5753},
-    {64, 0.4681},
-    {32, 0.575},
-    {64, 0.4681},
-    {32, 0.5815},
-    {64, 0.4681},
+    {32, 0.3199},
+    {64, 0.2752},
     {-1, -1}  // ends the table
 };
 
@@ -450,24 +428,26 @@ inline constexpr near_row near_rows[] = {
     {{288, 64}, 16, 32, 0, 0, -1},
     {{320, 25}, 17, 32, 0, 0, -1},
     {{25, 318}, 19, 2147483647, 0, 2, 0},
-    {{64, 288}, 20, 2147483647, 2, 4, 0},
-    {{96, 320}, 20, 2147483647, 4, 6, 0},
-    {{112, 192}, 21, 2147483647, 6, 8, 0},
-    {{144, 256}, 22, 2147483647, 4, 6, 0},
-    {{159, 159}, 23, 2147483647, 8, 10, 0},
-    {{160, 160}, 23, 2147483647, 10, 12, 0},
-    {{176, 176}, 23, 2147483647, 12, 14, 0},
-    {{192, 112}, 24, 2147483647, 14, 16, 0},
-    {{192, 192}, 25, 2147483647, 4, 6, 0},
-    {{192, 191}, 25, 2147483647, 4, 6, 0},
-    {{208, 208}, 25, 2147483647, 4, 6, 0},
-    {{224, 224}, 23, 2147483647, 4, 6, 0},
-    {{240, 128}, 26, 2147483647, 16, 18, 0},
-    {{265, 64}, 27, 2147483647, 18, 20, 0},
-    {{288, 64}, 27, 2147483647, 20, 22, 0},
-    {{320, 25}, 28, 2147483647, 22, 24, 0},
-    {{320, 96}, 27, 2147483647, 4, 6, 0},
+    {{64, 288}, 20, 2147483647, 0, 2, 0},
+    {{96, 320}, 20, 2147483647, 0, 2, 0},
+    {{112, 192}, 21, 2147483647, 0, 2, 0},
+    {{144, 256}, 22, 2147483647, 0, 2, 0},
+    {{159, 159}, 23, 2147483647, 0, 2, 0},
+    {{160, 160}, 23, 2147483647, 0, 2, 0},
+    {{176, 176}, 23, 2147483647, 0, 2, 0},
+    {{192, 112}, 24, 2147483647, 0, 2, 0},
+    {{192, 192}, 25, 2147483647, 0, 2, 0},
+    {{192, 191}, 25, 2147483647, 0, 2, 0},
+    {{208, 208}, 25, 2147483647, 0, 2, 0},
+    {{224, 224}, 23, 2147483647, 0, 2, 0},
+    {{240, 128}, 26, 2147483647, 0, 2, 0},
+    {{265, 64}, 27, 2147483647, 0, 2, 0},
+    {{288, 64}, 27, 2147483647, 0, 2, 0},
+    {{320, 25}, 28, 2147483647, 0, 2, 0},
+    {{320, 96}, 27, 2147483647, 0, 2, 0},
     // NVIDIA_H200, deterministic
+    {{25, 318}, 32, 32, 0, 0, -1},
+    {{64, 288}, 32, 32, 0, 0, -1},
     {{112, 192}, 4, 32, 0, 0, -1},
     {{159, 159}, 6, 32, 0, 0, -1},
     {{160, 160}, 7, 32, 0, 0, -1},
@@ -511,11 +491,11 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 20, 0, 29}, {20, 40, 29, 56}}}  // NVIDIA_H200
+    {90, {{0, 20, 0, 29}, {20, 40, 29, 58}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{0, 20, 0, 29}, {20, 40, 29, 56}}},
+    {90, {{0, 20, 0, 29}, {20, 40, 29, 58}}},
     {-1, {}}  // ends the table
 };
 
@@ -542,19 +522,25 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
   (void)n;
   switch (plans[number_of_plan_].shape) {
     case 0: return extent_of(ceil_div(m, number{16}), number{1}, number{1});
-    case 1: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
-    case 2: return extent_of(ceil_div(m, number{2}), number{1}, number{1});
-    case 3: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
-    case 4: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
-    case 5: return extent_of(ceil_div(m, number{8}), number{1}, number{1});
-    case 6: return extent_of(ceil_div(m, number{64}), number{1}, number{1});
-    case 7: return extent_of(ceil_div(m, number{256}), number{1}, number{1});
-    case 8: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
-    case 9: return extent_of(minimum(ceil_div(m, number{256}), number{1056}), number{1}, number{1});
-    case 10: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
-    case 11: return extent_of((ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 12: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
-    case 13: return extent_of((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 1: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{512}))), number{1}, number{1});
+    case 2: return extent_of((ceil_div(m, number{8}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 3: return extent_of(ceil_div(m, number{2}), number{1}, number{1});
+    case 4: return extent_of(ceil_div(m, number{1}), number{1}, number{1});
+    case 5: return extent_of(ceil_div(m, number{4}), number{1}, number{1});
+    case 6: return extent_of(ceil_div(m, number{8}), number{1}, number{1});
+    case 7: return extent_of(ceil_div(m, number{64}), number{1}, number{1});
+    case 8: return extent_of(ceil_div(m, number{256}), number{1}, number{1});
+    case 9: return extent_of(ceil_div(m, number{32}), number{1}, number{1});
+    case 10: return extent_of(ceil_div(m, number{128}), number{1}, number{1});
+    case 11: return extent_of(minimum(ceil_div(m, number{256}), number{1056}), number{1}, number{1});
+    case 12: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 13: return extent_of((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1}, number{1});
+    case 14: return extent_of((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 15: return extent_of((ceil_div(m, number{8}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 16: return extent_of((ceil_div(m, number{4}) * minimum(number{256}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 17: return extent_of((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{1}, number{1});
+    case 18: return extent_of((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{1}, number{1});
+    case 19: return extent_of((ceil_div(m, number{8}) * minimum(number{8}, ceil_div(n, number{128}))), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -596,21 +582,20 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(m, 4, 1.032)
           * unless_multiple(n, 4, 1.085);
     case 1:
-      return (estimate{0.001488 + 1.279e-06 * m + 1.661e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.002889 + 9.508e-10 * m)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0006531))
-          * unless_multiple(m, 4, 1.055);
+      return estimate{0.00333 + 1.697e-07 * m + 2.089e-09 * n + 6.448e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 8.215e-05 + 2.383e-12 * m + 1.095e-11 * n)
+          + in_waves(ceil_div((ceil_div(m, number{1}) * minimum(number{128}, ceil_div(n, number{256}))), number{264}), 0.0001598 + 4.468e-12 * m + 3.807e-10 * n);
     case 2:
-      return (estimate{0.001488 + 1.173e-06 * m + 5.107e-10 * n + 1.222e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001903 + 1.92e-09 * m + 5.105e-10 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001888 + 5.106e-10 * n))
-          * unless_multiple(n, 4, 1.006);
+      return (estimate{0.003462 + 5.132e-07 * m + 6.078e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{132}), 0.0001138 + 3.909e-12 * m + 4.501e-10 * n)
+          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1056}), 0.0006997 + 3.558e-11 * m + 1.877e-09 * n))
+          * unless_multiple(n, 4, 1.005);
     case 3:
-      return (estimate{0.002501 + 3.747e-08 * m + 3.486e-09 * n + 1.19e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001678 + 3.275e-09 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 3.463e-09 * n))
-          * unless_multiple(m, 4, 1.027)
-          * unless_multiple(n, 4, 1.066);
+      return (estimate{0.004166 + 2.459e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{132}), 0.0001016 + 9.615e-09 * n)
+          + in_waves(ceil_div((ceil_div(m, number{16}) * minimum(number{128}, ceil_div(n, number{128}))), number{264}), 0.0002742 + 7.906e-09 * n))
+          * unless_multiple(m, 4, 1.007)
+          * unless_multiple(n, 4, 1.016);
     case 4:
       return (estimate{0.001868 + 1.193e-06 * m + 5.865e-08 * n + 5.639e-10 * m * n}
           + in_waves(ceil_div(ceil_div(m, number{2}), number{132}), 0.0002013 + 4.417e-08 * n)
@@ -673,16 +658,14 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(m, 4, 1.103)
           * unless_multiple(n, 4, 1.105);
     case 16:
-      return (estimate{0.001488 + 8.72e-07 * m + 1.626e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.003043 + 5.232e-10 * m))
-          * unless_multiple(m, 4, 1.051)
-          * unless_multiple(n, 4, 1.013);
+      return estimate{0.003527 + 1.623e-07 * m + 9.076e-10 * n + 7.398e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 0.0001433 + 3.951e-12 * m + 9.361e-11 * n)
+          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{256}))), number{1056}), 0.0005699 + 4.129e-11 * m + 1.121e-09 * n);
     case 17:
-      return (estimate{0.001488 + 1.176e-06 * m + 5.84e-10 * n + 1.231e-09 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 0.001872 + 1.797e-09 * m + 5.838e-10 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{264}), 0.0001654 + 5.839e-10 * n))
-          * unless_multiple(m, 4, 1.006)
-          * unless_multiple(n, 4, 1.009);
+      return (estimate{0.00341 + 5.167e-07 * m + 2.179e-10 * n + 6.298e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{132}), 0.0001138 + 3.792e-12 * m + 3.852e-10 * n)
+          + in_waves(ceil_div((ceil_div(m, number{2}) * minimum(number{128}, ceil_div(n, number{1024}))), number{1056}), 0.0006901 + 3.353e-11 * m + 2.029e-09 * n))
+          * unless_multiple(n, 4, 1.008);
     case 18:
       return (estimate{0.004041 + 6.747e-07 * m + 2.043e-09 * n + 7.253e-10 * m * n}
           + in_waves(ceil_div((ceil_div(m, number{4}) * minimum(number{128}, ceil_div(n, number{256}))), number{132}), 0.0003228 + 9.757e-12 * m + 1.481e-10 * n)
@@ -728,11 +711,11 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(ceil_div(ceil_div(m, number{1}), number{264}), 0.0001252 + 2.24e-11 * m))
           * unless_multiple(n, 4, 1.021);
     case 26:
-      return (estimate{0.003562 + 4.314e-07 * m + 1.886e-08 * n + 8.989e-10 * m * n}
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{132}), 1.859e-08 * n)
-          + in_waves(ceil_div(ceil_div(m, number{256}), number{1056}), 0.001159 + 1.883e-08 * n))
-          * unless_multiple(m, 4, 1.084)
-          * unless_multiple(n, 4, 1.073);
+      return (estimate{0.003935 + 1.661e-07 * m + 1.061e-08 * n + 1.999e-10 * m * n}
+          + in_waves(ceil_div((ceil_div(m, number{8}) * minimum(number{8}, ceil_div(n, number{128}))), number{132}), 0.0002898 + 6.926e-08 * n)
+          + in_waves(ceil_div((ceil_div(m, number{8}) * minimum(number{8}, ceil_div(n, number{128}))), number{264}), 2.24e-05))
+          * unless_multiple(m, 4, 1.022)
+          * unless_multiple(n, 4, 1.024);
     case 27:
       return (estimate{0.001728 + 3.009e-08 * m + 6e-07 * n + 4.581e-10 * m * n}
           + in_waves(ceil_div(ceil_div(m, number{8}), number{132}), 3.847e-07 * n)

@@ -165,7 +165,7 @@ struct config {
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
-  /// Blocks of the first launch. All zero where the launch could not be traced for this problem, or
+  /// Blocks of the main launch, of the function that is called like the kernel. All zero where the launch could not be traced for this problem, or
   /// does not fit a CUDA grid.
   constexpr extent grid(long long m, long long n, long long k) const;
 };
@@ -357,7 +357,7 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 16, 32, 32, 4, 8, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 21760, false, true, 10, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 8, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 69632, true, true, 11, 7, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 12, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 13, 8, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 13, 8, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 14, 9, 224ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 5, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 16, 64, 64, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 2, 8, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 133120, true, true, 15, 10, 224ULL, true},
@@ -370,10 +370,10 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 19, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 0, 234ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 13, 8, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 8, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 20, 0, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 256, 8, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 37248, false, true, 21, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 13, 8, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 48, 96, 12, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 8, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 19, 0, 234ULL, true},
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 256, 256, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 22, 12, 1023ULL, true},
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 4, 512, 16, 1, LOAD_value::bypass, 1024, 32, {512, 1, 1}, 0, false, true, 23, 13, 1022ULL, true},
@@ -383,14 +383,14 @@ inline constexpr plan plans[] = {
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 19200, false, true, 5, 0, 1022ULL, true},
     {VARIANT_value::portable, ALG_value::register_, 16, 2, 64, 64, 16, 16, 16, 4, 4, 4, 4, true, false, 2, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 0, false, true, 19, 14, 1023ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32000, true, true, 27, 15, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 28, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 13, 0, 992ULL, true},
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 1, 256, 8, 1, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 29, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 30, 16, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 31, 17, 992ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 28, 2, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 29, 16, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 30, 17, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 12, 0, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 0, 11, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 76800, false, true, 32, 0, 224ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 76800, false, true, 31, 0, 224ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -642,7 +642,7 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 10: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{1});
     case 11: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{8}, number{1});
     case 12: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 13: return extent_of(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{1}, number{1});
+    case 13: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
     case 14: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
     case 15: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{256})), number{8}, number{2});
     case 16: return extent_of((ceil_div(m, number{48}) * ceil_div(n, number{64})), number{1}, number{2});
@@ -657,11 +657,10 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 25: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{256})), number{1}, number{1});
     case 26: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
     case 27: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{15}, number{4});
-    case 28: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
-    case 29: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
-    case 30: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 31: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
-    case 32: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 28: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
+    case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
+    case 30: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
+    case 31: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -870,11 +869,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.182)
           * unless_multiple(k, 4, 1.015);
     case 27:
-      return (estimate{0.001838 + 6.885e-09 * m * k + 3.882e-08 * n * k}
-          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{132}), 0.0)
-          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{528}), 1.721e-05 * k))
-          * unless_multiple(m, 4, 1.005)
-          * unless_multiple(k, 4, 1.005);
+      return estimate{0.001838 + 2.149e-06 * k + 1.082e-09 * m * k}
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{132}), 0.001309 + 2.798e-06 * n + 3.736e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{128})), number{528}), 9.116e-08 * n + 4.41e-06 * k);
     case 28:
       return (estimate{0.002814 + 5.047e-08 * m + 5.354e-08 * n + 6.458e-08 * k + 1.321e-09 * m * k + 1.162e-11 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{2}), number{132}), 0.0009729 + 1.086e-05 * k)
@@ -890,11 +887,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.133)
           * unless_multiple(k, 4, 1.061);
     case 30:
-      return (estimate{0.001838 + 2.141e-09 * m * k}
-          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{132}), 1.658e-06 * n + 1.358e-06 * k)
-          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{1056}), 3.74e-05 * k))
-          * unless_multiple(m, 4, 1.007)
-          * unless_multiple(k, 4, 1.007);
+      return estimate{0.001838 + 4.88e-10 * m * k + 2.317e-09 * n * k}
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{132}), 0.002289 + 1.825e-06 * n + 4.049e-05 * k)
+          + in_waves(ceil_div((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{264}), 0.0001552 + 5.621e-06 * k);
     case 31:
       return (estimate{0.001883 + 3.887e-06 * k + 7.945e-10 * m * k}
           + in_waves(ceil_div((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{132}), 1.886e-05 * k)
@@ -958,11 +953,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{96})) * number{3}) * number{2}), number{528}), 0.003467 + 1.831e-06 * m + 9.155e-07 * k))
           * unless_multiple(n, 4, 1.232);
     case 42:
-      return (estimate{0.001838 + 7.18e-09 * m * n + 4.218e-09 * m * k}
-          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{132}), 5.243e-06 * m + 9.234e-07 * n + 3.376e-07 * k)
-          + in_waves(ceil_div(minimum(ceil_div((k * ceil_div(n, number{4})), number{256}), number{2048}), number{528}), 4.971e-07 * m + 1.066e-06 * k))
-          * unless_multiple(m, 4, 1.013)
-          * unless_multiple(k, 4, 1.013);
+      return estimate{0.001838 + 1.676e-09 * m * n + 4.373e-09 * m * k + 8.22e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{132}), 1.924e-07 * n + 2.216e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{32}) * ceil_div(n, number{48})) * number{2}), number{264}), 0.0001518 + 1.114e-06 * n + 2.158e-06 * k);
     case 43:
       return (estimate{0.004841 + 3.845e-07 * m + 2.026e-06 * n + 4.519e-10 * m * k}
           + in_waves(ceil_div((((ceil_div(m, number{32}) * ceil_div(n, number{128})) * number{15}) * number{4}), number{132}), 0.001545 + 8.97e-08 * m + 2.777e-07 * k)

@@ -88,7 +88,7 @@ struct config {
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
-  /// Blocks of the first launch. All zero where the launch could not be traced for this problem, or
+  /// Blocks of the main launch, of the function that is called like the kernel. All zero where the launch could not be traced for this problem, or
   /// does not fit a CUDA grid.
   constexpr extent grid(long long m, long long n, long long k) const;
 };
@@ -250,27 +250,27 @@ inline constexpr plan plans[] = {
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 4ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 4ULL, true},
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 4ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 4ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {384, 1, 1}, 182272, false, true, 0, 2, 4ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 4ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {256, 1, 1}, 0, true, true, 3, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 8, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {384, 1, 1}, 215040, true, true, 7, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 8, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 7, -1, 4ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 8, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 8, -1, 4ULL, true},
     {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 9, 3, 4ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 10, 4, 4ULL, true},
     {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 5, -1, 4ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 8, -1, 4ULL, true},
     {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 4ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 8, -1, 4ULL, true},
     {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 10, 4, 4ULL, true},
     {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 11, -1, 31ULL, true}
 };
@@ -333,8 +333,8 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {16, 0.4961},
-    {32, 0.4375},
+    {16, 0.5461},
+    {32, 0.5124},
     {64, 0.3699},
     {128, 0.3319},
     {-1, -1}  // ends the table
@@ -440,12 +440,12 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 0: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{2});
     case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
-    case 3: return extent_of(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 4: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
     case 5: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     case 6: return extent_of((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
-    case 7: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
-    case 8: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
+    case 7: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
+    case 8: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 9: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{2}, number{2});
     case 10: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
     case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
@@ -514,9 +514,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.119)
           * unless_multiple(k, 4, 1.119);
     case 4:
-      return estimate{0.0039 + 7.398e-06 * m + 1.261e-09 * m * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 7.402e-07 * m)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 1.006e-05 * m);
+      return estimate{0.0039}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.58e-06 * m + 3.618e-06 * n + 1.442e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.539e-06 * m + 7.206e-06 * k);
     case 5:
       return (estimate{0.0039}
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.0007513 + 6.968e-07 * m + 1.797e-05 * n))
@@ -531,9 +531,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
     case 7:
-      return estimate{0.005691 + 2.322e-06 * m + 1.944e-06 * n + 2.648e-06 * k + 3.625e-09 * m * n + 5.448e-09 * m * k + 2.559e-09 * n * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.000308 + 2.134e-07 * m + 1.833e-07 * n + 1.802e-07 * k)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{264}), 0.0005632 + 4.27e-07 * m + 3.642e-07 * n + 3.573e-07 * k);
+      return estimate{0.0039 + 5.824e-09 * m * k + 4.416e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 5.917e-06 * m + 9.379e-06 * n + 1.475e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.494e-06 * k);
     case 8:
       return (estimate{0.0039}
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 6.88e-05 + 5.659e-07 * m + 1.465e-05 * n + 4.666e-06 * k))
@@ -548,9 +548,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.156)
           * unless_multiple(k, 4, 1.156);
     case 10:
-      return estimate{0.005465 + 1.439e-06 * m + 2.307e-06 * n + 3.146e-06 * k + 3.119e-09 * m * n + 4.821e-09 * m * k + 3.408e-09 * n * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.0003137 + 1.632e-07 * m + 1.832e-07 * n + 1.746e-07 * k)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 0.00154 + 1.276e-06 * m + 1.446e-06 * n + 1.378e-06 * k);
+      return estimate{0.0039 + 3.139e-08 * m * k + 6.482e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 0.0)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 1.256e-05 * k);
     case 11:
       return (estimate{0.0039 + 2.73e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001605 + 3.449e-07 * n + 6.631e-05 * k))
@@ -558,9 +558,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.158)
           * unless_multiple(k, 4, 1.158);
     case 12:
-      return estimate{0.0039 + 9.006e-06 * m + 2.113e-10 * m * n + 1.734e-09 * m * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 6.842e-07 * m)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 9.587e-06 * m);
+      return estimate{0.0039}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.045e-06 * m + 4.557e-06 * n + 1.051e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.919e-06 * m + 7.393e-07 * n + 7.131e-06 * k);
     case 13:
       return (estimate{0.0039 + 1.176e-09 * m * n + 1.937e-09 * m * k}
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.167e-05 * k)
@@ -576,9 +576,9 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
           * unless_multiple(n, 4, 1.122)
           * unless_multiple(k, 4, 1.122);
     case 15:
-      return estimate{0.005543 + 1.957e-06 * m + 2.105e-06 * n + 2.874e-06 * k + 3.344e-09 * m * n + 5.075e-09 * m * k + 2.92e-09 * n * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.0003179 + 2.047e-07 * m + 1.919e-07 * n + 1.868e-07 * k)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{264}), 0.0005794 + 4.083e-07 * m + 3.815e-07 * n + 3.706e-07 * k);
+      return estimate{0.0039 + 4.963e-09 * m * k + 4.732e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 5.235e-06 * m + 9.745e-06 * n + 1.573e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.35e-06 * k);
     case 16:
       return (estimate{0.0039 + 3.106e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.00157 + 4.233e-07 * n + 6.623e-05 * k)

@@ -9,7 +9,7 @@
 //   m=777 n=1234 k=999: 0.03512 ms mixed:graph, 5.455e+04 GFLOP/s, 338 GB/s, 1.554 [1.551, 1.557] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.02345 ms mixed:graph, 8.528e+04 GFLOP/s, 511.7 GB/s, 2.332 [2.326, 2.336] times as fast as cublas
 //   m=1024 n=1024 k=1024: 0.02359 ms mixed:graph, 9.103e+04 GFLOP/s, 533.4 GB/s, 2.461 [2.456, 2.466] times as fast as cublas
-//   m=1111 n=901 k=703: 0.04164 ms mixed:graph, 3.38e+04 GFLOP/s, 232 GB/s, 1.091 [1.087, 1.096] times as fast as cublas
+//   m=1111 n=901 k=703: 0.03918 ms mixed:graph, 3.592e+04 GFLOP/s, 246.6 GB/s, 1.149 [1.147, 1.152] times as fast as cublas
 //   m=1300 n=700 k=500: 0.01647 ms mixed:graph, 5.526e+04 GFLOP/s, 464 GB/s, 1.728 [1.722, 1.737] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.08694 ms mixed:graph, 8.337e+04 GFLOP/s, 325.7 GB/s, 2.166 [2.160, 2.172] times as fast as cublas
 //   m=2048 n=2048 k=2048: 0.1472 ms mixed:graph, 1.167e+05 GFLOP/s, 341.9 GB/s, 2.318 [2.316, 2.320] times as fast as cublas
@@ -105,7 +105,7 @@ struct config {
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
-  /// Blocks of the first launch. All zero where the launch could not be traced for this problem, or
+  /// Blocks of the main launch, of the function that is called like the kernel. All zero where the launch could not be traced for this problem, or
   /// does not fit a CUDA grid.
   constexpr extent grid(long long m, long long n, long long k) const;
 };
@@ -234,7 +234,7 @@ constexpr long long generations_apart(int a_, int b_) {
 }
 
 /// Architectures that plans were examined for.
-inline constexpr int archs[] = {80, 86, 87, 89, 90, 100, 103, 120, 121};
+inline constexpr int archs[] = {80, 87, 90, 100, 103};
 
 struct plan {
   VARIANT_value VARIANT;
@@ -263,53 +263,58 @@ struct plan {
 };
 
 inline constexpr plan plans[] = {
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 5, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 5, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 2, {128, 1, 1}, 73728, false, true, 7, -1, 117ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 100352, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 133120, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 149504, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {256, 1, 1}, 0, true, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 9, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {256, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 7, -1, 117ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 16, 16, 64, 5, 16, true, 1, 1, 1, false, false, 16, 1, {128, 1, 1}, 51200, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {128, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 128, 16, 64, 32, 4, 32, true, 1, 1, 1, false, false, 8, 2, {128, 1, 1}, 57344, false, true, 10, -1, 117ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 100352, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 8, 1, {128, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::mma, 64, 64, 32, 16, 32, 4, 32, true, 1, 1, 1, false, false, 4, 1, {256, 1, 1}, 73728, false, true, 7, -1, 511ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 0, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 2, 16, true, 1, 1, 1, false, false, 16, 1, {384, 1, 1}, 67584, false, true, 8, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {256, 1, 1}, 0, false, true, 3, 2, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 11, 3, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 4, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 5, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 5, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 6, -1, 16ULL, true},
-    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 4, 16ULL, true}
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 0, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 1, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 2, 1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 165888, false, true, 3, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 4, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 4, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 149504, false, true, 5, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 8, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 215040, false, true, 0, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 165888, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 4, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 4, false, false, 8, 1, {384, 1, 1}, 182272, true, true, 8, 3, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 83968, false, true, 9, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 149504, false, true, 4, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 10, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 182272, false, true, 0, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 116736, false, true, 1, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 5, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 8, 1, {384, 1, 1}, 182272, false, true, 0, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, true, 8, 1, {384, 1, 1}, 215040, true, true, 10, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 16, 1, {384, 1, 1}, 215040, true, true, 10, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 2, 2, 2, false, false, 8, 1, {384, 1, 1}, 198656, true, true, 11, 4, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 215040, true, true, 2, 1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 67584, false, true, 1, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 8, 1, {384, 1, 1}, 231424, false, true, 3, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 2, 2, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 4, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 182272, false, true, 5, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 4, 16, true, 1, 1, 1, false, true, 8, 1, {384, 1, 1}, 198656, false, true, 0, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 4, 1, {384, 1, 1}, 231424, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 231424, true, true, 11, 4, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 2, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 51200, false, true, 1, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 2, 1, 1, false, true, 16, 1, {384, 1, 1}, 116736, false, true, 5, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 1, 1, true, false, 8, 1, {384, 1, 1}, 215040, true, true, 10, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, true, false, 8, 1, {384, 1, 1}, 198656, true, true, 6, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, false, false, 8, 1, {384, 1, 1}, 231424, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 1, 2, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 1, 0, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 128, 16, 64, 32, 4, 16, false, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 165888, false, true, 3, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 5, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 198656, false, true, 5, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 2, 4, 1, false, false, 8, 1, {384, 1, 1}, 182272, false, true, 12, 5, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 165888, false, true, 5, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 128, 16, 64, 32, 3, 16, true, 4, 4, 1, false, false, 8, 1, {384, 1, 1}, 215040, false, true, 12, 5, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 4, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 133120, false, true, 5, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 4, 1, 1, false, true, 16, 1, {384, 1, 1}, 133120, false, true, 5, 2, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 1, 1, 1, false, false, 4, 1, {384, 1, 1}, 198656, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 2, 16, true, 2, 1, 1, false, false, 16, 1, {384, 1, 1}, 165888, false, true, 7, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 64, 64, 16, 64, 32, 4, 16, true, 4, 2, 2, false, false, 8, 1, {384, 1, 1}, 133120, true, true, 13, 6, 4ULL, true},
+    {VARIANT_value::wgmma, 128, 64, 16, 64, 32, 3, 16, true, 1, 1, 1, false, false, 8, 1, {384, 1, 1}, 100352, false, true, 5, -1, 4ULL, true},
+    {VARIANT_value::wgmma, 256, 128, 16, 128, 32, 3, 16, true, 2, 1, 1, true, false, 16, 1, {384, 1, 1}, 231424, true, true, 6, -1, 4ULL, true},
+    {VARIANT_value::mma, 64, 64, 32, 32, 32, 4, 32, true, 1, 1, 1, false, false, 4, 2, {128, 1, 1}, 73728, false, true, 14, -1, 31ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -370,10 +375,11 @@ struct promise {
 };
 
 inline constexpr promise promises[] = {
-    {128, 0.558},
-    {128, 0.6869},
-    {16, 0.4961},
-    {32, 0.4375},
+    {32, 0.5417},
+    {64, 0.4152},
+    {128, 0.41},
+    {16, 0.5461},
+    {32, 0.5124},
     {64, 0.3699},
     {128, 0.3319},
     {-1, -1}  // ends the table
@@ -406,15 +412,15 @@ inline constexpr exact_row exact_rows[] = {
     // NVIDIA_H200
     {{64, 4096, 4096}, 1, 1.0, {0, 0, 0}},
     {{128, 4096, 4096}, 2, 1.0, {0, 0, 0}},
-    {{512, 512, 512}, 19, 1.0, {0, 0, 0}},
+    {{512, 512, 512}, 17, 1.0, {0, 0, 0}},
     {{777, 1234, 999}, 3, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
-    {{1111, 901, 703}, 6, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 18, 1.0, {0, 0, 0}},
+    {{1111, 901, 703}, 19, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
-    {{2049, 2049, 2049}, 21, 1.0, {0, 0, 0}},
+    {{2049, 2049, 2049}, 20, 1.0, {0, 0, 0}},
     {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 7, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
@@ -425,14 +431,14 @@ inline constexpr exact_row exact_rows[] = {
     {{512, 512, 512}, 1, 1.0, {0, 0, 0}},
     {{777, 1234, 999}, 3, 1.0, {0, 0, 0}},
     {{1000, 1000, 1000}, 4, 1.0, {0, 0, 0}},
-    {{1024, 1024, 1024}, 20, 1.0, {0, 0, 0}},
+    {{1024, 1024, 1024}, 5, 1.0, {0, 0, 0}},
     {{1111, 901, 703}, 6, 1.0, {0, 0, 0}},
     {{1300, 700, 500}, 5, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 7, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 0, 1.0, {0, 0, 0}},
     {{2049, 2049, 2049}, 8, 1.0, {0, 0, 0}},
     {{4096, 4096, 64}, 9, 1.0, {0, 0, 0}},
-    {{4096, 4096, 4096}, 10, 1.0, {0, 0, 0}},
+    {{4096, 4096, 4096}, 7, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 7, 1.0, {0, 0, 0}},
     {{16384, 512, 1024}, 9, 1.0, {0, 0, 0}},
     {{0, 0, 0}, 0, -1, {0, 0, 0}}  // ends the table
@@ -440,51 +446,53 @@ inline constexpr exact_row exact_rows[] = {
 
 inline constexpr near_row near_rows[] = {
     // NVIDIA_H100_80GB_HBM3
-    {{112, 192, 192}, 2, 32, 0, 0, -1},
-    {{112, 192, 192}, 11, 2147483647, 0, 1, 0},
-    {{144, 144, 144}, 12, 2147483647, 1, 2, 0},
-    {{153, 164, 159}, 13, 2147483647, 1, 2, 0},
-    {{159, 159, 159}, 13, 2147483647, 1, 2, 0},
-    {{160, 160, 160}, 13, 2147483647, 1, 2, 0},
-    {{169, 169, 169}, 14, 2147483647, 1, 2, 0},
-    {{176, 176, 176}, 15, 2147483647, 1, 2, 0},
-    {{192, 192, 96}, 16, 2147483647, 1, 2, 0},
-    {{192, 192, 192}, 15, 2147483647, 1, 2, 0},
-    {{208, 208, 208}, 17, 2147483647, 1, 2, 0},
-    {{224, 144, 160}, 18, 2147483647, 1, 2, 0},
+    {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
+    {{112, 192, 192}, 11, 2147483647, 0, 3, 0},
+    {{144, 144, 144}, 12, 2147483647, 0, 3, 0},
+    {{153, 164, 159}, 13, 2147483647, 0, 3, 0},
+    {{159, 159, 159}, 14, 2147483647, 0, 3, 0},
+    {{160, 160, 160}, 14, 2147483647, 0, 3, 0},
+    {{161, 157, 151}, 14, 2147483647, 0, 3, 0},
+    {{165, 151, 143}, 14, 2147483647, 0, 3, 0},
+    {{169, 169, 169}, 15, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 15, 2147483647, 0, 3, 0},
+    {{192, 192, 96}, 16, 2147483647, 0, 3, 0},
+    {{192, 192, 192}, 15, 2147483647, 0, 3, 0},
+    {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 144, 160}, 0, 2147483647, 0, 3, 0},
     // NVIDIA_H200
-    {{96, 192, 192}, 1, 2147483647, 2, 6, 1},
-    {{112, 192, 192}, 2, 2147483647, 2, 6, 1},
-    {{144, 144, 144}, 19, 2147483647, 2, 6, 1},
-    {{153, 164, 159}, 5, 2147483647, 2, 6, 1},
-    {{159, 159, 159}, 5, 2147483647, 2, 6, 1},
-    {{160, 160, 160}, 5, 2147483647, 2, 6, 1},
-    {{161, 157, 151}, 5, 2147483647, 2, 6, 1},
-    {{165, 151, 143}, 5, 2147483647, 2, 6, 1},
-    {{169, 169, 169}, 22, 2147483647, 2, 6, 1},
-    {{176, 176, 176}, 5, 2147483647, 2, 6, 1},
-    {{176, 176, 176}, 5, 2147483647, 2, 6, 1},
-    {{192, 192, 96}, 9, 2147483647, 2, 6, 1},
-    {{192, 192, 192}, 9, 2147483647, 2, 6, 1},
-    {{208, 208, 208}, 10, 2147483647, 2, 6, 1},
-    {{224, 144, 160}, 9, 2147483647, 2, 6, 1},
+    {{96, 192, 192}, 1, 2147483647, 3, 7, 1},
+    {{112, 192, 192}, 2, 2147483647, 3, 7, 1},
+    {{144, 144, 144}, 17, 2147483647, 3, 7, 1},
+    {{153, 164, 159}, 5, 2147483647, 3, 7, 1},
+    {{159, 159, 159}, 5, 2147483647, 3, 7, 1},
+    {{160, 160, 160}, 5, 2147483647, 3, 7, 1},
+    {{161, 157, 151}, 5, 2147483647, 3, 7, 1},
+    {{165, 151, 143}, 5, 2147483647, 3, 7, 1},
+    {{169, 169, 169}, 21, 2147483647, 3, 7, 1},
+    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
+    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
+    {{192, 192, 96}, 9, 2147483647, 3, 7, 1},
+    {{192, 192, 192}, 9, 2147483647, 3, 7, 1},
+    {{208, 208, 208}, 10, 2147483647, 3, 7, 1},
+    {{224, 144, 160}, 9, 2147483647, 3, 7, 1},
     // sm_90
-    {{112, 192, 192}, 2, 32, 0, 0, -1},
-    {{112, 192, 192}, 2, 2147483647, 2, 6, 1},
-    {{144, 144, 144}, 12, 2147483647, 1, 2, 0},
-    {{153, 164, 159}, 13, 2147483647, 1, 2, 0},
-    {{159, 159, 159}, 13, 2147483647, 1, 2, 0},
-    {{160, 160, 160}, 5, 2147483647, 2, 6, 1},
-    {{169, 169, 169}, 14, 2147483647, 1, 2, 0},
-    {{176, 176, 176}, 15, 2147483647, 1, 2, 0},
-    {{192, 192, 96}, 9, 2147483647, 2, 6, 1},
-    {{192, 192, 192}, 15, 2147483647, 1, 2, 0},
-    {{208, 208, 208}, 17, 2147483647, 1, 2, 0},
-    {{224, 144, 160}, 9, 2147483647, 2, 6, 1},
-    {{96, 192, 192}, 1, 2147483647, 2, 6, 1},
-    {{161, 157, 151}, 5, 2147483647, 2, 6, 1},
-    {{165, 151, 143}, 5, 2147483647, 2, 6, 1},
-    {{176, 176, 176}, 5, 2147483647, 2, 6, 1},
+    {{96, 192, 192}, 1, 2147483647, 0, 3, 0},
+    {{112, 192, 192}, 2, 2147483647, 3, 7, 1},
+    {{144, 144, 144}, 12, 2147483647, 0, 3, 0},
+    {{153, 164, 159}, 5, 2147483647, 3, 7, 1},
+    {{159, 159, 159}, 5, 2147483647, 3, 7, 1},
+    {{160, 160, 160}, 5, 2147483647, 3, 7, 1},
+    {{161, 157, 151}, 5, 2147483647, 3, 7, 1},
+    {{165, 151, 143}, 5, 2147483647, 3, 7, 1},
+    {{169, 169, 169}, 15, 2147483647, 0, 3, 0},
+    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
+    {{176, 176, 176}, 5, 2147483647, 3, 7, 1},
+    {{192, 192, 96}, 9, 2147483647, 3, 7, 1},
+    {{192, 192, 192}, 9, 2147483647, 3, 7, 1},
+    {{208, 208, 208}, 7, 2147483647, 0, 3, 0},
+    {{224, 144, 160}, 9, 2147483647, 3, 7, 1},
     {{0, 0, 0}, 0, -1, 0, 0, -1}  // ends the table
 };
 
@@ -501,12 +509,12 @@ struct group {
 };
 
 inline constexpr group devices[] = {
-    {90, {{0, 15, 0, 12}, {0, 15, 0, 12}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{15, 30, 12, 27}, {15, 30, 12, 27}}}  // NVIDIA_H200
+    {90, {{0, 15, 0, 15}, {0, 15, 0, 15}}},  // NVIDIA_H100_80GB_HBM3
+    {90, {{15, 30, 15, 30}, {15, 30, 15, 30}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{30, 45, 27, 43}, {30, 45, 27, 43}}},
+    {90, {{30, 45, 30, 45}, {30, 45, 30, 45}}},
     {-1, {}}  // ends the table
 };
 
@@ -524,8 +532,10 @@ constexpr bool allows(const plan& p_, const problem& asked_) {
     case 0: met_ = (number{128} <= k); break;
     case 1: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
     case 2: met_ = both((number{1} <= ((((k % number{4}) + (n % number{4})) + number{0}) + number{0})), (((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))) <= number{2147483648LL})); break;
-    case 3: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024})); break;
-    case 4: met_ = (number{256} <= k); break;
+    case 3: met_ = both((number{256} <= k), ((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{1}) <= number{1024})); break;
+    case 4: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) <= number{1024})); break;
+    case 5: met_ = (number{256} <= k); break;
+    case 6: met_ = both((number{256} <= k), ((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) <= number{1024})); break;
     default: break;
   }
   return met_.valid && met_.value != 0;
@@ -542,16 +552,18 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 0: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 1: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{2});
     case 2: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
-    case 3: return extent_of(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1}, number{1});
+    case 3: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
     case 4: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
-    case 5: return extent_of((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
-    case 6: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
-    case 7: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
-    case 8: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
-    case 9: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
-    case 10: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
-    case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{2}, number{2});
+    case 5: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
+    case 6: return extent_of((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
+    case 7: return extent_of(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{1}, number{1});
+    case 8: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{4}, number{1});
+    case 9: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1}, number{2});
+    case 10: return extent_of((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{1}, number{1});
+    case 11: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{2}, number{2});
     case 12: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1}, number{4});
+    case 13: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{2}, number{2});
+    case 14: return extent_of(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{1}, number{1});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -589,331 +601,419 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
   (void)asked_;
   switch (number_of_cost_) {
     case 0:
-      return (estimate{0.00669 + 2.27e-10 * m * n + 7.031e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.059e-07 * m + 3.59e-07 * n + 3.344e-05 * k))
-          * unless_multiple(m, 4, 1.068)
-          * unless_multiple(n, 4, 1.068)
-          * unless_multiple(k, 4, 1.068);
+      return (estimate{0.00409 + 4.116e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.729e-08 * m + 2.045e-07 * n + 3.494e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.913e-07 * n))
+          * unless_multiple(m, 4, 1.117)
+          * unless_multiple(n, 4, 1.117)
+          * unless_multiple(k, 4, 1.117);
     case 1:
-      return (estimate{0.00669 + 1.289e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.235e-07 * n + 1.8e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 1.958e-09 * n))
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.001029 + 3.037e-07 * m + 8.271e-06 * n))
+          * unless_multiple(m, 4, 1.118)
+          * unless_multiple(n, 4, 1.118)
+          * unless_multiple(k, 4, 1.118);
+    case 2:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.005108 + 1.512e-07 * m + 9.906e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 5.396e-07 * m))
+          * unless_multiple(m, 4, 1.124)
+          * unless_multiple(n, 4, 1.124)
+          * unless_multiple(k, 4, 1.124);
+    case 3:
+      return estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.376e-06 * m + 2.528e-06 * n + 1.868e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 8.398e-07 * m + 6.379e-06 * k);
+    case 4:
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.001094 + 7.157e-07 * m + 1.789e-05 * n))
+          * unless_multiple(m, 4, 1.145)
+          * unless_multiple(n, 4, 1.145)
+          * unless_multiple(k, 4, 1.145);
+    case 5:
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.0001886 + 5.526e-07 * m + 1.34e-05 * n + 5.86e-06 * k))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.081)
+          * unless_multiple(k, 4, 1.081);
+    case 6:
+      return estimate{0.00409 + 6.422e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.25e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 6.604e-06 * n + 2.251e-05 * k);
+    case 7:
+      return (estimate{0.00409 + 1.984e-09 * m * n + 2.193e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.218e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007062 + 6.28e-08 * n + 2.311e-06 * k))
+          * unless_multiple(m, 4, 1.155)
+          * unless_multiple(n, 4, 1.155)
+          * unless_multiple(k, 4, 1.155);
+    case 8:
+      return estimate{0.00409 + 5.203e-09 * m * k + 2.666e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.989e-06 * m + 9.46e-06 * n + 1.866e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.582e-06 * k);
+    case 9:
+      return (estimate{0.00409 + 2.751e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.002597 + 2.279e-07 * n + 6.516e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 2.997e-07 * m))
+          * unless_multiple(m, 4, 1.157)
+          * unless_multiple(n, 4, 1.157)
+          * unless_multiple(k, 4, 1.157);
+    case 10:
+      return (estimate{0.00409 + 1.725e-09 * m * n + 2.154e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.273e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.008238 + 1.469e-06 * k))
+          * unless_multiple(m, 4, 1.15)
+          * unless_multiple(n, 4, 1.15)
+          * unless_multiple(k, 4, 1.15);
+    case 11:
+      return (estimate{0.00409 + 1.141e-10 * n * k}
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004094 + 6.564e-07 * m + 5.877e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 1.308e-06 * n))
+          * unless_multiple(m, 4, 1.088)
+          * unless_multiple(n, 4, 1.088)
+          * unless_multiple(k, 4, 1.088);
+    case 12:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.005083 + 1.432e-07 * m + 1.033e-05 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 5.582e-07 * m))
+          * unless_multiple(m, 4, 1.119)
+          * unless_multiple(n, 4, 1.119)
+          * unless_multiple(k, 4, 1.119);
+    case 13:
+      return (estimate{0.00409 + 5.246e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0008808 + 3.107e-07 * m + 8.433e-06 * n))
           * unless_multiple(m, 4, 1.108)
           * unless_multiple(n, 4, 1.108)
           * unless_multiple(k, 4, 1.108);
-    case 2:
-      return (estimate{0.00669 + 1.141e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.366e-07 * m + 3.652e-07 * n + 3.442e-05 * k))
-          * unless_multiple(m, 4, 1.063)
-          * unless_multiple(n, 4, 1.063)
-          * unless_multiple(k, 4, 1.063);
-    case 3:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.129e-07 * m + 2.98e-07 * n + 2.22e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 4:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.094e-07 * m + 2.971e-07 * n + 2.238e-05 * k))
-          * unless_multiple(m, 4, 1.059)
-          * unless_multiple(n, 4, 1.059)
-          * unless_multiple(k, 4, 1.059);
-    case 5:
-      return (estimate{0.00669 + 4.887e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.336e-07 * m + 5.892e-07 * n + 6.677e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.401e-07 * n))
-          * unless_multiple(m, 4, 1.088)
-          * unless_multiple(n, 4, 1.088)
-          * unless_multiple(k, 4, 1.088);
-    case 6:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 4.405e-08 * m + 3.935e-07 * n + 2.021e-05 * k))
-          * unless_multiple(m, 4, 1.126)
-          * unless_multiple(n, 4, 1.126)
-          * unless_multiple(k, 4, 1.126);
-    case 7:
-      return (estimate{0.00669 + 1.539e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.193e-07 * n + 1.794e-05 * k))
-          * unless_multiple(m, 4, 1.11)
-          * unless_multiple(n, 4, 1.11)
-          * unless_multiple(k, 4, 1.11);
-    case 8:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.076e-07 * m + 3.629e-07 * n + 2.22e-05 * k))
-          * unless_multiple(m, 4, 1.06)
-          * unless_multiple(n, 4, 1.06)
-          * unless_multiple(k, 4, 1.06);
-    case 9:
-      return (estimate{0.00669 + 5.557e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.357e-07 * m + 7.197e-07 * n + 6.674e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 4.538e-07 * n))
-          * unless_multiple(m, 4, 1.088)
-          * unless_multiple(n, 4, 1.088)
-          * unless_multiple(k, 4, 1.088);
-    case 10:
-      return (estimate{0.00669 + 9.473e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.146e-07 * m + 6.023e-07 * n + 6.736e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.352e-07 * n))
-          * unless_multiple(m, 4, 1.083)
-          * unless_multiple(n, 4, 1.083)
-          * unless_multiple(k, 4, 1.083);
-    case 11:
-      return (estimate{0.00669 + 1.472e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.209e-07 * n + 1.877e-05 * k))
-          * unless_multiple(m, 4, 1.104)
-          * unless_multiple(n, 4, 1.104)
-          * unless_multiple(k, 4, 1.104);
-    case 12:
-      return (estimate{0.00669 + 1.806e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.184e-07 * n + 1.805e-05 * k))
-          * unless_multiple(m, 4, 1.11)
-          * unless_multiple(n, 4, 1.11)
-          * unless_multiple(k, 4, 1.11);
-    case 13:
-      return (estimate{0.00669 + 3.43e-10 * m * n + 1.582e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.095e-07 * m + 4.01e-07 * n + 3.317e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
     case 14:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.278e-07 * m + 2.789e-07 * n + 2.222e-05 * k))
-          * unless_multiple(m, 4, 1.059)
-          * unless_multiple(n, 4, 1.059)
-          * unless_multiple(k, 4, 1.059);
+      return estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.646e-06 * m + 4.36e-06 * n + 1.098e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.54e-06 * m + 8.706e-07 * n + 7.997e-06 * k);
     case 15:
-      return (estimate{0.00669 + 5.615e-07 * n + 2.44e-10 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.198e-08 * n + 3.281e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{1056}), 1.553e-06 * n))
-          * unless_multiple(m, 4, 1.115)
-          * unless_multiple(n, 4, 1.115)
-          * unless_multiple(k, 4, 1.115);
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.001342 + 7.054e-07 * m + 1.763e-05 * n))
+          * unless_multiple(m, 4, 1.144)
+          * unless_multiple(n, 4, 1.144)
+          * unless_multiple(k, 4, 1.144);
     case 16:
-      return (estimate{0.00669 + 8.857e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.408e-07 * m + 3.314e-07 * n + 3.435e-05 * k))
-          * unless_multiple(m, 4, 1.064)
-          * unless_multiple(n, 4, 1.064)
-          * unless_multiple(k, 4, 1.064);
+      return (estimate{0.00409 + 5.579e-07 * m + 3.448e-10 * m * n + 3.89e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.312e-07 * n + 2.385e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1056}), 4.977e-07 * m))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.079)
+          * unless_multiple(k, 4, 1.079);
     case 17:
-      return (estimate{0.00669 + 1.621e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.18e-07 * n + 1.805e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{264}), 9.799e-09 * n))
-          * unless_multiple(m, 4, 1.107)
-          * unless_multiple(n, 4, 1.107)
-          * unless_multiple(k, 4, 1.107);
+      return estimate{0.00409 + 6.92e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.03e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 5.824e-06 * n + 2.339e-05 * k);
     case 18:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.033e-07 * m + 3.653e-07 * n + 2.235e-05 * k))
-          * unless_multiple(m, 4, 1.058)
-          * unless_multiple(n, 4, 1.058)
-          * unless_multiple(k, 4, 1.058);
-    case 19:
-      return (estimate{0.00669 + 7.556e-11 * m * n}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.111e-07 * m + 7.869e-07 * n + 6.755e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.497e-07 * n))
-          * unless_multiple(m, 4, 1.082)
-          * unless_multiple(n, 4, 1.082)
-          * unless_multiple(k, 4, 1.082);
-    case 20:
-      return (estimate{0.00669 + 2.592e-10 * m * n + 1.991e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.091e-07 * m + 2.944e-07 * n + 3.321e-05 * k))
-          * unless_multiple(m, 4, 1.067)
-          * unless_multiple(n, 4, 1.067)
-          * unless_multiple(k, 4, 1.067);
-    case 21:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 5.456e-08 * m + 3.786e-07 * n + 2.011e-05 * k))
-          * unless_multiple(m, 4, 1.127)
-          * unless_multiple(n, 4, 1.127)
-          * unless_multiple(k, 4, 1.127);
-    case 22:
-      return (estimate{0.00669 + 2.483e-10 * m * n + 9.931e-11 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 9.652e-08 * m + 3.205e-07 * n + 3.35e-05 * k))
-          * unless_multiple(m, 4, 1.069)
-          * unless_multiple(n, 4, 1.069)
-          * unless_multiple(k, 4, 1.069);
-    case 23:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.033e-07 * m + 7.72e-07 * n + 7.115e-05 * k)
-          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.055e-07 * n))
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 5.592e-07 * m + 1.345e-05 * n + 6.009e-06 * k))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
+    case 19:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0004937 + 1.908e-08 * m + 8.803e-07 * n + 7.18e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 6.398e-07 * n))
+          * unless_multiple(m, 4, 1.123)
+          * unless_multiple(n, 4, 1.123)
+          * unless_multiple(k, 4, 1.123);
+    case 20:
+      return estimate{0.00409 + 7.319e-09 * m * k + 3.489e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 7.719e-06 * m + 9.212e-06 * n + 1.51e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.264e-06 * k);
+    case 21:
+      return (estimate{0.00409 + 6.329e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0003719 + 4.062e-07 * n + 6.695e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 1.131e-07 * m))
+          * unless_multiple(m, 4, 1.15)
+          * unless_multiple(n, 4, 1.15)
+          * unless_multiple(k, 4, 1.15);
+    case 22:
+      return (estimate{0.00409 + 1.882e-10 * n * k}
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004271 + 9.603e-07 * m + 5.474e-06 * n)
+          + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 1.496e-06 * n))
+          * unless_multiple(m, 4, 1.085)
+          * unless_multiple(n, 4, 1.085)
+          * unless_multiple(k, 4, 1.085);
+    case 23:
+      return (estimate{0.00409}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 0.00653 + 7.433e-08 * m + 8.199e-06 * n + 9.988e-07 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{264}), 4.629e-07 * m + 3.619e-07 * n))
+          * unless_multiple(m, 4, 1.087)
+          * unless_multiple(n, 4, 1.087)
+          * unless_multiple(k, 4, 1.087);
     case 24:
-      return (estimate{0.00669}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.07e-07 * m + 3.517e-07 * n + 2.264e-05 * k))
-          * unless_multiple(m, 4, 1.059)
-          * unless_multiple(n, 4, 1.059)
-          * unless_multiple(k, 4, 1.059);
+      return (estimate{0.00409 + 5.071e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0002386 + 2.837e-07 * m + 8.461e-06 * n + 1.584e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.171e-07 * m))
+          * unless_multiple(m, 4, 1.051)
+          * unless_multiple(n, 4, 1.051)
+          * unless_multiple(k, 4, 1.051);
     case 25:
-      return (estimate{0.00669 + 2.605e-10 * m * n + 1.843e-10 * n * k}
-          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.194e-07 * m + 3.257e-07 * n + 3.319e-05 * k))
+      return (estimate{0.00409 + 3.146e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 4.948e-07 * n + 2.558e-05 * k))
           * unless_multiple(m, 4, 1.067)
           * unless_multiple(n, 4, 1.067)
           * unless_multiple(k, 4, 1.067);
     case 26:
+      return estimate{0.00409 + 8.302e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 6.922e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 5.237e-06 * n + 2.407e-05 * k);
+    case 27:
+      return (estimate{0.00409 + 2.055e-09 * m * n + 2.866e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.687e-05 + 2.105e-05 * k))
+          * unless_multiple(m, 4, 1.118)
+          * unless_multiple(n, 4, 1.118)
+          * unless_multiple(k, 4, 1.118);
+    case 28:
+      return (estimate{0.00409 + 2.483e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001085 + 6.867e-08 * m + 6.89e-07 * n + 7.293e-05 * k))
+          * unless_multiple(m, 4, 1.119)
+          * unless_multiple(n, 4, 1.119)
+          * unless_multiple(k, 4, 1.119);
+    case 29:
+      return (estimate{0.00409 + 1.026e-09 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.429e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{1056}), 4.854e-07 * m))
+          * unless_multiple(m, 4, 1.225)
+          * unless_multiple(n, 4, 1.225)
+          * unless_multiple(k, 4, 1.225);
+    case 30:
+      return (estimate{0.00409 + 1.631e-09 * m * n + 1.712e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.168e-05 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.003924 + 2.596e-07 * m + 1.18e-06 * n + 8.74e-06 * k))
+          * unless_multiple(m, 4, 1.149)
+          * unless_multiple(n, 4, 1.149)
+          * unless_multiple(k, 4, 1.149);
+    case 31:
+      return (estimate{0.00409 + 6.39e-10 * m * n}
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 6.792e-05 + 2.843e-09 * m + 5.125e-07 * n + 6.716e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 2.169e-07 * m))
+          * unless_multiple(m, 4, 1.149)
+          * unless_multiple(n, 4, 1.149)
+          * unless_multiple(k, 4, 1.149);
+    case 32:
+      return (estimate{0.00409 + 4.591e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0002223 + 2.889e-07 * m + 8.448e-06 * n + 1.635e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.121e-07 * m))
+          * unless_multiple(m, 4, 1.05)
+          * unless_multiple(n, 4, 1.05)
+          * unless_multiple(k, 4, 1.05);
+    case 33:
+      return (estimate{0.00409}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 4.234e-08 * m + 4.6e-07 * n + 3.075e-05 * k))
+          * unless_multiple(m, 4, 1.03)
+          * unless_multiple(n, 4, 1.03)
+          * unless_multiple(k, 4, 1.03);
+    case 34:
+      return estimate{0.00409 + 5.842e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.654e-08 * n + 7.655e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 8.805e-06 * n + 2.017e-05 * k);
+    case 35:
+      return (estimate{0.00409 + 1.098e-08 * m * n + 2.044e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.66e-07 * m + 9.223e-06 * n)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{264}), 0.0))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.081)
+          * unless_multiple(k, 4, 1.081);
+    case 36:
+      return (estimate{0.00409 + 2.609e-10 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 2.32e-07 * m + 1.1e-05 * n + 3.305e-06 * k)
+          + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{264}), 3.642e-07 * m))
+          * unless_multiple(m, 4, 1.055)
+          * unless_multiple(n, 4, 1.055)
+          * unless_multiple(k, 4, 1.055);
+    case 37:
+      return (estimate{0.00409 + 1.657e-09 * m * n + 1.445e-09 * m * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 1.555e-07 * m + 2.243e-05 * k))
+          * unless_multiple(m, 4, 1.063)
+          * unless_multiple(n, 4, 1.063)
+          * unless_multiple(k, 4, 1.063);
+    case 38:
+      return estimate{0.00409 + 4.624e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.787e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 7.812e-06 * n + 2.306e-05 * k);
+    case 39:
+      return (estimate{0.00409 + 1.27e-08 * m * n + 2.143e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.297e-07 * m + 9.007e-06 * n))
+          * unless_multiple(m, 4, 1.079)
+          * unless_multiple(n, 4, 1.079)
+          * unless_multiple(k, 4, 1.079);
+    case 40:
+      return (estimate{0.00409 + 1.134e-06 * m + 5.058e-10 * m * n + 5.454e-10 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 2.197e-07 * n + 2.329e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{1056}), 4.149e-08 * m))
+          * unless_multiple(m, 4, 1.081)
+          * unless_multiple(n, 4, 1.081)
+          * unless_multiple(k, 4, 1.081);
+    case 41:
+      return estimate{0.00409 + 8.109e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 7.284e-06 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{264}), 6.28e-06 * n + 2.318e-05 * k);
+    case 42:
       return (estimate{0.0039 + 5.549e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 1.332e-07 * n + 3.519e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.672e-07 * n))
           * unless_multiple(m, 4, 1.113)
           * unless_multiple(n, 4, 1.113)
           * unless_multiple(k, 4, 1.113);
-    case 27:
+    case 43:
       return (estimate{0.0039}
           + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0008358 + 2.849e-07 * m + 8.12e-06 * n)
           + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 1.278e-08 * m))
           * unless_multiple(m, 4, 1.123)
           * unless_multiple(n, 4, 1.123)
           * unless_multiple(k, 4, 1.123);
-    case 28:
+    case 44:
       return (estimate{0.0039}
           + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{132}), 0.004599 + 1.237e-07 * m + 9.685e-06 * n)
           + in_waves(ceil_div(((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}) * number{2}), number{264}), 4.963e-07 * m))
           * unless_multiple(m, 4, 1.129)
           * unless_multiple(n, 4, 1.129)
           * unless_multiple(k, 4, 1.129);
-    case 29:
+    case 45:
       return (estimate{0.0039}
           + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{132}), 0.0006069 + 2.796e-07 * m + 8.333e-06 * n)
           + in_waves(ceil_div((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}), number{264}), 2.707e-08 * m))
           * unless_multiple(m, 4, 1.119)
           * unless_multiple(n, 4, 1.119)
           * unless_multiple(k, 4, 1.119);
-    case 30:
-      return estimate{0.0039 + 7.398e-06 * m + 1.261e-09 * m * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 7.402e-07 * m)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 1.006e-05 * m);
-    case 31:
+    case 46:
+      return estimate{0.0039}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 2.58e-06 * m + 3.618e-06 * n + 1.442e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 3.539e-06 * m + 7.206e-06 * k);
+    case 47:
       return (estimate{0.0039}
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 0.0007513 + 6.968e-07 * m + 1.797e-05 * n))
           * unless_multiple(m, 4, 1.147)
           * unless_multiple(n, 4, 1.147)
           * unless_multiple(k, 4, 1.147);
-    case 32:
+    case 48:
       return (estimate{0.0039 + 9.016e-07 * m + 1.504e-07 * n + 3.924e-10 * m * n + 6.967e-12 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.183e-07 * n + 2.419e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{528}), 5.518e-07 * n))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
-    case 33:
-      return estimate{0.005691 + 2.322e-06 * m + 1.944e-06 * n + 2.648e-06 * k + 3.625e-09 * m * n + 5.448e-09 * m * k + 2.559e-09 * n * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.000308 + 2.134e-07 * m + 1.833e-07 * n + 1.802e-07 * k)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{264}), 0.0005632 + 4.27e-07 * m + 3.642e-07 * n + 3.573e-07 * k);
-    case 34:
+    case 49:
+      return estimate{0.0039 + 5.824e-09 * m * k + 4.416e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 5.917e-06 * m + 9.379e-06 * n + 1.475e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.494e-06 * k);
+    case 50:
       return (estimate{0.0039}
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{2}), number{132}), 6.88e-05 + 5.659e-07 * m + 1.465e-05 * n + 4.666e-06 * k))
           * unless_multiple(m, 4, 1.08)
           * unless_multiple(n, 4, 1.08)
           * unless_multiple(k, 4, 1.08);
-    case 35:
+    case 51:
       return (estimate{0.0039 + 1.355e-09 * m * n + 1.911e-09 * m * k}
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.161e-05 * k)
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007854 + 3.035e-06 * k))
           * unless_multiple(m, 4, 1.156)
           * unless_multiple(n, 4, 1.156)
           * unless_multiple(k, 4, 1.156);
-    case 36:
-      return estimate{0.005465 + 1.439e-06 * m + 2.307e-06 * n + 3.146e-06 * k + 3.119e-09 * m * n + 4.821e-09 * m * k + 3.408e-09 * n * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.0003137 + 1.632e-07 * m + 1.832e-07 * n + 1.746e-07 * k)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 0.00154 + 1.276e-06 * m + 1.446e-06 * n + 1.378e-06 * k);
-    case 37:
+    case 52:
+      return estimate{0.0039 + 3.139e-08 * m * k + 6.482e-09 * n * k}
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 0.0)
+          + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 1.256e-05 * k);
+    case 53:
       return (estimate{0.0039 + 2.73e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.001605 + 3.449e-07 * n + 6.631e-05 * k))
           * unless_multiple(m, 4, 1.158)
           * unless_multiple(n, 4, 1.158)
           * unless_multiple(k, 4, 1.158);
-    case 38:
-      return estimate{0.0039 + 9.006e-06 * m + 2.113e-10 * m * n + 1.734e-09 * m * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 6.842e-07 * m)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{1056}), 9.587e-06 * m);
-    case 39:
+    case 54:
+      return estimate{0.0039}
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{132}), 3.045e-06 * m + 4.557e-06 * n + 1.051e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.919e-06 * m + 7.393e-07 * n + 7.131e-06 * k);
+    case 55:
       return (estimate{0.0039 + 1.176e-09 * m * n + 1.937e-09 * m * k}
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.167e-05 * k)
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.008499 + 2.824e-06 * k))
           * unless_multiple(m, 4, 1.153)
           * unless_multiple(n, 4, 1.153)
           * unless_multiple(k, 4, 1.153);
-    case 40:
+    case 56:
       return (estimate{0.0039}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0004851 + 6.196e-07 * n + 7.323e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.395e-07 * n))
           * unless_multiple(m, 4, 1.122)
           * unless_multiple(n, 4, 1.122)
           * unless_multiple(k, 4, 1.122);
-    case 41:
-      return estimate{0.005543 + 1.957e-06 * m + 2.105e-06 * n + 2.874e-06 * k + 3.344e-09 * m * n + 5.075e-09 * m * k + 2.92e-09 * n * k}
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{132}), 0.0003179 + 2.047e-07 * m + 1.919e-07 * n + 1.868e-07 * k)
-          + in_waves(ceil_div(maximum(number{1}, ceil_div(((m * ceil_div(k, number{4})) + (k * ceil_div(n, number{4}))), number{256})), number{264}), 0.0005794 + 4.083e-07 * m + 3.815e-07 * n + 3.706e-07 * k);
-    case 42:
+    case 57:
+      return estimate{0.0039 + 4.963e-09 * m * k + 4.732e-09 * n * k}
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{132}), 5.235e-06 * m + 9.745e-06 * n + 1.573e-05 * k)
+          + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}), number{264}), 5.35e-06 * k);
+    case 58:
       return (estimate{0.0039 + 3.106e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.00157 + 4.233e-07 * n + 6.623e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 0.0))
           * unless_multiple(m, 4, 1.159)
           * unless_multiple(n, 4, 1.159)
           * unless_multiple(k, 4, 1.159);
-    case 43:
+    case 59:
       return (estimate{0.0039}
           + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2}), number{132}), 0.002275 + 7.676e-07 * m + 2.238e-06 * n)
           + in_waves(ceil_div(((((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}) * number{2}) * number{2}), number{264}), 0.0006101 + 4.064e-06 * n))
           * unless_multiple(m, 4, 1.061)
           * unless_multiple(n, 4, 1.061)
           * unless_multiple(k, 4, 1.061);
-    case 44:
+    case 60:
       return (estimate{0.0039 + 1e-08 * m * n + 1.908e-09 * n * k}
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.558e-07 * m + 9.367e-06 * n))
           * unless_multiple(m, 4, 1.083)
           * unless_multiple(n, 4, 1.083)
           * unless_multiple(k, 4, 1.083);
-    case 45:
+    case 61:
       return (estimate{0.0039 + 8.638e-07 * m + 2.033e-08 * n + 3.962e-10 * m * n + 1.32e-10 * n * k}
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{132}), 1.285e-07 * n + 2.418e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{128}) * ceil_div(n, number{64})) * number{1}), number{528}), 5.359e-07 * n))
           * unless_multiple(m, 4, 1.079)
           * unless_multiple(n, 4, 1.079)
           * unless_multiple(k, 4, 1.079);
-    case 46:
+    case 62:
       return (estimate{0.0039 + 2.107e-09 * m * n + 2.449e-09 * m * k}
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 6.677e-05 + 2.106e-05 * k)
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.0))
           * unless_multiple(m, 4, 1.124)
           * unless_multiple(n, 4, 1.124)
           * unless_multiple(k, 4, 1.124);
-    case 47:
+    case 63:
       return (estimate{0.0039 + 1.401e-09 * m * n + 1.886e-09 * m * k}
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 3.167e-05 * k)
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.007661 + 3.317e-06 * k))
           * unless_multiple(m, 4, 1.154)
           * unless_multiple(n, 4, 1.154)
           * unless_multiple(k, 4, 1.154);
-    case 48:
+    case 64:
       return (estimate{0.0039 + 1.774e-07 * n}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0005017 + 6.625e-07 * n + 7.193e-05 * k)
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{528}), 1.285e-06 * n))
           * unless_multiple(m, 4, 1.123)
           * unless_multiple(n, 4, 1.123)
           * unless_multiple(k, 4, 1.123);
-    case 49:
+    case 65:
       return (estimate{0.0039 + 1.293e-09 * m * n + 1.646e-09 * m * k}
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{132}), 2.951e-05 * k)
           + in_waves(ceil_div((((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) + (((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}) % number{132})), number{264}), 0.004978 + 9.228e-08 * m + 7.542e-07 * n + 1.149e-05 * k))
           * unless_multiple(m, 4, 1.15)
           * unless_multiple(n, 4, 1.15)
           * unless_multiple(k, 4, 1.15);
-    case 50:
+    case 66:
       return (estimate{0.0039 + 3.085e-10 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{256}) * ceil_div(n, number{128})) * number{1}), number{132}), 0.0006596 + 5.426e-07 * n + 6.821e-05 * k))
           * unless_multiple(m, 4, 1.146)
           * unless_multiple(n, 4, 1.146)
           * unless_multiple(k, 4, 1.146);
-    case 51:
+    case 67:
       return (estimate{0.0039 + 1.13e-08 * m * n + 1.95e-09 * n * k}
           + in_waves(ceil_div((((ceil_div(m, number{128}) * ceil_div(n, number{128})) * number{1}) * number{4}), number{132}), 2.277e-07 * m + 9.298e-06 * n))
           * unless_multiple(m, 4, 1.079)
           * unless_multiple(n, 4, 1.079)
           * unless_multiple(k, 4, 1.079);
-    case 52:
+    case 68:
       return (estimate{0.0039 + 3.861e-07 * n + 9.775e-11 * m * n}
           + in_waves(ceil_div(((ceil_div(m, number{64}) * ceil_div(n, number{64})) * number{1}), number{132}), 0.0007893 + 1.911e-05 * k))
           * unless_multiple(m, 4, 1.189)
@@ -926,8 +1026,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 11, 23, 14, 20, 17, 24, 25, 12, 26, 16, 27, 28, 29, 13, 30, 31, 32, 33, 34, 18, 35, 36, 37, 38, 15,
-    0, 1, 2, 19, 3, 4, 20, 6, 5, 7, 21, 9, 39, 10, 17, 8, 40, 41, 42, 13, 22, 43, 26, 44, 45, 46, 25
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 22, 23, 24, 25, 26, 18, 27, 14, 28, 29, 30, 31, 11, 32, 13, 33, 34, 35, 16, 36, 37, 38, 39, 40, 41, 12, 15, 42, 43, 44, 45,
+    0, 1, 2, 17, 3, 4, 18, 19, 5, 7, 20, 9, 25, 10, 46, 8, 47, 48, 41, 49, 21, 50, 28, 36, 30, 43, 51
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -936,8 +1036,8 @@ struct prediction {
 };
 
 inline constexpr prediction predictions[] = {
-    {0, 26},
-    {26, 53}
+    {0, 42},
+    {42, 69}
 };
 
 /// The plan that would take least; `otherwise_` where nothing can be told.
@@ -1093,15 +1193,15 @@ static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).plan == 1);
 static_assert(lookup(device::NVIDIA_H200, 64, 4096, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).plan == 2);
 static_assert(lookup(device::NVIDIA_H200, 128, 4096, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 19);
+static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 17);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).plan == 3);
 static_assert(lookup(device::NVIDIA_H200, 777, 1234, 999).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).plan == 4);
 static_assert(lookup(device::NVIDIA_H200, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).plan == 18);
 static_assert(lookup(device::NVIDIA_H200, 1024, 1024, 1024).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 6);
+static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 19);
 static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).plan == 5);
 static_assert(lookup(device::NVIDIA_H200, 1300, 700, 500).hit == quality::exact);
@@ -1109,7 +1209,7 @@ static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 7);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 21);
+static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).plan == 20);
 static_assert(lookup(device::NVIDIA_H200, 2049, 2049, 2049).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 9);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
@@ -1129,7 +1229,7 @@ static_assert(lookup(90, 777, 1234, 999).plan == 3);
 static_assert(lookup(90, 777, 1234, 999).hit == quality::exact);
 static_assert(lookup(90, 1000, 1000, 1000).plan == 4);
 static_assert(lookup(90, 1000, 1000, 1000).hit == quality::exact);
-static_assert(lookup(90, 1024, 1024, 1024).plan == 20);
+static_assert(lookup(90, 1024, 1024, 1024).plan == 5);
 static_assert(lookup(90, 1024, 1024, 1024).hit == quality::exact);
 static_assert(lookup(90, 1111, 901, 703).plan == 6);
 static_assert(lookup(90, 1111, 901, 703).hit == quality::exact);
@@ -1143,7 +1243,7 @@ static_assert(lookup(90, 2049, 2049, 2049).plan == 8);
 static_assert(lookup(90, 2049, 2049, 2049).hit == quality::exact);
 static_assert(lookup(90, 4096, 4096, 64).plan == 9);
 static_assert(lookup(90, 4096, 4096, 64).hit == quality::exact);
-static_assert(lookup(90, 4096, 4096, 4096).plan == 10);
+static_assert(lookup(90, 4096, 4096, 4096).plan == 7);
 static_assert(lookup(90, 4096, 4096, 4096).hit == quality::exact);
 static_assert(lookup(90, 8192, 8192, 8192).plan == 7);
 static_assert(lookup(90, 8192, 8192, 8192).hit == quality::exact);
