@@ -463,12 +463,18 @@ def subjects_of(
     Raises
     ------
     UsageError
-        If a problem is given that no kernel has the fields of, or no kernel has unlisted sizes.
+        If a problem is given that no kernel has the fields of, or that belongs into the other file, or no
+        kernel has unlisted sizes.
     """
     subjects = []
     for kernel in kernels:
         fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
         chosen = [parsing.problem(kernel, text) for text in fitting]
+        for problem in chosen:
+            if (dict(problem) in demands.untuned(kernel.name)) > unlisted:
+                raise UsageError(
+                    f"{kernel.name} ({problem}): no space file tunes it; give --unlisted"
+                )
         if not only and unlisted:
             chosen = [Problem(size) for size in demands.untuned(kernel.name)]
         elif not only:

@@ -423,6 +423,18 @@ def test_unlisted_sizes_are_answered_by_the_nearest(recorded_on: Device, tmp_pat
     assert {subject.choice.tuned.quality for subject in found} == {"nearest_problem"}
 
 
+def test_an_unlisted_size_is_kept_from_the_file_of_tuned_ones(
+    recorded_on: Device, tmp_path: Path
+) -> None:
+    asked = [find_kernel("reduce")], recorded_on, tmp_path, ["n=100000"]
+    (subject,) = vendor.subjects_of(*asked, unlisted=True)
+    assert dict(subject.problem) == {"n": 100_000}
+    with pytest.raises(
+        UsageError, match=r"reduce \(n=100000\): no space file tunes it; give --unlisted"
+    ):
+        vendor.subjects_of(*asked, unlisted=False)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [([], "sizes to measure; name one"), (["m=3,n=4"], "these problem fields")],

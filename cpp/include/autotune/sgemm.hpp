@@ -66,12 +66,13 @@
 //   m=256 n=256 k=256: 0.004564 ms mixed:graph, 7352 GFLOP/s, 172.3 GB/s, 1.584 [1.574, 1.593] times as fast as cublas
 //   m=256 n=256 k=8192: 0.0294 ms mixed:graph, 3.652e+04 GFLOP/s, 579.6 GB/s, 1.131 [1.126, 1.133] times as fast as cublas
 //   m=300 n=2100 k=2000: 0.06326 ms mixed:graph, 3.984e+04 GFLOP/s, 343.4 GB/s, 1.061 [1.060, 1.062] times as fast as cublas
-//   m=333 n=777 k=555: 0.01529 ms mixed:graph, 1.878e+04 GFLOP/s, 228.8 GB/s, 1.001 [0.999, 1.003] times as fast as cublas
+//   m=333 n=777 k=555: 0.0151 ms mixed:graph, 1.902e+04 GFLOP/s, 231.8 GB/s, 1.016 [1.014, 1.019] times as fast as cublas
+//   m=384 n=1600 k=6400: 0.1726 ms mixed:graph, 4.556e+04 GFLOP/s, 308.5 GB/s, 1.143 [1.142, 1.144] times as fast as cublas
 //   m=400 n=400 k=6000: 0.05782 ms mixed:graph, 3.32e+04 GFLOP/s, 343.1 GB/s, 1.086 [1.085, 1.088] times as fast as cublas
 //   m=512 n=512 k=512: 0.00956 ms mixed:graph, 2.808e+04 GFLOP/s, 329 GB/s, 1.402 [1.395, 1.407] times as fast as cublas
 //   m=512 n=512 k=32768: 0.3407 ms cold:graph, 5.042e+04 GFLOP/s, 397 GB/s, 1.012 [1.011, 1.012] times as fast as cublas
 //   m=600 n=600 k=600: 0.01512 ms mixed:graph, 2.857e+04 GFLOP/s, 285.7 GB/s, 1.389 [1.386, 1.393] times as fast as cublas
-//   m=701 n=1303 k=251: 0.01668 ms mixed:graph, 2.749e+04 GFLOP/s, 339.6 GB/s, 0.990 [0.988, 0.992] times as fast as cublas
+//   m=701 n=1303 k=251: 0.01636 ms mixed:graph, 2.802e+04 GFLOP/s, 346.2 GB/s, 1.009 [1.008, 1.012] times as fast as cublas
 //   m=768 n=768 k=768: 0.02547 ms mixed:graph, 3.557e+04 GFLOP/s, 277.9 GB/s, 1.295 [1.294, 1.297] times as fast as cublas
 //   m=800 n=1100 k=350: 0.01869 ms mixed:graph, 3.296e+04 GFLOP/s, 330.7 GB/s, 1.142 [1.140, 1.145] times as fast as cublas
 //   m=1000 n=1000 k=1000: 0.04624 ms mixed:graph, 4.326e+04 GFLOP/s, 259.5 GB/s, 1.187 [1.184, 1.189] times as fast as cublas
@@ -81,8 +82,9 @@
 //   m=1024 n=1024 k=8192: 0.3389 ms cold:graph, 5.069e+04 GFLOP/s, 210.4 GB/s, 1.095 [1.094, 1.096] times as fast as cublas
 //   m=1111 n=901 k=703: 0.03969 ms mixed:graph, 3.546e+04 GFLOP/s, 243.4 GB/s, 1.149 [1.147, 1.151] times as fast as cublas
 //   m=1200 n=1200 k=1200: 0.08066 ms mixed:graph, 4.285e+04 GFLOP/s, 214.2 GB/s, 1.138 [1.137, 1.139] times as fast as cublas
+//   m=1400 n=1400 k=1400: 0.1193 ms mixed:graph, 4.599e+04 GFLOP/s, 197.1 GB/s, 1.128 [1.127, 1.129] times as fast as cublas
 //   m=1536 n=1536 k=1536: 0.1464 ms mixed:graph, 4.95e+04 GFLOP/s, 193.4 GB/s, 1.274 [1.273, 1.274] times as fast as cublas
-//   m=1555 n=1777 k=1333: 0.1799 ms mixed:graph, 4.094e+04 GFLOP/s, 160.2 GB/s, 1.028 [1.027, 1.028] times as fast as cublas
+//   m=1555 n=1777 k=1333: 0.1706 ms mixed:graph, 4.319e+04 GFLOP/s, 169 GB/s, 1.086 [1.085, 1.086] times as fast as cublas
 //   m=2000 n=100 k=3000: 0.03967 ms mixed:graph, 3.025e+04 GFLOP/s, 655.4 GB/s, 1.183 [1.180, 1.185] times as fast as cublas
 //   m=2048 n=2048 k=2048: 0.3331 ms mixed:graph, 5.158e+04 GFLOP/s, 151.1 GB/s, 1.022 [1.022, 1.023] times as fast as cublas
 //   m=2049 n=2049 k=2049: 0.4004 ms mixed:graph, 4.297e+04 GFLOP/s, 125.8 GB/s, 1.125 [1.124, 1.125] times as fast as cublas
@@ -436,30 +438,33 @@ inline constexpr plan plans[] = {
     {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 1, 512, 8, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 1, 1, 1023ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 5, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 10880, true, true, 28, 16, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 32, 32, 32, 32, 4, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::rows, 8, 4, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 34816, false, true, 29, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 30, 12, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 31, 17, 224ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 17, 8, 1022ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 48, 32, 32, 48, 32, 12, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, false, true, 12, 8, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 2, 4, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 67584, true, true, 30, 17, 224ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 17, 8, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 8, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 18816, false, true, 0, 0, 1022ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 128, 8, 16, 1, 4, false, false, 1, 4, true, 4, LANES_value::pairs, 1, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 0, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 1, 1, 2, false, B_ROWS_value::direct, 3, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 50688, false, true, 20, 0, 234ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 128, 32, 128, 32, 16, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::rows, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 135168, false, true, 31, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 32, 96, 48, 12, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 153600, false, true, 18, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 4, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 83968, false, true, 22, 0, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 256, 8, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 1, false, B_ROWS_value::direct, 4, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 28032, false, true, 19, 0, 234ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 16, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 19200, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 30, 0, 992ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 32, 1, 1023ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 32, 2, 1023ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 33, 18, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 32, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 17, 8, 1022ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 8, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 2, 0, NARROW_value::rows, 1, 256, 8, 2, LOAD_value::stream, 0, 32, {256, 1, 1}, 0, false, true, 33, 1, 1023ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 8, 2, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 33, 2, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 96, 16, 32, 48, 4, 12, 1, 4, false, false, 1, 5, true, 2, LANES_value::pairs, 1, 2, 3, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 42240, true, true, 34, 18, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 2, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 17408, false, true, 5, 0, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 30, 12, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 8, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 9600, false, true, 34, 0, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 35, 19, 992ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 36, 0, 992ULL, true},
-    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 37, 2, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 32, 12, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 8, 32, 32, 8, 4, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 8, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {64, 1, 1}, 9600, false, true, 35, 0, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 128, 16, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 1, 4, 15, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 33792, true, true, 36, 19, 992ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 128, 64, 32, 64, 32, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 75264, false, true, 37, 0, 992ULL, true},
+    {VARIANT_value::slim, ALG_value::register_, 16, 2, 16, 16, 8, 16, 16, 4, 4, 4, 4, false, false, 4, 2, false, 2, LANES_value::rows, 1, 1, 1, 1, false, B_ROWS_value::direct, 1, 0, NARROW_value::rows, 4, 512, 4, 1, LOAD_value::stream, 0, 32, {512, 1, 1}, 0, false, true, 38, 2, 1023ULL, true},
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 48, 32, 32, 48, 4, 12, 1, 4, false, false, 1, 3, true, 4, LANES_value::pairs, 8, 2, 1, 4, false, B_ROWS_value::padded, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 32256, false, true, 32, 12, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 32, 64, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 1, 2, 1, 4, false, B_ROWS_value::direct, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 38400, false, true, 11, 0, 992ULL, true},
     {VARIANT_value::cuda, ALG_value::register_, 16, 2, 64, 128, 32, 32, 64, 8, 8, 1, 4, false, false, 1, 3, true, 8, LANES_value::pairs, 8, 1, 1, 2, false, B_ROWS_value::shifted, 1, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {256, 1, 1}, 76800, false, true, 0, 8, 1022ULL, true},
-    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 76800, false, true, 38, 0, 224ULL, true}
+    {VARIANT_value::cuda, ALG_value::register_, 16, 2, 96, 96, 16, 96, 48, 12, 12, 1, 4, false, false, 1, 4, true, 2, LANES_value::pairs, 8, 2, 1, 2, false, B_ROWS_value::direct, 2, 0, NARROW_value::columns, 1, 128, 4, 1, LOAD_value::plain, 0, 32, {128, 1, 1}, 76800, false, true, 39, 0, 224ULL, true}
 };
 
 constexpr bool fits(const plan& p_, int where_) {
@@ -598,6 +603,7 @@ inline constexpr exact_row exact_rows[] = {
     {{256, 256, 8192}, 12, 1.0, {0, 0, 0}},
     {{300, 2100, 2000}, 13, 1.0, {0, 0, 0}},
     {{333, 777, 555}, 42, 1.0, {0, 0, 0}},
+    {{384, 1600, 6400}, 15, 1.0, {0, 0, 0}},
     {{400, 400, 6000}, 43, 1.0, {0, 0, 0}},
     {{512, 512, 512}, 11, 1.0, {0, 0, 0}},
     {{512, 512, 32768}, 17, 1.0, {0, 0, 0}},
@@ -612,9 +618,10 @@ inline constexpr exact_row exact_rows[] = {
     {{1024, 1024, 8192}, 47, 1.0, {0, 0, 0}},
     {{1111, 901, 703}, 22, 1.0, {0, 0, 0}},
     {{1200, 1200, 1200}, 48, 1.0, {0, 0, 0}},
-    {{1536, 1536, 1536}, 49, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 32, 1.0, {0, 0, 0}},
-    {{2000, 100, 3000}, 50, 1.0, {0, 0, 0}},
+    {{1400, 1400, 1400}, 49, 1.0, {0, 0, 0}},
+    {{1536, 1536, 1536}, 50, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 28, 1.0, {0, 0, 0}},
+    {{2000, 100, 3000}, 51, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 30, 1.0, {0, 0, 0}},
     {{2049, 2049, 2049}, 31, 1.0, {0, 0, 0}},
     {{2400, 2400, 2400}, 48, 1.0, {0, 0, 0}},
@@ -624,11 +631,11 @@ inline constexpr exact_row exact_rows[] = {
     {{4096, 4, 4096}, 34, 1.0, {0, 0, 0}},
     {{4096, 32, 4096}, 35, 1.0, {0, 0, 0}},
     {{4096, 128, 4096}, 10, 1.0, {0, 0, 0}},
-    {{4096, 4096, 64}, 51, 1.0, {0, 0, 0}},
+    {{4096, 4096, 64}, 52, 1.0, {0, 0, 0}},
     {{4096, 4096, 4096}, 37, 1.0, {0, 0, 0}},
     {{8192, 8192, 128}, 0, 1.0, {0, 0, 0}},
     {{8192, 8192, 8192}, 37, 1.0, {0, 0, 0}},
-    {{10000, 64, 64}, 52, 1.0, {0, 0, 0}},
+    {{10000, 64, 64}, 53, 1.0, {0, 0, 0}},
     {{16000, 192, 48}, 38, 1.0, {0, 0, 0}},
     {{16384, 512, 1024}, 30, 1.0, {0, 0, 0}},
     // sm_90
@@ -663,7 +670,7 @@ inline constexpr exact_row exact_rows[] = {
     {{1200, 1200, 1200}, 25, 1.0, {0, 0, 0}},
     {{1400, 1400, 1400}, 26, 1.0, {0, 0, 0}},
     {{1536, 1536, 1536}, 27, 1.0, {0, 0, 0}},
-    {{1555, 1777, 1333}, 32, 1.0, {0, 0, 0}},
+    {{1555, 1777, 1333}, 28, 1.0, {0, 0, 0}},
     {{2000, 100, 3000}, 29, 1.0, {0, 0, 0}},
     {{2048, 2048, 2048}, 30, 1.0, {0, 0, 0}},
     {{2049, 2049, 2049}, 31, 1.0, {0, 0, 0}},
@@ -745,40 +752,40 @@ inline constexpr near_row near_rows[] = {
     {{111, 134, 175}, 7, 2147483647, 1, 2, 1},
     {{112, 112, 112}, 41, 2147483647, 1, 2, 1},
     {{112, 112, 224}, 9, 2147483647, 1, 2, 1},
-    {{112, 192, 192}, 50, 2147483647, 1, 2, 1},
+    {{112, 192, 192}, 51, 2147483647, 1, 2, 1},
     {{128, 128, 128}, 35, 2147483647, 1, 2, 1},
     {{128, 128, 208}, 12, 2147483647, 1, 2, 1},
     {{131, 176, 175}, 13, 2147483647, 1, 2, 1},
-    {{134, 153, 145}, 53, 2147483647, 1, 2, 1},
+    {{134, 153, 145}, 54, 2147483647, 1, 2, 1},
     {{138, 138, 200}, 43, 2147483647, 1, 2, 1},
     {{144, 144, 144}, 13, 2147483647, 1, 2, 1},
     {{144, 144, 240}, 17, 2147483647, 1, 2, 1},
     {{147, 147, 147}, 13, 2147483647, 1, 2, 1},
-    {{151, 165, 127}, 44, 2147483647, 1, 2, 1},
+    {{151, 165, 127}, 55, 2147483647, 1, 2, 1},
     {{153, 153, 153}, 18, 2147483647, 1, 2, 1},
     {{154, 161, 135}, 48, 2147483647, 1, 2, 1},
     {{159, 159, 159}, 22, 2147483647, 1, 2, 1},
     {{159, 160, 160}, 22, 2147483647, 1, 2, 1},
-    {{160, 160, 96}, 52, 2147483647, 1, 2, 1},
+    {{160, 160, 96}, 53, 2147483647, 1, 2, 1},
     {{160, 160, 160}, 22, 2147483647, 1, 2, 1},
     {{160, 160, 208}, 25, 2147483647, 1, 2, 1},
     {{161, 157, 151}, 22, 2147483647, 1, 2, 1},
     {{163, 163, 163}, 48, 2147483647, 1, 2, 1},
-    {{169, 169, 169}, 49, 2147483647, 1, 2, 1},
+    {{169, 169, 169}, 50, 2147483647, 1, 2, 1},
     {{169, 172, 166}, 48, 2147483647, 1, 2, 1},
     {{175, 106, 184}, 13, 2147483647, 1, 2, 1},
     {{176, 176, 176}, 48, 2147483647, 1, 2, 1},
     {{176, 176, 176}, 48, 2147483647, 1, 2, 1},
     {{179, 179, 179}, 48, 2147483647, 1, 2, 1},
     {{184, 184, 184}, 25, 2147483647, 1, 2, 1},
-    {{191, 122, 175}, 44, 2147483647, 1, 2, 1},
+    {{191, 122, 175}, 55, 2147483647, 1, 2, 1},
     {{192, 0, 192}, 33, 2147483647, 1, 2, 1},
     {{192, 32, 192}, 34, 2147483647, 1, 2, 1},
     {{192, 80, 192}, 35, 2147483647, 1, 2, 1},
     {{192, 112, 192}, 10, 2147483647, 1, 2, 1},
-    {{192, 192, 96}, 51, 2147483647, 1, 2, 1},
+    {{192, 192, 96}, 52, 2147483647, 1, 2, 1},
     {{192, 192, 192}, 37, 2147483647, 1, 2, 1},
-    {{208, 208, 112}, 51, 2147483647, 1, 2, 1},
+    {{208, 208, 112}, 52, 2147483647, 1, 2, 1},
     {{208, 208, 208}, 37, 2147483647, 1, 2, 1},
     {{212, 96, 96}, 6, 2147483647, 1, 2, 1},
     {{223, 121, 89}, 38, 2147483647, 1, 2, 1},
@@ -850,11 +857,11 @@ struct group {
 
 inline constexpr group devices[] = {
     {90, {{0, 49, 0, 49}, {0, 49, 0, 49}}},  // NVIDIA_H100_80GB_HBM3
-    {90, {{49, 96, 49, 96}, {49, 96, 49, 96}}}  // NVIDIA_H200
+    {90, {{49, 98, 49, 96}, {49, 98, 49, 96}}}  // NVIDIA_H200
 };
 
 inline constexpr group arch_groups[] = {
-    {90, {{96, 145, 96, 145}, {96, 145, 96, 145}}},
+    {90, {{98, 147, 96, 145}, {98, 147, 96, 145}}},
     {-1, {}}  // ends the table
 };
 
@@ -932,15 +939,16 @@ constexpr extent grid_of(int number_of_plan_, const problem& asked_) {
     case 27: return extent_of(((ceil_div(m, number{128}) * ceil_div(n, number{256})) + ((ceil_div(m, number{128}) * ceil_div(n, number{256})) % number{132})), number{1}, number{1});
     case 28: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{15}, number{4});
     case 29: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{32})), number{1}, number{4});
-    case 30: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
-    case 31: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
-    case 32: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
-    case 33: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
-    case 34: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{8});
-    case 35: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
-    case 36: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{2});
-    case 37: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
-    case 38: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
+    case 30: return extent_of((ceil_div(m, number{64}) * ceil_div(n, number{64})), number{4}, number{2});
+    case 31: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{128})), number{1}, number{1});
+    case 32: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{48})), number{1}, number{2});
+    case 33: return extent_of(ceil_div(n, number{64}), number{1}, number{1});
+    case 34: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{96})), number{3}, number{2});
+    case 35: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{64})), number{1}, number{8});
+    case 36: return extent_of((ceil_div(m, number{32}) * ceil_div(n, number{128})), number{15}, number{4});
+    case 37: return extent_of((ceil_div(m, number{128}) * ceil_div(n, number{64})), number{1}, number{2});
+    case 38: return extent_of(ceil_div(n, number{16}), number{1}, number{1});
+    case 39: return extent_of((ceil_div(m, number{96}) * ceil_div(n, number{96})), number{1}, number{2});
     default: break;
   }
   for (const exact_row& row_ : exact_rows)
@@ -1565,8 +1573,8 @@ constexpr estimate time_of(int number_of_cost_, const problem& asked_) {
 
 /// The plan that each formula is of.
 inline constexpr int cost_plans[] = {
-    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 54, 55, 40, 56, 57, 58, 59, 60, 61,
-    0, 39, 2, 40, 4, 5, 6, 7, 41, 9, 10, 8, 12, 13, 35, 43, 11, 17, 18, 44, 45, 20, 22, 46, 47, 48, 49, 32, 50, 30, 31, 25, 33, 34, 51, 37, 52, 38, 1, 62, 3, 56, 42, 60, 53, 63, 64, 65
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 56, 57, 40, 58, 59, 60, 61, 62, 63,
+    0, 39, 2, 40, 4, 5, 6, 7, 41, 9, 10, 8, 12, 13, 35, 43, 11, 17, 18, 55, 45, 20, 22, 46, 47, 48, 50, 32, 51, 30, 31, 25, 33, 34, 52, 37, 53, 38, 1, 64, 3, 58, 65, 62, 54, 66, 67, 68
 };
 
 /// Formulas that choose among each other: [first, last).
@@ -1824,6 +1832,8 @@ static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).plan == 13);
 static_assert(lookup(device::NVIDIA_H200, 300, 2100, 2000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).plan == 42);
 static_assert(lookup(device::NVIDIA_H200, 333, 777, 555).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).plan == 15);
+static_assert(lookup(device::NVIDIA_H200, 384, 1600, 6400).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).plan == 43);
 static_assert(lookup(device::NVIDIA_H200, 400, 400, 6000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 512, 512, 512).plan == 11);
@@ -1852,11 +1862,13 @@ static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).plan == 22);
 static_assert(lookup(device::NVIDIA_H200, 1111, 901, 703).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).plan == 48);
 static_assert(lookup(device::NVIDIA_H200, 1200, 1200, 1200).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 49);
+static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).plan == 49);
+static_assert(lookup(device::NVIDIA_H200, 1400, 1400, 1400).hit == quality::exact);
+static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).plan == 50);
 static_assert(lookup(device::NVIDIA_H200, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).plan == 32);
+static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).plan == 28);
 static_assert(lookup(device::NVIDIA_H200, 1555, 1777, 1333).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 50);
+static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).plan == 51);
 static_assert(lookup(device::NVIDIA_H200, 2000, 100, 3000).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).plan == 30);
 static_assert(lookup(device::NVIDIA_H200, 2048, 2048, 2048).hit == quality::exact);
@@ -1876,7 +1888,7 @@ static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).plan == 35);
 static_assert(lookup(device::NVIDIA_H200, 4096, 32, 4096).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).plan == 10);
 static_assert(lookup(device::NVIDIA_H200, 4096, 128, 4096).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 51);
+static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).plan == 52);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).plan == 37);
 static_assert(lookup(device::NVIDIA_H200, 4096, 4096, 4096).hit == quality::exact);
@@ -1884,7 +1896,7 @@ static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).plan == 0);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 128).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).plan == 37);
 static_assert(lookup(device::NVIDIA_H200, 8192, 8192, 8192).hit == quality::exact);
-static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 52);
+static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).plan == 53);
 static_assert(lookup(device::NVIDIA_H200, 10000, 64, 64).hit == quality::exact);
 static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).plan == 38);
 static_assert(lookup(device::NVIDIA_H200, 16000, 192, 48).hit == quality::exact);
@@ -1952,7 +1964,7 @@ static_assert(lookup(90, 1400, 1400, 1400).plan == 26);
 static_assert(lookup(90, 1400, 1400, 1400).hit == quality::exact);
 static_assert(lookup(90, 1536, 1536, 1536).plan == 27);
 static_assert(lookup(90, 1536, 1536, 1536).hit == quality::exact);
-static_assert(lookup(90, 1555, 1777, 1333).plan == 32);
+static_assert(lookup(90, 1555, 1777, 1333).plan == 28);
 static_assert(lookup(90, 1555, 1777, 1333).hit == quality::exact);
 static_assert(lookup(90, 2000, 100, 3000).plan == 29);
 static_assert(lookup(90, 2000, 100, 3000).hit == quality::exact);
