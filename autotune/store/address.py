@@ -7,6 +7,7 @@ another writer's lock is bounded in both databases.
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from hashlib import sha256
@@ -104,7 +105,10 @@ class Address:
 
     def engine(self) -> sa.Engine:
         """Make the engine; connects nowhere yet, but for making a file's folder."""
-        return self._file_engine(self.path) if self.path else self._server_engine()
+        engine = self._file_engine(self.path) if self.path else self._server_engine()
+        pool = type(engine.pool)  # by whose name it logs
+        logging.getLogger(f"{pool.__module__}.{pool.__name__}").addFilter(_is_no_interruption)
+        return engine
 
     def _file_engine(self, path: Path) -> sa.Engine:
         try:
@@ -145,6 +149,11 @@ def _begin(connection: sa.Connection) -> None:
     statement = connection.get_execution_options().get("begin", "BEGIN")
     if statement:
         connection.exec_driver_sql(statement)
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Whether a pool's message is worth a line: it logs an interruption, with a traceback, and passes it on."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
 
 
 def _on_connect(engine: sa.Engine, *statements: str) -> None:
