@@ -113,8 +113,17 @@ def value_of(form: Json, fields: Mapping[str, Any]) -> int:
         If the expression is malformed, names a field that is absent or not an integer, divides by
         zero, or has a value on the way that does not fit 64 bits.
     """
-    if isinstance(form, list):
+    if type(form) is int:  # in the order of how often they come
+        value = form
+    elif isinstance(form, str):
+        found = fields.get(form)
+        if type(found) is not int:
+            raise ValueError(f"problem field {form!r} is not an integer")
+        value = found
+    else:
         try:
+            if not isinstance(form, list):
+                raise TypeError
             name, first, second = form
             operate = OPERATORS[name]  # type: ignore[index]
         except (ValueError, KeyError, TypeError):
@@ -123,12 +132,6 @@ def value_of(form: Json, fields: Mapping[str, Any]) -> int:
         if right == 0 and name in ("//", "%"):
             raise ValueError(f"division by zero in {form!r}")
         value = operate(left, right)
-    else:
-        found: Any = fields.get(form) if isinstance(form, str) else form
-        if type(found) is not int:
-            what = f"problem field {form!r} is not an integer"
-            raise ValueError(what if isinstance(form, str) else f"not an expression: {form!r}")
-        value = found
     if not -MAX_INTEGER <= value <= MAX_INTEGER:
         raise ValueError("more than 64 bits")
     return value

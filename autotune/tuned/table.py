@@ -25,6 +25,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf, isqrt, log2
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -235,20 +236,16 @@ def nearest(
 
     Arrays that lie otherwise than those that were tuned may have one of a row's further plans.
     """
-    best, best_distance = None, -1
-    for row in rows:
-        apart = distance(place, row.place)
-        if apart is None or apart > row.reach or (best and apart >= best_distance):
-            continue
+    places = ((distance(place, row.place), row) for row in rows)
+    near = [(apart, row) for apart, row in places if apart is not None and apart <= row.reach]
+    for apart, row in sorted(near, key=itemgetter(0)):
         for plan in (row.plan,) if is_plain else (row.plan, *row.views):
             if plan.allows(fields) and (foreign is None or plan.fits(foreign)):
-                best, best_distance = row._replace(plan=plan), apart
-                break
-    if best is None:
-        return None
-    shares = (share for within, share in best.promised if best_distance <= within)
-    plan = fastest(best, fields, foreign, move)
-    return best._replace(plan=plan, expected_fraction=next(shares, None))
+                best = row._replace(plan=plan)
+                share = next((share for within, share in row.promised if apart <= within), None)
+                plan = fastest(best, fields, foreign, move)
+                return best._replace(plan=plan, expected_fraction=share)
+    return None
 
 
 def fastest(
@@ -267,15 +264,17 @@ def fastest(
     for number, cost in enumerate(row.prediction.costs):
         if row.measured_ms and not row.measured_ms[number]:
             continue
+        try:
+            predicted_ms = time_ms(move(cost) if move else cost, multiple, fields)
+            if row.measured_ms:
+                predicted_ms *= row.measured_ms[number] / time_ms(cost, multiple, fields)
+        except (ValueError, ZeroDivisionError):
+            continue
+        if least_ms is not None and predicted_ms >= least_ms:
+            continue
+        # Last, since conditions take longer than times, and few are asked for.
         if cost.plan.allows(fields) and (foreign is None or cost.plan.fits(foreign)):
-            try:
-                predicted_ms = time_ms(move(cost) if move else cost, multiple, fields)
-                if row.measured_ms:
-                    predicted_ms *= row.measured_ms[number] / time_ms(cost, multiple, fields)
-            except (ValueError, ZeroDivisionError):
-                continue
-            if least_ms is None or predicted_ms < least_ms:
-                chosen, least_ms = cost.plan, predicted_ms
+            chosen, least_ms = cost.plan, predicted_ms
     return chosen
 
 
