@@ -1,6 +1,7 @@
 """`autotune portfolio`: a record that was tuned in pieces gets one matrix, and keeps its winners."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tuned_project import edit_record, enter_copy, record_file, tuned_once
 from autotune.cli import run
 from autotune.devices.choose import choose_device
 from autotune.kernel.catalog import find_kernel
+from autotune.kernel.space import enumerate_space
 from autotune.run.recording import request_for
 from autotune.tuned.reading import read
 
@@ -44,7 +46,7 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
     header.write_text("")
     # As on a machine that has compiled nothing, which is no part of the budget.
     monkeypatch.setenv("AUTOTUNE_CACHE_DIR", str(project / "new cache"))
-    assert run(["portfolio", "saxpy", "--budget", "20s", *ON_CPU]) == 0
+    assert run(["portfolio", "saxpy", "--budget", "10s", *ON_CPU]) == 0
     after = record()
     assert after["entries"] == before["entries"]
     matrix = after["portfolio"]
@@ -58,6 +60,28 @@ def test_what_was_tuned_in_pieces_is_measured_on_every_problem(
         # Where times are not quiet so little is sure that nothing is promised.
         assert all(0 < share <= 1 for _, share in row["promised"])
     assert "inline constexpr near_row near_rows" in header.read_text()
+
+
+def test_a_matrix_that_is_far_wider_stays(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The little time that there was would cost other sizes their answers; it is said what to do."""
+    assert run(["run", "saxpy", "--problem", "n=400", *LONGER]) == 0
+    kernel, device = find_kernel("saxpy", project / "spaces"), choose_device("opencl:cpu")
+    document = record()
+    wide = [dict(configuration) for configuration in enumerate_space(kernel, device)]
+    document["portfolio"] = {
+        "configurations": wide,
+        "problems": [entry["problem"] for entry in document["entries"]],
+        "median_ms": [[1.0, 2.0]] * len(wide),
+    }
+    record_file("saxpy").write_text(json.dumps(document))
+    capsys.readouterr()
+    assert run(["portfolio", "saxpy", "--budget", "1s", *ON_CPU]) == 0
+    said = capsys.readouterr().err
+    assert re.search(rf"{len(wide)} configurations on 2 problems kept, which are far more", said)
+    assert "give more than --budget 1s" in said
+    assert record()["portfolio"]["configurations"] == wide
 
 
 def test_one_problem_is_no_portfolio(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,8 +188,22 @@ def test_a_run_without_time_for_a_portfolio_keeps_the_one_there_is() -> None:
 
     entries = [entry(place) for place in at]
     old = record(entries, portfolio=of(9))
-    assert merge(old, record(entries, portfolio=of(4))).record.portfolio == of(9)
-    assert merge(old, record(entries, portfolio=of(5))).record.portfolio == of(5)
+    assert merge(old, record(entries, portfolio=of(5))).record.portfolio == of(9)
+    assert merge(old, record(entries, portfolio=of(6))).record.portfolio == of(6)
+
+
+def test_a_wide_portfolio_replaces_a_narrow_one_of_some_problems_more() -> None:
+    at = [problem(n, n) for n in (64, 128, 256)]
+
+    def of(count: int, places: int) -> Portfolio:
+        made = tuple(plan(32 * (1 + n)).configuration for n in range(count))
+        times = ((1.0,) * places,) * count
+        return Portfolio(configurations=made, problems=tuple(at[:places]), median_ms=times)
+
+    entries = [entry(place) for place in at]
+    old = record(entries, portfolio=of(4, 3))
+    for fewer, kept in ((of(12, 2), of(12, 2)), (of(3, 2), of(4, 3)), (of(12, 1), of(4, 3))):
+        assert merge(old, record(entries, portfolio=fewer)).record.portfolio == kept
 
 
 def test_a_kept_entry_keeps_its_fallback_row() -> None:

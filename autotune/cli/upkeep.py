@@ -27,6 +27,7 @@ from autotune.cli.tables import print_table, words
 if TYPE_CHECKING:
     from autotune.retune.gate import Checked, GateReport
     from autotune.retune.mend import Mended, Orders
+    from autotune.tuned.record import Portfolio
 
 _KERNELS = click.argument("kernels", nargs=-1, metavar="[KERNEL]...", shell_complete=kernel_names)
 _DEVICE = click.option(
@@ -476,7 +477,8 @@ def schedule(
     metavar="TIME",
     default="60s",
     show_default=True,
-    help="Once all are compiled. Where it does not suffice, fewer configurations are measured.",
+    help="Once all are compiled. Where it does not suffice, fewer configurations are measured; "
+    "then a far wider matrix stays.",
 )
 @click.option(
     "--records",
@@ -519,10 +521,18 @@ def portfolio(
     record = read(path)
     with RunProgress(declared.name, len(record.entries)) as progress:
         record = renewed(record, declared, chosen, seconds, progress)
-    amend(folder, record)
-    matrix = record.portfolio
-    count = f"{len(matrix.configurations)} configurations on {len(matrix.problems)} problems"
-    click.echo(f"portfolio: {count}; record: {path}", err=True)
+    measured, kept = record.portfolio, amend(folder, record).portfolio
+    if kept.median_ms != measured.median_ms:
+        click.echo(
+            f"portfolio: {_width(measured)} were measured, and {_width(kept)} kept, which are far more; "
+            f"give more than --budget {budget}",
+            err=True,
+        )
+    click.echo(f"portfolio: {_width(kept)}; record: {path}", err=True)
+
+
+def _width(matrix: Portfolio) -> str:
+    return f"{len(matrix.configurations)} configurations on {len(matrix.problems)} problems"
 
 
 COMMANDS = {

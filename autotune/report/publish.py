@@ -111,8 +111,8 @@ def publish_decided(
     )
 
 
-def amend(directory: Path, record: TunedRecord) -> None:
-    """Merge a record into a folder of tuned records; a header beside it is made anew.
+def amend(directory: Path, record: TunedRecord) -> TunedRecord:
+    """Merge a record into a folder of tuned records, return what is there now; a header beside it is made anew.
 
     Raises
     ------
@@ -123,6 +123,7 @@ def amend(directory: Path, record: TunedRecord) -> None:
     json_file = path_of(directory, merged)
     if json_file.with_suffix(".hpp").exists():
         _write_header(json_file, merged)
+    return merged
 
 
 def report_recorded(

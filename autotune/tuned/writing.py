@@ -243,14 +243,17 @@ def _aged(entry: Entry, sources: Set[str]) -> Entry:
     return msgspec.structs.replace(entry, stale_reasons=(*entry.stale_reasons, reason))
 
 
-def _is_wider(old: Portfolio, new: Portfolio) -> bool:
-    """Whether the old matrix says more; two matrices of different days are never mixed.
+#: A newer matrix, of today's winners, stands beside an older one that is no more than so many times as wide.
+FAR_MORE = 1.5
 
-    It does with more problems, and with far more configurations: a run that had no time left for it
-    has four.
+
+def _is_wider(old: Portfolio, new: Portfolio) -> bool:
+    """Whether the old matrix says far more; two matrices of different days are never mixed.
+
+    It does with far more problems, or times: a run that had little time left for it has four configurations.
     """
-    fewer = len(old.configurations) > 2 * len(new.configurations)
-    return len(old.problems) > len(new.problems) or fewer
+    times, new_times = (len(m.configurations) * len(m.problems) for m in (old, new))
+    return len(old.problems) > FAR_MORE * len(new.problems) or times > FAR_MORE * new_times
 
 
 def _merged_fallback(
