@@ -115,8 +115,8 @@ struct config {
   bool requires_met;       ///< false only where not even the default may be used
   int plan;                ///< number of this configuration in this header
 
-  /// Blocks of the main launch, of the function that is called like the kernel. All zero where the launch could not be traced for this problem, or
-  /// does not fit a CUDA grid.
+  /// Blocks of the main launch, that of the function named like the kernel. All zero where it could not be
+  /// traced for this problem, or does not fit a CUDA grid.
   constexpr extent grid(long long n) const;
 };
 
