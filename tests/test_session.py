@@ -852,8 +852,14 @@ def test_with_little_time_fewer_finalists_are_verified_and_the_portfolio_is_shor
     assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
 
 
-def test_rather_than_few_configurations_the_portfolio_has_fewer_problems(tuned, saxpy, monkeypatch):
-    """The slowest is left out, when there is no time for it, and all that were measured on the others stay."""
+@pytest.mark.parametrize(("least", "problems_left"), [(1, 2), (3, 3)])
+def test_rather_than_few_configurations_the_portfolio_has_fewer_problems(
+    tuned, saxpy, monkeypatch, least, problems_left
+):
+    """The slowest is left out, when there is time for few there, and all that were measured on the others stay.
+
+    Of four configurations on three problems three are more than four on two.
+    """
     problems = (N, Problem(n=100), Problem(n=1 << 18))
     measured_on = portfolio._measured_on
 
@@ -862,12 +868,12 @@ def test_rather_than_few_configurations_the_portfolio_has_fewer_problems(tuned, 
         return measured_on(bench, listener, problem, chosen, right, seconds, check_s)
 
     monkeypatch.setattr(portfolio, "_measured_on", measured)
-    monkeypatch.setattr(portfolio, "_LEAST", 1)
+    monkeypatch.setattr(portfolio, "_LEAST", least)
     everyone = [Configuration(BLOCK=32 << i, ITEMS=2) for i in range(4)]
     monkeypatch.setattr("autotune.run.selection.enter_portfolio", lambda *_: everyone)
     result = tuned(saxpy(), problems=problems, fixed={"ITEMS": (2,)})
-    assert list(result.portfolio.configurations) == everyone
-    assert list(result.portfolio.problems) == [*problems[:-1]]
+    assert list(result.portfolio.configurations) == everyone[: 4 if problems_left == 2 else 3]
+    assert list(result.portfolio.problems) == [*problems[:problems_left]]
     assert all(time_ms for row in result.portfolio.median_ms for time_ms in row)
     assert len(result.solved) == 3
 

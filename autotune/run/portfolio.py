@@ -58,8 +58,8 @@ def measure_portfolio(
     left: what one does not need the others have, and the slowest decide how many are measured on all.
 
     Candidates are all valid here, the most important first: the last are left out where the time
-    does not suffice; but rather than half of them the slowest problems, once most are measured. None
-    where the device process failed: the winners stand without it.
+    does not suffice; but rather than many of them the slowest problems, once most are measured: as it makes
+    more times. None where the device process failed: the winners stand without it.
     """
     columns: dict[Problem, dict[Configuration, float | None]] = {}
     quickest_first = sorted(problems, key=lambda problem: problems[problem].median_ms)
@@ -72,7 +72,8 @@ def measure_portfolio(
             check_s = share_s / 2 if columns else left_s / 2
             right = problems[problem].right
             column = _measured_on(bench, listener, problem, candidates, right, share_s, check_s)
-            if 2 * len(column) < len(candidates) and 2 * len(columns) > len(problems):
+            times, with_it = len(columns) * len(candidates), (len(columns) + 1) * len(column)
+            if with_it < times and 2 * len(columns) > len(problems):
                 break
             columns[problem] = column
             candidates = list(column)
