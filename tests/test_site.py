@@ -232,3 +232,5 @@ def test_lists_and_tables_are_read_alike(page: Path) -> None:
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
     assert re.findall(r"^(?!\||[-*] | |\d+\. |$).*\n(?:[-*] |\| ).*", text, re.MULTILINE) == []
     assert re.findall(r"^ {1,3}(?:[-*]|\d+\.) .*", text, re.MULTILINE) == []
+    # Rows below an empty line are no table any more, unless they begin with a head of their own.
+    assert re.findall(r"^\|.*\n\n\|.*\n(?!\|[-:| ]+\|$)", text, re.MULTILINE) == []
