@@ -463,22 +463,21 @@ def subjects_of(
     Raises
     ------
     UsageError
-        If a problem is given that no kernel has the fields of, or that belongs into the other file, or no
-        kernel has unlisted sizes.
+        If a problem is given that no kernel has the fields of, or whose row belongs into the other file, or
+        no kernel has unlisted sizes.
     """
     subjects = []
     for kernel in kernels:
         fitting = [text for text in only if set(parsing.pairs(text)) == set(kernel.fields)]
         chosen = [parsing.problem(kernel, text) for text in fitting]
+        tuned = problems_of(kernel, device, folder)
+        untuned = [Problem(size) for size in demands.untuned(kernel.name)]
         for problem in chosen:
-            if (dict(problem) in demands.untuned(kernel.name)) > unlisted:
-                raise UsageError(
-                    f"{kernel.name} ({problem}): no space file tunes it; give --unlisted"
-                )
-        if not only and unlisted:
-            chosen = [Problem(size) for size in demands.untuned(kernel.name)]
-        elif not only:
-            chosen = problems_of(kernel, device, folder)
+            if problem in (tuned if unlisted else untuned):
+                why = "is tuned; leave out" if unlisted else "is not tuned; give"
+                raise UsageError(f"{kernel.name} ({problem}): it {why} --unlisted")
+        if not only:
+            chosen = untuned if unlisted else tuned
         for problem in chosen:
             try:
                 with warnings.catch_warnings():

@@ -423,16 +423,19 @@ def test_unlisted_sizes_are_answered_by_the_nearest(recorded_on: Device, tmp_pat
     assert {subject.choice.tuned.quality for subject in found} == {"nearest_problem"}
 
 
-def test_an_unlisted_size_is_kept_from_the_file_of_tuned_ones(
-    recorded_on: Device, tmp_path: Path
+@pytest.mark.parametrize(
+    ("n", "unlisted", "says"),
+    [(100_000, False, "not tuned; give --unlisted"), (3000, True, "tuned; leave out --unlisted")],
+)
+def test_tuned_sizes_and_others_are_kept_apart(
+    recorded_on: Device, tmp_path: Path, n: int, unlisted: bool, says: str
 ) -> None:
-    asked = [find_kernel("reduce")], recorded_on, tmp_path, ["n=100000"]
-    (subject,) = vendor.subjects_of(*asked, unlisted=True)
-    assert dict(subject.problem) == {"n": 100_000}
-    with pytest.raises(
-        UsageError, match=r"reduce \(n=100000\): no space file tunes it; give --unlisted"
-    ):
-        vendor.subjects_of(*asked, unlisted=False)
+    """Each kind has a file of its own."""
+    asked = [find_kernel("reduce")], recorded_on, tmp_path, [f"n={n}"]
+    (subject,) = vendor.subjects_of(*asked, unlisted=not unlisted)
+    assert dict(subject.problem) == {"n": n}
+    with pytest.raises(UsageError, match=rf"reduce \(n={n}\): it is {says}"):
+        vendor.subjects_of(*asked, unlisted=unlisted)
 
 
 @pytest.mark.parametrize(

@@ -532,6 +532,7 @@ def portfolio(
 
 
 def _width(matrix: Portfolio) -> str:
+    """How much a portfolio has measured, in words."""
     return f"{len(matrix.configurations)} configurations on {len(matrix.problems)} problems"
 
 

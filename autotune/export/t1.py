@@ -563,9 +563,10 @@ def _part(tree: ast.expr, axis: int) -> ast.expr:
         case ast.Call(ast.Name("Launch"), [size]):
             return _extent(size, axis)
         case ast.Tuple(steps):
-            launches = [step for step in steps if not isinstance(step, ast.Constant)]  # fills are
-            named = [step for step in launches if not getattr(step, "keywords", [])]
-            return _part((named or launches)[0], axis)
+            launches = [step for step in steps if not isinstance(step, ast.Constant)]  # no fills
+            own = [step for step in launches if not getattr(step, "keywords", [])]
+            if launches:
+                return _part((own or launches)[0], axis)
     raise _Unfolded
 
 

@@ -58,8 +58,8 @@ def measure_portfolio(
     left: what one does not need the others have, and the slowest decide how many are measured on all.
 
     Candidates are all valid here, the most important first: the last are left out where the time
-    does not suffice; but rather than many of them the slowest problems, once most are measured: as it makes
-    more times. None where the device process failed: the winners stand without it.
+    does not suffice; once most problems are measured, rather the slowest of these where more times are left
+    so. None where the device process failed: the winners stand without it.
     """
     columns: dict[Problem, dict[Configuration, float | None]] = {}
     quickest_first = sorted(problems, key=lambda problem: problems[problem].median_ms)

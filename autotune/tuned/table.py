@@ -587,6 +587,7 @@ def _share(entry: Entry | None, plan: Plan) -> float | None:
 
 def _exact_row(table: LookupTable, entry: Entry, source: str) -> LookupRow:
     problem = table.key(entry.problem)
+    # The main launch, as `autotune.kernel.launches` has it, which is too heavy to import here.
     untraced = entry.steps if entry.grid is None else ()
     launches = [step for step in untraced if isinstance(step, LaunchStep)]
     named = (step for step in launches if step.entry == table.kernel)
