@@ -193,13 +193,13 @@ __device__ __forceinline__ void copy_async(unsigned to, const float* from, bool 
             ::"r"(to), "l"(from), "r"(int(wanted)) : "memory");
 }
 
-// Start copying the first `bytes` of a quad, filled up with zeros, if `wanted`.
-__device__ __forceinline__ void copy_part_async(unsigned to, const float* from, int bytes, bool wanted)
+// Start copying a quad where it is `inside`, else four zeros, if `wanted`.
+__device__ __forceinline__ void copy_or_clear_async(unsigned to, const float* from, bool inside, bool wanted)
 {
     asm volatile(
         "{ .reg .pred wanted; setp.ne.b32 wanted, %3, 0;\n"
         "@wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2; }"
-        ::"r"(to), "l"(from), "r"(bytes), "r"(int(wanted)) : "memory");
+        ::"r"(to), "l"(from), "r"(inside ? 16 : 0), "r"(int(wanted)) : "memory");
 }
 
 // ---------------------------------------------------------------- global to shared memory
@@ -352,14 +352,15 @@ struct ShiftedCopies {
     }
 
     // A quad, or of the FIRST step zeros where not `inside`. It MAY_END in the row that is the last of all, and of its
-    // step: what follows is not ours to read.
+    // step: what follows is not ours to read, so that what is left comes float by float.
     template <bool FIRST, bool MAY_END>
     __device__ __forceinline__ void copy(unsigned to, const float* at, bool wanted, bool inside)
     {
-        const int bytes = end - at < 4 ? static_cast<int>(end - at) * 4 : 16;
-        if (FIRST) copy_part_async(to, at, inside ? bytes : 0, wanted);
-        else if (MAY_END) copy_part_async(to, at, bytes, wanted);
-        else copy_async<4>(to, at, wanted);
+        const bool is_whole = !(FIRST || MAY_END) || end - at >= 4;
+        if (FIRST) copy_or_clear_async(to, at, inside, wanted && (is_whole || !inside));
+        else copy_async<4>(to, at, wanted && is_whole);
+        if (!is_whole && wanted && inside)
+            for (int i = 0; i < 3; ++i) copy_async<1>(to + 4 * i, at + i, at + i < end);
     }
 
     __device__ __forceinline__ void advance(int depth, Pitch pitch)

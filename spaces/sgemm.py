@@ -148,6 +148,7 @@ sgemm = Kernel(
             product(13, 128, 2000),
             product(32, 4096, 4096),
             product(4096, 32, 4096),
+            product(8192, 16, 4096),
             product(1, 4096, 4096),
             product(4096, 1, 4096),
             product(4, 4096, 4096),
@@ -160,6 +161,8 @@ sgemm = Kernel(
             product(384, 1600, 6400),
             product(64, 64, 65536),
             product(400, 400, 6000),
+            product(320, 320, 12000),
+            product(391, 1593, 6500),
         ],
         "opencl": [square(256), product(255, 257, 259)],
     },
@@ -226,6 +229,7 @@ sgemm = Kernel(
         warp_tiles(32, 128, 32, 32, 64, 8, 8, STAGES=4, BURSTS=2, SLICES=4, GRIDK=4, RASTER=1),
         # k is long, and C has a tile or a few: as many blocks as there are multiprocessors
         warp_tiles(128, 256, 16, 64, 64, 16, 8, STAGES=3, BURSTS=4, SPLITK=2, GRIDK=8, RASTER=1),
+        warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=5, RASTER=1),
         warp_tiles(64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=4, GRIDK=8, RASTER=1),
         warp_tiles(
             64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=8, SLICES=4, SPLITK=8, GRIDK=15, RASTER=1
@@ -275,6 +279,22 @@ sgemm = Kernel(
             64, 64, 32, 32, 64, 8, 8, STAGES=3, BURSTS=4, SLICES=2, MIN_BLOCKS=3, B_ROWS="shifted"
         ),
         warp_tiles(
+            64,
+            64,
+            32,
+            32,
+            64,
+            8,
+            8,
+            STAGES=3,
+            BURSTS=4,
+            SLICES=2,
+            GRIDK=3,
+            RASTER=1,
+            MIN_BLOCKS=3,
+            B_ROWS="shifted",
+        ),
+        warp_tiles(
             32, 48, 32, 32, 48, 4, 12, STAGES=3, BURSTS=4, SLICES=4, SPLITK=2, B_ROWS="shifted"
         ),
         warp_tiles(96, 96, 32, 48, 96, 12, 12, STAGES=3, BURSTS=8, SLICES=4, B_ROWS="shifted"),
@@ -286,7 +306,7 @@ sgemm = Kernel(
     VARIANT=("portable", "cuda", "slim"),
     ALG=("register", "tile", "naive"),  # of the portable source: where reuse is found
     BLOCK_X=(16, 32, 64, 128),  # naive, tile: threads along a row of C
-    BLOCK_Y=(2, 4, 8, 16, 32),  # naive, tile: threads along a column of C
+    BLOCK_Y=(2, 4, 8, 16),  # naive, tile: threads along a column of C
     BM=(16, 32, 48, 64, 96, 128, 256),  # rows of C per block
     BN=(16, 32, 48, 64, 96, 128, 256),  # columns of C per block
     BK=(8, 16, 32),  # depth of one pair of tiles
@@ -305,7 +325,7 @@ sgemm = Kernel(
     LANES=("rows", "pairs"),  # layout of a warp over its tile
     RASTER=(1, 8),  # rows of blocks that run together, for the L2 cache
     SPLITK=(1, 2, 4, 8),  # blocks, as one cluster, that share a tile of C
-    GRIDK=(1, 2, 3, 4, 8, 15, 16),  # such clusters, or lone blocks, that share a tile of C
+    GRIDK=(1, 2, 3, 4, 5, 8, 15, 16),  # such clusters, or lone blocks, that share a tile of C
     SLICES=(1, 2, 4),  # groups of warps in a block that share a tile of C
     TAIL=(False, True),  # two blocks share each tile of the last wave
     # how B gets to shared memory: as it lies; from a copy with rows of whole quads; in quads, shifted there
